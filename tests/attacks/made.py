@@ -53,25 +53,16 @@ def manifests() -> Files:
     made = {
         "sound": {},
         "classes beyond any machine": {"classes": 10**30, "class_names": []},
-        "negative classes": {"classes": -1},
         "layers below none": {"steps": [{"kind": "head", "layers": -1}]},
-        "no layers": {"steps": [{"kind": "head", "layers": 0}]},
-        "layers of a text": {"steps": [{"kind": "head", "layers": "9" * 400}]},
         "a kind that is a list": {"steps": [{"kind": ["head"]}]},
-        "a step that is a number": {"steps": [7]},
         "reference beyond floats": {"reference": {"count": [10**400], "confidence": [1], "correct": [1]}},
-        "reference that is nested": {"reference": {"count": [[1]], "confidence": [[1]], "correct": [[1]]}},
-        "reference of texts": {"reference": {"count": "a", "confidence": "b", "correct": "c"}},
         "found reference of null": {"reference": {**bins, "confidence": [None, *bins["confidence"][1:]]}},
-        "bins below zero": {"reference": {"count": [-1, 5], "confidence": [0, 2], "correct": [0, 2]}},
         "bins of more than their count": {
             "reference": {"count": [1, 5], "confidence": [9, 2], "correct": [0, 9]}
         },
         "classes counted below zero": {"reference_classes": [-1] * n},
         "a line break in a class name": {"class_names": ["a\nb"] * n},
-        "nul in a class name": {"class_names": ["a\x00b"] * n},
         "low beyond floats": {"steps": [{"kind": "input_shift", "low": -(10**400), "high": 10**400}, *rest]},
-        "low that is a text": {"steps": [{"kind": "input_shift", "low": "a", "high": "b"}, *rest]},
         "params of another file": {"params_sha256": "0" * 64},
         "path as a method": {"method": "../../etc/passwd"},
         "script as a class name": {"class_names": ["<script>alert(1)</script>", "a", FORGED]},
@@ -97,18 +88,12 @@ def keyrings() -> Files:
     whole = json.dumps(sound)
     made: dict[str, dict[str, Any]] = {
         "sound": {},
-        "keys that are a list": {"keys": ["k"]},
-        "a key that is a number": {"keys": {"k": 7}},
         "a key that is no base64": {"keys": {"k": no_key}},
         "a short key": {"keys": {"k": "AAAA"}},
         "surrogate": ids("\ud800"),
         "an id of a kilobyte": ids("k" * 1000),
-        "an id of line breaks": ids("a\r\nb"),
-        "no id": ids(""),
         "a format that is a list": {"format": [[1]]},
         "a time of 400 digits": {"times": {"k": {"promoted": 10**400}}},
-        "a time without end": {"times": {"k": {"added": float("inf")}}},
-        "times of keys that are not there": {"times": {"b": {"added": 1.0}}},
         "times that are a list": {"times": [1]},
     }
     return {
@@ -129,23 +114,15 @@ def receipts() -> Files:
     every = token(inclusion=0.25, wanted=False, group=7, segment="north")
     # The alphabets differ in two letters, of which not every receipt has one.
     in_both = next(one for n in range(100) if {*"-_"} & {*(one := token(group=n))})
-    time, nonce, predicted, confidence, mac = -36 - NONCE_BYTES, -28 - NONCE_BYTES, -28, -24, -16
+    predicted, confidence, mac = -28, -24, -16
     altered_at: dict[str, tuple[str, int, bytes]] = {
         "version 255": (good, 0, b"\xff"),
-        "other flags": (good, 1, b"\x04"),
         "unknown flags": (good, 1, b"\x10"),
-        "a shadow that is not there": (good, 1, b"\x08"),
         "length beyond the end": (good, 2, b"\xff"),
-        "no key id": (good, 2, b"\x00"),
         "another key": (good, 3, b"z"),
         "names that are no utf-8": (good, 3, b"\xff"),
         "another model": (good, 5, b"z"),
-        "another version": (good, 7, b"9"),
-        "a segment too long": (good, 8, b"\xff"),
-        "another time": (good, time, b"\xff"),
-        "another nonce": (good, nonce, b"\xff"),
         "another class": (good, predicted + 3, b"\x02"),
-        "another confidence": (good, confidence, struct.pack(">d", 1.0)),
         "confidence nan": (good, confidence, struct.pack(">d", float("nan"))),
         "another mac": (good, mac, bytes(4)),
         "a shadow of nan": (shadowed, mac - 12, struct.pack(">f", float("nan"))),
@@ -189,17 +166,12 @@ def archives() -> Files:
     plain, named = whole(), whole(**{"x.py": b"x = 1"})
     outside = {
         "parent folder": "../escaped.py",
-        "parent folder inside": "a/../../escaped.py",
         "absolute path": "/tmp/escaped.py",
         "backslashes": "..\\escaped.py",
-        "drive letter": "C:\\escaped.py",
     }
     most = b"\xff\xff\xff\x7f"
     directory = {  # what an entry of the directory says, at which of its bytes
-        "encrypted": (8, b"\x01\x00"),
         "unknown compression": (10, b"\x63\x00"),
-        "wrong checksum": (16, bytes(4)),
-        "size beyond the file": (20, most),
         "unpacked size that lies": (24, most),
         "offset beyond the file": (42, most),
         "overlapping entries": (42, bytes(4)),
@@ -216,14 +188,12 @@ def archives() -> Files:
         "directory count that lies": put(plain, plain.rfind(b"PK\x05\x06") + 10, b"\xff\xff"),
         "nul in a name": named.replace(b"x.py", b"x\x00py"),
         "symbolic link": linked(sound[MANIFEST], "/etc/passwd"),
-        "symbolic link up": linked(sound[MANIFEST], "../../escaped"),
         "file twice": doubled(sound[MANIFEST]),
         "damaged deflate": put(plain, 200, b"\xff" * 40),
         "long comment": plain[:-2] + struct.pack("<H", 60_000) + b"c" * 60_000,
         "many entries": whole(**{f"f{i}": b"" for i in range(500)}),
         "pickle as a model": whole(**{"model.onnx": pickle.dumps(Owned())}),
         "hashes that are a list": zipped({**sound, HASHES: b"[1, 2]"}),
-        "hashes that are numbers": zipped({**sound, HASHES: b'{"model.onnx": 7}'}),
         "no hashes": zipped(sound),
     }
     return {f"{name}.zip": content for name, content in made.items()}
@@ -262,13 +232,8 @@ def archive_manifests() -> Files:
         "sound": {},
         "handler outside": {"handler": "../../etc/passwd"},
         "config outside": {"configFile": "../../etc/passwd"},
-        "config that is not there": {"configFile": "none.yaml"},
-        "config that is a number": {"configFile": 7},
-        "serialized outside": {"serializedFile": "/etc/passwd"},
-        "names of our own arguments": {"name": "x", "version": "y", "path": "z", "files": "w"},
         "name with slashes": {"modelName": "../../m"},
         "name that forges a metric": {"modelName": FORGED},
-        "name that is nothing": {"modelName": None},
         "name of many letters": {"modelName": "m" * 20_000},
         "version that is a list": {"modelVersion": [1, [2]]},
         "function handler": {"handler": "x.py:run"},
@@ -303,11 +268,9 @@ def items() -> Files:
         "odd labels": [label(100 + i, label=value) for i, value in enumerate(odd)],
         "odd ways to say it": [label(400 + i, by=value) for i, value in enumerate([*odd, "id"])],
         "odd segments": [label(200 + i, segment=value) for i, value in enumerate(odd)],
-        "odd keys": [{**label(300 + i), str(key): 1} for i, key in enumerate(odd)],
         "odd receipts": [{"receipt": value, "label": 1} for value in odd],
         "odd items": odd,
         "surrogate as a segment": [label(400, segment="\udcff")],
-        "nul as a segment": [label(401, segment="\x00")],
         "segment of many letters": [label(402, segment="s" * 20_000)],
         "many segments": [label(500 + i, segment=f"s{i}") for i in range(60)],
         "integer of 4000 digits": [label(403, label=int("9" * 4000))],
@@ -352,11 +315,9 @@ def detectors() -> Files:
     state = sound_state()
     made = {
         "sound": state,
-        "cut off": state[: len(state) // 2],
         "no body": state.partition(b"\n")[0],
         "bins beyond memory": state.replace(b"15", b"1500000000000", 1),
         "more groups than bytes": state.replace(b'"groups": 0', b'"groups": 4096'),
-        "groups below zero": state.replace(b'"groups": 0', b'"groups": -1'),
         "classes that are none": state.replace(b'"classes": []', b'"classes": [null]'),
     }
     return {f"{name}.bin": content for name, content in made.items()}
@@ -382,13 +343,9 @@ def shards() -> Files:
     made = {
         "labels of texts": {"label": np.array(["a"])},
         "labels beyond integers": {"label": np.array([2**64 - 1], np.uint64)},
-        "labels that are nan": {"label": np.array([np.nan])},
         "logits of one dimension": {**row, "logits": np.zeros(1)},
-        "logits of texts": {**row, "logits": np.array([["a"]])},
-        "times of texts": {**row, "time": np.array(["a"])},
         "nonce of one number": {"nonce": 3, "label": [1]},
         "fewer nonces": {**row, "nonce": none},
-        "no model": {"model": np.array([["m"]])},
     }
     return {"sound.npz": sound, **{f"{name}.npz": npz(**arrays) for name, arrays in made.items()}}
 

@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from attack_bytes import npy, npy_saying, safetensors, signed, zipped
 from cage import CORPUS, Cage
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import sound_manifest, sound_state
+from made import sound_manifest
 from readers import READERS
 from real_watch import RING
 from sizes import sized
@@ -185,26 +184,6 @@ def test_archives_of_any_manifest_and_configuration(cage: Cage, found: Any, conf
     meet(cage, "model_config", as_json(config))  # JSON is YAML
 
 
-NAMES = st.sampled_from(
-    ["x.py", "a/b", "../x", "/x", "MAR-INF/MANIFEST.json", "MAR-INF/SHA256.json", "a\\b", "CON", ""]
-)
-
-
-@settings(max_examples=sized(15, 400))
-@given(
-    entries=st.dictionaries(NAMES | st.text(max_size=8), st.binary(max_size=30), max_size=5),
-    packed=st.booleans(),
-)
-def test_archives_of_any_names(cage: Cage, entries: dict[str, bytes], packed: bool) -> None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # two entries of one name are an attack as well
-            content = zipped({"MAR-INF/MANIFEST.json": as_json(MANIFEST), **entries}, packed=packed)
-    except (UnicodeError, IndexError):
-        return  # a zip cannot hold such a name
-    meet(cage, "mar", content)
-
-
 # --- what clients send ------------------------------------------------------------------------
 
 
@@ -286,26 +265,6 @@ def test_arrays_of_any_header(cage: Cage, descr: Any, shape: Any, fortran: bool,
     meet(cage, "samples", zipped({**shard, "label.npy": array}), ".npz")
 
 
-CELL = st.sampled_from(
-    ["0", "1", "1.5", "nan", "inf", "1e999", '"', '"a"', "x", "", " ", "\x00", "#", "\u0661"]
-)
-
-
-@settings(max_examples=sized(20, 500))
-@given(
-    rows=st.lists(st.lists(CELL | st.text(max_size=4), max_size=4), max_size=5),
-    end=st.sampled_from(["\n", "\r\n", "\r"]),
-)
-def test_tables_of_any_cells(cage: Cage, rows: list[list[str]], end: str) -> None:
-    for header, reader in (
-        ("label,a,b,split", "logits"),
-        ("file,label", "data"),
-        ("receipt,label", "labels_file"),
-    ):
-        text = end.join([header, *(",".join(row) for row in rows)])
-        meet(cage, reader, text.encode("utf-8", "surrogatepass"), ".csv")
-
-
 @settings(max_examples=sized(20, 500))
 @given(data=st.data())
 def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
@@ -343,15 +302,3 @@ def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
                 break
             message = value[data.draw(st.integers(0, len(value) - 1))] if many else value
     meet(cage, "onnx", model.SerializeToString(), ".onnx")
-
-
-@settings(max_examples=sized(15, 400))
-@given(head=spoiled(json.loads(sound_state().partition(b"\n")[0])), size=st.integers(0, 300))
-def test_detector_states_of_any_head(cage: Cage, head: Any, size: int) -> None:
-    meet(cage, "detector", as_json(head) + b"\n" + bytes(8 * size))
-
-
-def test_what_is_found_is_told_with_the_command_that_keeps_it(cage: Cage) -> None:
-    with pytest.raises(pytest.fail.Exception, match=r"KeyError[\s\S]*cage.py keep broken.raises .* NAME"):
-        meet(cage, "broken.raises", b"x")
-    (FOUND / "broken.raises").unlink()

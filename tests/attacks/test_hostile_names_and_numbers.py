@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from real_watch import make_watch, talk_to
 from sizes import sized
 from typer.testing import CliRunner
 
@@ -22,7 +20,6 @@ from calib_serve.cli import app
 from calib_serve.errors import ArtifactError, CalibServeError, InputError, SchemaError
 from calib_serve.files import sha256
 from calib_serve.metrics import log_softmax, softmax
-from calib_serve.watch.samples import SampleLog
 
 HUGE = 1.7e308
 NUMBERS = (HUGE, -HUGE, np.inf, np.nan)
@@ -85,37 +82,6 @@ def test_the_largest_floats_have_a_softmax() -> None:
         Artifact((LogitMap.temperature(0.5),), method="t", classes=2).probs([[0, 1], [HUGE, 0]])
 
 
-def test_logits_of_predictions_may_be_any_numbers(tmp_path: Path) -> None:
-    """Of what comes over HTTP, and is kept among the samples."""
-    samples = SampleLog(tmp_path / "samples", rate=1.0)
-    watch = make_watch(tmp_path, samples=samples)
-    one = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
-    with talk_to(watch) as client:
-        items = [{**one, "logits": [HUGE, -HUGE, 0.0]}, {**one, "logits": [10**400, 0, 0]}]
-        text = json.dumps([*items, {**one, "logits": [float("inf"), 0, 0]}])
-        answer = client.post("/v1/predictions", content=text, headers={"content-type": "application/json"})
-        assert answer.status_code == 200
-        assert "receipt" in answer.json()["items"][0]
-        assert [item["reason"] for item in answer.json()["items"][1:]] == ["malformed"] * 2
-    samples.close()
-    watch.ledger.close()
-
-
-@pytest.mark.parametrize("where", ["label", "receipt", "by", "segment", "item"])
-def test_what_is_nested_as_deep_as_can_be_is_answered(tmp_path: Path, where: str) -> None:
-    watch = make_watch(tmp_path)
-    token = json.dumps(watch.keyring.sign(model="m", version="1", predicted=1, confidence=0.9))
-    with talk_to(watch) as client:
-        for depth in range(880, 1020, sized(7, 1)):
-            deep = "[" * depth + "]" * depth
-            parts = {"receipt": token, "label": "1", where: deep}
-            item = "{" + ",".join(f'"{k}": {v}' for k, v in parts.items()) + "}"
-            body = f"[{deep if where == 'item' else item}]"
-            answer = client.post("/v1/labels", content=body, headers={"content-type": "application/json"})
-            assert answer.status_code in (200, 400)
-    watch.ledger.close()
-
-
 NAMES = ["a\x00b", "to the\rbegin", "\x1b[31mred", "x" * 10**6, "next\x85line", "line\u2028end", "\udc80"]
 
 
@@ -139,18 +105,6 @@ def test_so_is_one_of_a_file(folder: Path, name: str) -> None:
     assert not (folder / "made").exists()
 
 
-def test_a_name_of_two_lines_is_shown_by_every_command(folder: Path) -> None:
-    np.savez("z.npz", **scores(class_names=np.array(["a", "two\nlines", "[/bold]"])))
-    for command in (
-        ("fit", "--logits", "z.npz", "--method", "temperature", "-o", "made"),
-        ("inspect", "made"),
-        ("evaluate", "z.npz", "--artifact", "made"),
-        ("report", "--logits", "z.npz", "--artifact", "made", "--out", "r.html"),
-        ("apply", "made", "--logits", "z.npz", "-o", "p.npz"),
-    ):
-        assert commands(*command) is None, command
-
-
 def test_an_artifact_that_could_not_be_read_again_is_not_written(folder: Path) -> None:
     long, many = [f"{k} {'x' * 900}" for k in range(1200)], [f"{k}" for k in range(120_000)]
     for names in sized([long], [long, many]):
@@ -172,9 +126,6 @@ def rehashed(folder: Path, **changes: Any) -> Path:
 BINS = [
     ([-1, 5], [0, 2], [0, 2]),
     ([5, 5], [6, 2], [2, 2]),
-    ([5, 5], [2, 2], [2, 6]),
-    ([5, 5], [-2, 2], [2, 2]),
-    ([5, 5], [2, 2], [2, -2]),
     ([0, 5], [0.1, 2], [0, 2]),
     ([1e300, 5], [2, 2], [2, 2]),
 ]

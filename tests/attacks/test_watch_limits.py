@@ -95,13 +95,10 @@ def fair(plain: Served) -> float:
     ("part", "kind", "status"),
     [
         (b"1\n", NDJSON, 413),
-        (b"[\n", NDJSON, 413),
         (b"\n", NDJSON, 200),
         (b"[" * 400 + b"\n", NDJSON, 413),
         (b"[", JSON, 413),
-        (b"[],", JSON, 413),
         (b"[1],", JSON, 413),
-        (b"1,", JSON, 413),
         (b'{"":', JSON, 413),
     ],
 )

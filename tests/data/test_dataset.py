@@ -63,44 +63,12 @@ def test_pictures_are_not_read_before_it_is_said_how_and_arrays_are_as_they_are(
             load_data(arrays, pictures=PLAIN)
 
 
-def test_pictures_that_cannot_be_read_are_refused(tmp_path) -> None:
-    table = tmp_path / "labels.csv"
-    Image.new("L", (4, 4)).save(tmp_path / "small.png")
-    Image.new("L", (5, 4)).save(tmp_path / "wide.png")
-    (tmp_path / "torn.png").write_bytes((tmp_path / "wide.png").read_bytes()[:30])
-    for rows, said in (
-        ("name,label\n", "must have columns"),
-        ("file,label\n", "lists no file"),
-        ("file,label\nsmall.png,0\nwide.png,1\n", "2 sizes"),
-        ("file,label\ntorn.png,0\n", "cannot read the picture"),
-        ("file,label\nmissing.png,0\n", "cannot read the picture"),
-        ("file,label\n../../etc/passwd,0\n", "outside of"),
-    ):
-        table.write_text(rows)
-        with pytest.raises(InputError, match=said):
-            load_data(tmp_path, pictures=PLAIN)
-
-
 def test_a_function_s_batches_are_put_together() -> None:
     data = load_data(f"{__file__}:batches", split="twice")
     assert np.array_equal(data.inputs, 2 * X)
     assert np.array_equal(data.labels, Y)
     with pytest.raises(InputError, match="gave no data"):
         load_data(f"{__file__}:nothing")
-
-
-def test_files_that_are_no_data_are_refused(tmp_path) -> None:
-    np.savez(tmp_path / "whole.npz", inputs=X, labels=Y)
-    (tmp_path / "torn.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
-    (tmp_path / "text.npz").write_text("inputs, labels")
-    np.save(tmp_path / "one.npy", X)
-    np.savez(tmp_path / "pickled.npz", inputs=X, labels=np.array([object()] * 12))
-    for name, said in (
-        ("torn.npz", "cannot read"), ("text.npz", "cannot read"), ("one.npy", "not read from .npy"),
-        ("pickled.npz", "without pickles"), ("missing.npz", "no data"),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=said):
-            load_data(tmp_path / name)
 
 
 def test_labels_and_inputs_that_cannot_be_right_are_refused() -> None:
@@ -110,12 +78,8 @@ def test_labels_and_inputs_that_cannot_be_right_are_refused() -> None:
         Dataset(X, 2 * np.eye(3)[Y])
     with pytest.raises(InputError, match="whole numbers"):
         Dataset(X, Y + 0.5)
-    with pytest.raises(InputError, match="not be negative"):
-        Dataset(X, Y - 1)
     with pytest.raises(InputError, match="no sample"):
         Dataset(X[:0], Y[:0])
-    with pytest.raises(InputError, match="numbers"):
-        Dataset(X.astype(str), Y)
 
 
 def test_data_is_held_against_the_model_before_anything_runs() -> None:

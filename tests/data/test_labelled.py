@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.data import LabelledScores, read_labelled
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.data import read_labelled
+from calib_serve.errors import InputError
 from calib_serve.metrics import log_softmax, softmax
 
 RNG = np.random.default_rng(0)
@@ -64,8 +64,3 @@ def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> No
     np.savez(path, logits=TWO, labels=LABELS + 0.5)
     with pytest.raises(InputError, match="must be integer class ids"):
         read_labelled(path)
-    np.savez(path, logits=TWO, labels=LABELS, class_names=["a", "b", "c"])
-    with pytest.raises(ShapeError, match="2 classes but 3 class names"):
-        read_labelled(path)
-    with pytest.raises(InputError, match="no sample"):
-        LabelledScores("none", np.zeros((0, 2)), np.zeros(0, int))

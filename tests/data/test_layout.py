@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from calib_serve.data import check_input_shape, layout_advice
+from calib_serve.data import check_input_shape
 from calib_serve.errors import ShapeError
 
 
@@ -38,14 +38,3 @@ def test_inputs_that_are_turned_as_told_fit(given: tuple[int, ...], wanted: tupl
 def test_no_wrong_advice_is_given(given: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match=r"as in its training$"):
         check_input_shape(given, (1, 28, 28))
-
-
-def test_what_fits_passes() -> None:
-    check_input_shape((3, 40, 50), (3, None, None))
-    check_input_shape((8,), (8,))
-
-
-def test_without_the_models_shape_a_guess_is_called_one() -> None:
-    assert layout_advice((28, 28)).startswith("if these are pictures")
-    assert "transpose(0, 3, 1, 2)" in layout_advice((28, 28, 3))
-    assert layout_advice((3, 28, 28)) == layout_advice((3, 28, 3)) == layout_advice((8,)) == ""

@@ -80,34 +80,6 @@ def test_probabilities_become_logarithms_and_zero_stays_finite(tmp_path: Path):
         read_logits(tmp_path / "z.npz")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("z.txt", b"1 2 3", "npz"),
-        ("z.npz", b"not a zip", "cannot read"),
-        ("z.npy", b"not an array", "cannot read"),
-        ("z.safetensors", b"\xff" * 64, "cannot read"),
-        ("z.parquet", b"PAR1nonsense", "cannot read"),
-        ("z.csv", b"label,a,b\n0,1.5,dog\n", "which is no logit"),
-        ("z.csv", b"label,a,b\n0,1.5\n", "column"),
-        ("z.csv", b"label\n0\n", "no column of logits"),
-        ("z.csv", b"", "no column of logits"),
-        ("z.csv", b"label,a,b\n", "no rows"),
-    ],
-)
-def test_a_file_that_is_not_what_its_name_says_is_refused(name, content, said, tmp_path: Path):
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=said):
-        read_logits(path)
-
-
-def test_nothing_is_ever_unpickled(tmp_path: Path):
-    np.savez(tmp_path / "z.npz", logits=np.array([{"a": 1}], object), labels=[0])
-    with pytest.raises(InputError, match="cannot read"):
-        read_logits(tmp_path / "z.npz")
-
-
 def test_shapes_that_do_not_fit_and_missing_files_are_told(tmp_path: Path):
     np.savez(tmp_path / "z.npz", logits=LOGITS, labels=LABELS[:2])
     with pytest.raises(ShapeError, match="not \\(n, K\\) and \\(n,\\)"):

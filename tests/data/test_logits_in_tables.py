@@ -80,22 +80,8 @@ def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
     assert len(read_groups(tmp_path / "y.npy", 60, beside=where / "part-0.parquet")) == 60
 
 
-def test_splits_of_a_table(tmp_path):
-    logits, labels = samples(400)
-    where = write(tmp_path / "logs", logits, labels, split=np.array(["cal", "test"])[np.arange(400) % 2])
-    assert len(read_labelled(where, split="cal")) == 200
-    with pytest.raises(InputError, match="has the splits cal, test, got 'train'"):
-        read_labelled(where, split="train")
-    with pytest.raises(InputError, match="name one of its splits"):
-        read_labelled(where)
-
-
 def missing(table):
     return table.set_column(0, "bird", pa.array([None, *([1.0] * (len(table) - 1))]))
-
-
-def no_label(table):
-    return table.set_column(3, "label", pa.array([None, *([1] * (len(table) - 1))]))
 
 
 def text(table):
@@ -107,28 +93,17 @@ def ragged(table):
     return pa.table({"logits": rows, "label": [0] * len(table)})
 
 
-def hole(table):
-    return pa.table({"logits": [[1.0, None]] * len(table), "label": [0] * len(table)})
-
-
 def nothing(table):
     return table.slice(0, 0)
-
-
-def only_labels(table):
-    return table.select(["label"])
 
 
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
         (missing, r"bird is missing \(NULL\) in 1 of"),
-        (no_label, r"the label is missing \(NULL\) in 1 of"),
         (text, "logits are numbers, and cat is string"),
         (ragged, "lists of 2 and 3 logits"),
-        (hole, r"logits is missing \(NULL\)"),
         (nothing, "column names but no rows"),
-        (only_labels, "no column of logits"),
     ],
 )
 def test_tables_that_cannot_be_fitted_are_refused(broken, says, tmp_path):

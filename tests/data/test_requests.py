@@ -65,10 +65,7 @@ def test_arrays_are_rows_and_their_names_are_matched(tmp_path: Path) -> None:
         ("file,label\n../a,1\n", "lies outside"),
         ("file,label\na,1\nc,1\n", "1 files of .* are not there, such as .*/c$"),
         ("file,label\na\n", "row 1 of .* has 1 of 2 cells"),
-        ("file,label\na,b,c\n", "row 1 of .* has 3 of 2 cells"),
         ("file,label,label\na,b,c\n", "names a column twice: label"),
-        ("file,label\n", "lists no file"),
-        ("name,label\na,1\n", "must have columns"),
     ],
 )
 def test_a_table_that_cannot_be_right_is_refused(text: str, told: str, tmp_path: Path) -> None:
@@ -85,14 +82,11 @@ def of(*labels: str, names: tuple[str, ...] = ()) -> LabelledRequests:
     ("data", "classes", "known", "told"),
     [
         (of("0", "3"), 3, (), r"1.png: the label '3' is no class of the model: .* 0\.\.2"),
-        (of("-1"), 3, (), "'-1' is no class"),
         (of("cat", "dog"), 3, KNOWN, "1.png: the label 'dog' is no class .* called n01, cat"),
         (of("crane"), 3, KNOWN, r"'crane' may be the classes \[1, 2\]"),
         (of("0"), 2, (("1",), ("0",)), r"'0' may be the classes \[0, 1\]"),
-        (of("n03"), 2, KNOWN, "'n03' is no class of the model"),
         (of("cat", names=("cat", "eel")), 3, (), "2 class names, such as cat, eel, the model has 3"),
         (of("10", names=("0", "1", "10", *"23456789")), 11, (), "whether 10 is the id"),
-        (of("9" * 40), 3, (), "is no class"),
     ],
     ids=lambda value: "" if not isinstance(value, str) else value[:20],
 )

@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import onnx
 import pytest
-import torch
-from onnx import TensorProto, helper, numpy_helper
-from onnx_runtimes import by_onnxruntime
-from torch import nn
 
-from calib_serve import Artifact, LogitMap, Mixture, ProbTable, calibrated, fuse_onnx
+from calib_serve import Artifact, LogitMap, Mixture, ProbTable
 from calib_serve.artifact import Abstain
 from calib_serve.errors import InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
@@ -75,44 +70,6 @@ def test_what_cannot_be_corrected_is_refused_with_what_to_do() -> None:
     labels = Artifact((), method="none", classes=K, model={"outputs": "label_logits"})
     with pytest.raises(InputError, match="multi-label"):
         for_shares(labels, NEW, how="given")
-
-
-STEPS = {
-    "none": (),
-    "temperature": (LogitMap.temperature(1.7),),
-    "scaled bias": (LogitMap(np.array(0.6), np.linspace(0, 1, K)),),
-    "log probs": (LogitMap(np.linspace(0.5, 1, K), np.linspace(0, 1, K), "log_probs"),),
-    "floor": (LogitMap.temperature(1.7), Mixture([1.0], [0.999, 0.001])),
-    "table": (LogitMap.temperature(1.4), ProbTable(EDGES, VALUES)),
-}
-
-
-@pytest.mark.parametrize("kind", STEPS)
-def test_fused_models_give_the_corrected_probabilities(kind: str, tmp_path) -> None:
-    rng = np.random.default_rng(2)
-    made = for_shares(known(*STEPS[kind], model={"outputs": "logits"}), NEW, how="given")
-    x, w, b = (rng.normal(size=size).astype("f4") for size in ((60, 3), (3, K), (K,)))
-    path = tmp_path / "model.onnx"
-    tensors = [numpy_helper.from_array(t, name) for t, name in ((w, "w"), (b, "b"))]
-    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 3), ("z", K))]
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w", "b"], ["z"])], "g", info[:1], info[1:], tensors
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    onnx.save(model, path)
-    z = x.astype(float) @ w + b
-    fused = fuse_onnx(path, made, tmp_path / "fused.onnx", returns="probabilities")
-    assert fused.max_abs_diff < 1e-5
-    (found,) = by_onnxruntime(tmp_path / "fused.onnx", {"x": x}).values()
-    near = np.abs(made.only(*made.logit_maps).probs(z)[:, :, None] - EDGES[0]).min(axis=(1, 2)) < 1e-5
-    np.testing.assert_allclose(found[~near], made.probs(z)[~near], atol=2e-6)
-    linear = nn.Linear(3, K)
-    linear.load_state_dict({"weight": torch.from_numpy(w.T.copy()), "bias": torch.from_numpy(b)})
-    with torch.no_grad():
-        theirs = calibrated(linear.eval(), made, example=torch.from_numpy(x))(torch.from_numpy(x)).numpy()
-    expected = made.probs(z)
-    theirs = theirs if np.allclose(theirs.sum(axis=1), 1, atol=1e-4) else np.exp(theirs)
-    np.testing.assert_allclose(theirs[~near], expected[~near], atol=2e-6)
 
 
 @pytest.mark.parametrize("outputs", ["logit", "probability"])

@@ -53,21 +53,7 @@ def brier_weighted(gamma: float, beta: float, *, detach: bool):
 
 # (loss, value, norm of the gradient, its first entry), as the authors' codes give them.
 GOLDEN = {
-    "focal 0": (partial(L.focal, gamma=0.0), 1.5687425136566162, 0.03168532997369766, 4.593525591189973e-05),
-    "focal 0.5": (
-        partial(L.focal, gamma=0.5),
-        1.4559482336044312,
-        0.031607139855623245,
-        4.922546577290632e-05,
-    ),
-    "focal 1": (partial(L.focal, gamma=1.0), 1.3842897415161133, 0.03128688037395477, 5.201112071517855e-05),
     "focal 2": (partial(L.focal, gamma=2.0), 1.2995680570602417, 0.030719300732016563, 5.624823461403139e-05),
-    "focal 1 summed": (
-        partial(L.focal, gamma=1.0, reduction="sum"),
-        692.1448974609375,
-        15.643440246582031,
-        0.02600555308163166,
-    ),
     "focal 3 summed": (
         partial(L.focal, gamma=3.0, reduction="sum"),
         625.863525390625,
@@ -94,18 +80,6 @@ GOLDEN = {
         24.906578063964844,
         0.02890712209045887,
     ),
-    "bsce 2 2": (
-        brier_weighted(2.0, 2.0, detach=False),
-        1050.97509765625,
-        30.377254486083984,
-        -0.019058886915445328,
-    ),
-    "bsce-gra 2 2": (
-        brier_weighted(2.0, 2.0, detach=True),
-        1050.97509765625,
-        21.39792251586914,
-        0.03261196240782738,
-    ),
     "bsce 4 2": (
         brier_weighted(4.0, 2.0, detach=False),
         1641.59326171875,
@@ -119,24 +93,6 @@ GOLDEN = {
         0.0463060587644577,
     ),
     "bsce 5 1": (brier_weighted(5.0, 1.0, detach=False), 19180.5625, 490.9676208496094, 0.9750909805297852),
-    "bsce-gra 5 1": (
-        brier_weighted(5.0, 1.0, detach=True),
-        19180.5625,
-        388.45074462890625,
-        0.4160364270210266,
-    ),
-    "bsce 4 1": (
-        brier_weighted(4.0, 1.0, detach=False),
-        9766.755859375,
-        244.17184448242188,
-        0.4836694598197937,
-    ),
-    "bsce-gra 4 1": (
-        brier_weighted(4.0, 1.0, detach=True),
-        9766.755859375,
-        197.2132568359375,
-        0.2330925017595291,
-    ),
 }
 
 
@@ -168,27 +124,6 @@ def test_gradients_are_right(name: str) -> None:
     assert torch.autograd.gradcheck(lambda x: LOSSES[name](x, y), (z.requires_grad_(),))
 
 
-@pytest.mark.parametrize("loss", [L.mmce, L.mmce_weighted])
-def test_the_gradient_of_mmce_is_right(loss) -> None:
-    z, y = small()
-    y[0, 0] = z[0, 0].argmax()  # some right, some wrong
-    assert torch.autograd.gradcheck(lambda x: loss(x, y), (z.requires_grad_(),))
-
-
-def test_weighted_mmce_is_a_distance_of_two_kernel_means_and_is_divided_once(batch) -> None:
-    p, predicted = torch.softmax(batch[0].double(), -1).max(-1)
-    right, wrong = p[predicted == batch[1]], p[predicted != batch[1]]
-    # Signed weights: (1 - r) / m on the right ones, -r / n on the wrong ones; one quadratic form.
-    weights = torch.cat([(1 - right) / len(right), -wrong / len(wrong)])
-    places = torch.cat([right, wrong])
-    kernel = torch.exp(-(places[:, None] - places).abs() / 0.4)
-    expected = (weights @ kernel @ weights).sqrt().item()
-    assert L.mmce_weighted(batch[0].double(), batch[1]).item() == pytest.approx(expected)
-    # The golden number of the code in circulation: divided by the number of pairs twice, then rooted.
-    again = torch.cat([weights[: len(right)] / len(right), weights[len(right) :] / len(wrong)])
-    assert (again @ kernel @ again).sqrt().item() == pytest.approx(0.003766148816794157, abs=1e-6)
-
-
 def test_mmce_is_the_root_over_all_pairs_by_hand() -> None:
     # Confidences .8, .6, .6 of which the second is wrong: gaps .2, -.6, .4.
     p = torch.tensor([[0.8, 0.2], [0.6, 0.4], [0.4, 0.6]], dtype=torch.float64)
@@ -200,34 +135,6 @@ def test_mmce_is_the_root_over_all_pairs_by_hand() -> None:
     right = (0.2**2 + 0.4**2 + 2 * far * 0.2 * 0.4) / 4
     mixed = (0.2 * 0.6 * far + 0.4 * 0.6 * near) / 2
     assert L.mmce_weighted(p.log(), y).item() == pytest.approx((right + 0.6**2 - 2 * mixed) ** 0.5)
-
-
-def test_bsce_gra_rests_at_the_truth_of_two_classes_at_temperature_one_plus_gamma() -> None:
-    def slope(p_first: float, gamma: float, beta: float) -> float:
-        """Of the mean loss over labels of which 9 of 10 are of the first class."""
-        z = torch.tensor([p_first, 1 - p_first], dtype=torch.float64).log().expand(10, 2)
-        y = torch.tensor([0] * 9 + [1])
-        weight = L.brier_weight(gamma=gamma, beta=beta)
-        return gradient(partial(L.weighted_nll, weight=weight, detach=True), z, y).sum(0)[0].item()
-
-    assert slope(0.608, 4.0, 2.0) == pytest.approx(0, abs=1e-3)
-    for gamma in (1.0, 4.0, 7.0):
-        for beta in (1.0, 2.0, 3.0):
-            rest = 1 / (1 + 9 ** (-1 / (1 + gamma)))
-            assert slope(rest, gamma, beta) == pytest.approx(0, abs=1e-12)
-            # Below it the loss pulls up, at the truth itself it pulls down.
-            assert slope(rest - 0.05, gamma, beta) < 0 < slope(0.9, gamma, beta)
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_a_detached_weight_scales_the_gradient_of_cross_entropy_exactly(
-    name: str, batch: tuple[Tensor, Tensor]
-) -> None:
-    z, y = batch[0].double(), batch[1]
-    u = WEIGHTS[name](torch.log_softmax(z, -1), y)
-    weighted = gradient(partial(L.weighted_nll, weight=WEIGHTS[name], detach=True, reduction="sum"), z, y)
-    plain = gradient(partial(L.cross_entropy, reduction="sum"), z, y)
-    assert torch.allclose(weighted, u[:, None] * plain, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -264,14 +171,6 @@ def test_mixup_weighs_the_losses_of_both_labels() -> None:
     assert mixed.item() == pytest.approx(
         0.3 * L.focal(z, a, gamma=2.0).item() + 0.7 * L.focal(z, b, gamma=2.0).item()
     )
-    share = torch.rand(a.shape, dtype=z.dtype)
-    each = L.mixup(partial(L.brier, reduction="none"), z, a, b, share)
-    expected = share * L.brier(z, a, reduction="none") + (1 - share) * L.brier(z, b, reduction="none")
-    assert torch.allclose(each, expected)
-    # Of the cross-entropy it is the cross-entropy against the mixed target.
-    target = 0.3 * torch.nn.functional.one_hot(a, 5) + 0.7 * torch.nn.functional.one_hot(b, 5)
-    soft = -(target * torch.log_softmax(z, -1)).sum(-1).mean()
-    assert L.mixup(L.cross_entropy, z, a, b, 0.3).item() == pytest.approx(soft.item())
 
 
 def test_regularised_losses_equal_torchs_own_and_their_formulas(batch: tuple[Tensor, Tensor]) -> None:
@@ -299,13 +198,3 @@ def test_input_that_cannot_be_right_is_refused() -> None:
         L.focal(z[..., :1], y)
     with pytest.raises(InputError, match="gamma"):
         L.focal(z, y, gamma=-1.0)
-    with pytest.raises(InputError, match="beta"):
-        L.brier_weight(gamma=1.0, beta=0.0)
-    with pytest.raises(InputError, match="reduction"):
-        L.focal(z, y, reduction="median")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="epsilon"):
-        L.label_smoothing(z, y, epsilon=1.0)
-    with pytest.raises(InputError, match="norm"):
-        L.logit_norm_regularised(z, y, p=0.5)
-    with pytest.raises(InputError, match="noise"):
-        L.inconsistency_weight(noise=0.0)

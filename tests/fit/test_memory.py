@@ -28,7 +28,6 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.nda
     [
         ("temperature", {}),
         ("temperature-ece", {"grid": "coarse"}),
-        ("structured-vector", {"strength": 1.0}),
         ("structured-matrix", {"strength": 1.0}),
         ("isotonic", {"of": "top"}),
     ],

@@ -8,19 +8,11 @@ from grouped_samples import grouped
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import evaluate, paired_changes
-from calib_serve.metrics.grouped import group_codes, mean_error
+from calib_serve.metrics.grouped import group_codes
 
 
 def two_columns(c: np.ndarray) -> np.ndarray:
     return np.stack([1 - c, c], axis=1)
-
-
-def test_the_standard_error_of_a_mean_is_that_of_the_groups_means() -> None:
-    rng = np.random.default_rng(0)
-    means = rng.normal(size=50)
-    values, codes = np.repeat(means, 7), np.repeat(np.arange(50), 7)
-    assert mean_error(values, codes) == pytest.approx(means.std(ddof=1) / np.sqrt(50))
-    assert mean_error(means, None) == pytest.approx(means.std(ddof=1) / np.sqrt(50))
 
 
 def test_groups_of_one_change_nothing() -> None:

@@ -44,17 +44,6 @@ def test_the_decisions_of_all_labels_are_predictions_of_their_own() -> None:
     assert found.bins.accuracy() == pytest.approx(right.mean())
 
 
-def test_a_calibrated_model_is_told_from_one_that_is_not() -> None:
-    p, y = draw(1500)
-    good, bad = evaluate_labels(p, y), evaluate_labels(p**2, y)
-    assert good.positive_ece.low == 0.0
-    assert good.p > 0.05
-    assert good.positive_ece <= good.critical * 1.2
-    assert bad.positive_ece.low > 0.0
-    assert bad.p < 0.01
-    assert bad.positive_ece > bad.critical
-
-
 def test_intervals_of_means_are_of_samples_whose_labels_move_together() -> None:
     rng = np.random.default_rng(0)
     one, y = draw(400, 1)
@@ -65,24 +54,13 @@ def test_intervals_of_means_are_of_samples_whose_labels_move_together() -> None:
     assert apart.nll.high - apart.nll.low < (alone.nll.high - alone.nll.low) / 2
 
 
-def test_the_worst_label_is_the_one_that_is_surely_off_not_the_rarest() -> None:
-    p, y = draw(1000, 6)
-    p[:, 4] = np.sqrt(p[:, 4])
-    found = evaluate_labels(p, y)
-    assert found.worst()[0] == 4
-    assert sorted(found.worst()) == list(range(6))
-
-
 @pytest.mark.parametrize(
     ("p", "y"),
     [
         ([[0.5]], [[2]]),
         ([[1.5]], [[1]]),
         ([[np.nan]], [[1]]),
-        ([[0.5, 0.5]], [1]),
-        ([0.5], [1]),
         (np.empty((0, 3)), np.empty((0, 3))),
-        ([["a"]], [[1]]),
     ],
 )
 def test_arrays_that_cannot_be_right_are_refused(p: Any, y: Any) -> None:

@@ -56,17 +56,6 @@ def test_samples_of_one_group_do_not_prove_a_threshold_again_and_again() -> None
     assert found[1] <= 0.1 * runs + 3 * (0.09 * runs) ** 0.5
 
 
-def test_abstention_answers_all_or_nothing_where_that_is_right() -> None:
-    sure = np.full(500, 0.99)
-    everything = metrics.abstention(*binary(sure, np.ones(500, bool)), risk=0.05)
-    assert (everything.threshold, everything.answered) == (0, 1.0)
-    nothing = metrics.abstention(*binary(sure, np.zeros(500, bool)), risk=0.05)
-    assert nothing.threshold == math.inf
-    assert nothing.answered == 0
-    few = metrics.abstention(*binary(sure[:5], np.ones(5, bool)), risk=0.05)
-    assert few.threshold == math.inf  # five right answers do not prove 95 %
-
-
 def test_abstention_is_measured_with_exact_intervals_and_says_when_it_breaks_its_promise() -> None:
     from scipy.stats import binomtest
 
@@ -106,16 +95,6 @@ def test_ranking_measures_equal_scikit_learns_with_ties() -> None:
     assert metrics.refinement_auroc(*sample) == pytest.approx(roc_auc_score(correct, c))
     assert metrics.aupr_correct(*sample) == pytest.approx(average_precision_score(correct, c))
     assert metrics.aupr_incorrect(*sample) == pytest.approx(average_precision_score(~correct, -c))
-
-
-def test_proper_scores_equal_scikit_learns() -> None:
-    from sklearn.metrics import brier_score_loss, log_loss
-
-    rng = np.random.default_rng(0)
-    p = metrics.softmax(rng.standard_normal((300, 5)))
-    y = rng.integers(0, 5, 300)
-    assert metrics.nll(p, y) == pytest.approx(log_loss(y, p))
-    assert metrics.brier(p, y) == pytest.approx(brier_score_loss(y, p, labels=range(5)))
 
 
 def test_ece_terms_by_hand() -> None:

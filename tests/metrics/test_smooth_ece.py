@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib_serve import metrics
-from calib_serve.errors import InputError
-from calib_serve.metrics.smooth import NODES, smoothed
 
 
 def binary(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -47,14 +45,6 @@ def test_equals_the_definition_integrated_by_brute_force(pairs: list[tuple[float
     assert found == pytest.approx(expected, abs=2e-3 if expected < 2e-3 else 2e-5)
 
 
-def test_replicates_are_smoothed_as_each_by_itself() -> None:
-    rng = np.random.default_rng(0)
-    mass = rng.standard_normal((70, NODES + 1)) * rng.exponential(size=(70, 1)) / NODES
-    mass[3] = 0
-    alone = np.concatenate([smoothed(row[None]) for row in mass])
-    assert smoothed(mass) == pytest.approx(alone, abs=2e-9)
-
-
 def test_the_curve_is_a_kernel_regression_with_mirror_images() -> None:
     rng = np.random.default_rng(0)
     confidence = np.concatenate([rng.uniform(0.5, 1, 400), np.ones(50)])
@@ -72,27 +62,3 @@ def test_the_curve_is_a_kernel_regression_with_mirror_images() -> None:
     np.testing.assert_allclose(curve.density, density, atol=1e-3)
     assert np.isnan(curve.low).all()
     assert np.isnan(curve.high).all()
-
-
-def test_the_band_holds_the_curve_and_is_wide_where_predictions_are_few() -> None:
-    rng = np.random.default_rng(1)
-    confidence = np.concatenate([rng.uniform(0.9, 1, 2000), rng.uniform(0.5, 0.9, 100)])
-    correct = rng.random(2100) < confidence - 0.1
-    curve = metrics.smooth_reliability(*binary(confidence, correct), replicates=100)
-    known = np.isfinite(curve.accuracy)
-    assert (curve.low <= curve.accuracy)[known].all()
-    assert (curve.accuracy <= curve.high)[known].all()
-    width = curve.high - curve.low
-    few, many = (np.abs(curve.confidence - at) < 0.02 for at in (0.6, 0.95))
-    assert width[few].mean() > 3 * width[many].mean()
-    narrower = metrics.smooth_reliability(*binary(confidence, correct), replicates=100, level=0.5)
-    assert (narrower.high - narrower.low)[known].mean() < 0.6 * width[known].mean()
-
-
-def test_options_of_the_curve_that_cannot_be_right_are_refused() -> None:
-    pair = binary(np.full(4, 0.75), np.ones(4, bool))
-    for options in ({"level": 0.0}, {"level": 95}, {"replicates": -1}):
-        with pytest.raises(InputError):
-            metrics.smooth_reliability(*pair, **options)
-    with pytest.raises(InputError):
-        metrics.smooth_reliability([[np.nan, 0.5]], [0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -207,21 +206,5 @@ def test_files_that_are_no_models_are_refused(tmp_path) -> None:
             load_model(tmp_path / name, input_shape=SHAPE)
     with pytest.raises(ModelError, match="give input_shape"):
         load_model(tmp_path / "whole.pt")
-    with pytest.raises(ModelError, match="made no model"):
-        load_model("no.such.module:make", input_shape=SHAPE)
-    with pytest.raises(ModelError, match="must return an nn"):
-        load_model("builtins:dict", input_shape=SHAPE)
     with pytest.raises(ModelError, match="cannot load the weights"):
         load_model(f"{__file__}:network", weights=tmp_path / "text.pt", input_shape=SHAPE)
-    assert "no.such.module" not in sys.modules
-
-
-def test_a_state_dict_never_runs_code(tmp_path) -> None:
-    class Trap:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "sprung"), "w"))
-
-    torch.save({"weight": Trap()}, tmp_path / "trap.pt")
-    with pytest.raises(ModelError, match="cannot load the weights"):
-        load_model(f"{__file__}:network", weights=tmp_path / "trap.pt", input_shape=SHAPE)
-    assert not (tmp_path / "sprung").exists()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hugging_face import NAMES, SPECIAL, WORDS, classifier, logits, sentences, table, tokenizer, transformers
 
-from calib_serve.errors import InputError, ModelError
+from calib_serve.errors import ModelError
 from calib_serve.model import load_model
 from calib_serve.model.load import model_data
 
@@ -137,14 +137,10 @@ def test_a_head_that_would_be_random_is_refused(copied) -> None:
     ("changes", "said"),
     [
         ({"architectures": ["BertForMaskedLM"]}, "random weights"),
-        ({"architectures": None}, "unknown architecture"),
         ({"architectures": ["RobertaForSequenceClassification"]}, "was loaded as"),
         ({"problem_type": "regression"}, "regression"),
-        ({"id2label": {"0": "x"}, "label2id": {"x": 0}}, "regression"),
         ({"id2label": {"0": "x", "2": "y"}, "label2id": {"x": 0, "y": 2}}, "id2label"),
-        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}, "cannot load the model"),
         ({"auto_map": {"AutoModelForSequenceClassification": "code.Net"}}, "code of its own"),
-        ({"model_type": "nobodys"}, "cannot load the configuration"),
     ],
 )
 def test_a_configuration_that_is_no_classifiers_is_refused(copied, changes, said) -> None:
@@ -160,16 +156,6 @@ def test_pickled_weights_are_refused(copied) -> None:
     torch.save({"x": torch.zeros(1)}, copied / "pytorch_model.bin")
     weights.unlink()
     with pytest.raises(ModelError, match=r"pytorch_model\.bin, which is never unpickled"):
-        load_model(copied, input_shape=(2, 5))
-
-
-def test_damaged_files_are_refused(copied) -> None:
-    weights = copied / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:900])
-    with pytest.raises(ModelError, match="cannot load the model"):
-        load_model(copied, input_shape=(2, 5))
-    (copied / "config.json").write_text('{"model_type": ')
-    with pytest.raises(ModelError, match="cannot load the configuration"):
         load_model(copied, input_shape=(2, 5))
 
 
@@ -191,18 +177,3 @@ def test_another_models_tokenizer_is_refused(copied) -> None:
     transformers().BertTokenizer(vocab=vocabulary).save_pretrained(copied)
     with pytest.raises(ModelError, match="not this model's"):
         load_model(copied, input_shape=(2, 5))
-
-
-def test_labels_that_the_model_has_not_are_refused(bert, tmp_path) -> None:
-    def said(label) -> str:
-        data = table(tmp_path / "x.jsonl", sentences(2), ["praise", label])
-        with pytest.raises(InputError) as found:
-            model_data(bert, data, [None])
-        return str(found.value)
-
-    assert "row 1 of" in said("Praise")
-    assert "is no class of the model: the model's classes are 0..2 and are called praise" in said("Praise")
-    assert "is no class" in said(3)
-    assert "is no class" in said("-1")
-    assert "the label is missing" in said(" ")
-    assert "is no class" in said("praise;blame")

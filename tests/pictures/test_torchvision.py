@@ -15,7 +15,6 @@ from calib_serve.errors import InputError
 from calib_serve.pictures import Preprocessing, preprocessing_of, read_picture
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-ONE_STEP = 1.001 / 255 / min(STD)  # of eight bits, once normalised
 
 
 @pytest.fixture(scope="module")
@@ -150,69 +149,18 @@ def test_a_weights_preset_is_read_and_done(t: ModuleType) -> None:
             assert np.array_equal(read_picture(io.BytesIO(FILES[kind]), how), wanted), kind
 
 
-def approximations(t: ModuleType, v2: Any) -> dict[str, tuple[Any, float]]:
-    """Transforms that are not met bit for bit, and how near they are."""
-    import torch
-
-    def on_bytes(mode: str) -> Any:
-        resize = v2.Resize(40, v2.InterpolationMode(mode), antialias=True)
-        scaled = (
-            v2.ToDtype(torch.uint8, scale=True),
-            resize,
-            v2.CenterCrop(32),
-            v2.ToDtype(_float(), scale=True),
-        )
-        return v2.Compose([v2.ToImage(), v2.RGB(), *scaled, v2.Normalize(MEAN, STD), v2.ToPureTensor()])
-
-    numbers = [t.ToTensor(), t.Resize(40), t.CenterCrop(32), t.Normalize(MEAN, STD)]
-    return {
-        "bilinear on bytes": (on_bytes("bilinear"), ONE_STEP + 1e-6),
-        "bicubic on bytes": (on_bytes("bicubic"), 2 * ONE_STEP + 1e-6),
-        "resize of numbers": (t.Compose(numbers), ONE_STEP),
-        "grey after the resize": (
-            t.Compose([t.Resize(40), t.CenterCrop(32), t.Grayscale(), t.ToTensor()]),
-            2.001 / 255,
-        ),
-    }
-
-
-@pytest.mark.parametrize(
-    "name", ["bilinear on bytes", "bicubic on bytes", "resize of numbers", "grey after the resize"]
-)
-def test_other_transforms_are_met_within_steps_of_eight_bits(t: ModuleType, v2: Any, name: str) -> None:
-    compose, far = approximations(t, v2)[name]
-    how = preprocessing_of(compose)
-    for kind, raw in FILES.items():
-        with Image.open(io.BytesIO(raw)) as picture:
-            wanted = compose(picture.convert("RGB")).numpy()
-        found = read_picture(io.BytesIO(raw), how)
-        assert found.shape == wanted.shape
-        assert np.abs(found - wanted).max() <= far, kind
-
-
 def test_what_cannot_be_written_down_is_refused_by_name(t: ModuleType, v2: Any) -> None:
     tensor, norm, mode = t.ToTensor(), t.Normalize(MEAN, STD), t.InterpolationMode
     for transforms, said in (
         ([t.RandomHorizontalFlip(), tensor, norm], "RandomHorizontalFlip"),
-        ([t.FiveCrop(32), tensor], "FiveCrop"),
-        ([t.Pad(4), tensor], "Pad"),
         ([t.Lambda(lambda x: x), tensor], "Lambda"),
-        ([t.Grayscale(3), tensor], "3 channels"),
         ([t.Resize(40, max_size=60), tensor], "max_size"),
         ([t.CenterCrop(32), t.Resize(40), tensor], "Resize: .* stands after"),
-        ([t.Resize(40, mode.LANCZOS), t.Grayscale(), tensor], "Grayscale: .* stands after"),
-        ([t.Resize(40), t.Resize(32), tensor], "Resize: .* stands after"),
         ([tensor, norm, t.Resize(32)], "stands after Normalize"),
         ([t.Resize(40, mode.BOX), tensor], "interpolation"),
         ([tensor, t.Resize(40, antialias=False), norm], "resizes a tensor"),
-        ([tensor, t.Resize(40, antialias=None), norm], "resizes a tensor"),
-        ([tensor, t.Resize(40, mode.BICUBIC), norm], "resizes a tensor"),
         ([tensor, t.Resize(40, mode.NEAREST), norm], "resizes a tensor"),
-        ([t.PILToTensor(), t.Resize(40, mode.NEAREST_EXACT), norm], "resizes a tensor"),
         ([t.PILToTensor()], "never scale"),
-        ([t.Resize(32)], "never scale"),
-        ([], "never scale"),
-        ([v2.ToImage(), v2.ToDtype(_float()), v2.Normalize(MEAN, STD)], "ToDtype"),
         ([t.PILToTensor(), norm], "before the picture is scaled"),
         ([t.Resize(16), t.CenterCrop(32), tensor], "crop"),
     ):
@@ -227,11 +175,6 @@ class Resize:
     """Somebody's own, by the same name."""
 
     size, interpolation, max_size = 32, "bilinear", None
-
-
-def test_a_transform_of_another_package_is_not_taken_by_its_name(t: ModuleType) -> None:
-    with pytest.raises(InputError, match="Resize"):
-        preprocessing_of(t.Compose([Resize(), t.ToTensor()]))
 
 
 TIMM = {

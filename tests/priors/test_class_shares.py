@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.priors import ChiSquared, Confusion, as_shares, corrected
+from calib_serve.priors import Confusion, as_shares, corrected
 
 
 def drawn(shares, n, rng):
@@ -53,12 +53,6 @@ def test_as_many_shares_as_classes_and_names_that_are_classes() -> None:
 def test_what_are_no_probabilities_is_refused(probs: list[list[float]]) -> None:
     with pytest.raises(InputError):
         corrected(probs, [0.5, 0.5], [0.6, 0.4])
-
-
-def test_walds_test_leaves_out_directions_that_do_not_vary() -> None:
-    covariance = np.diag([4.0, 1.0, 0.0])
-    assert ChiSquared.of(np.array([2.0, 3.0, 5.0]), covariance) == ChiSquared(10.0, 2)
-    assert ChiSquared.of(np.empty(0), np.empty((0, 0))).dof == 0
 
 
 def test_a_confusion_comes_back_from_its_facts() -> None:

@@ -37,15 +37,3 @@ def test_the_section_and_the_numbers_are_there(artifact: Artifact) -> None:
     held = artifact.sets(p)[np.arange(500), y].mean()
     assert told["sets"]["coverage"]["value"] == pytest.approx(held)
     assert told["abstain"]["answered"]["value"] == pytest.approx((~artifact.abstain(p)).mean())
-
-
-def test_groups_widen_the_sections_intervals(artifact: Artifact) -> None:
-    z, y = draw(60, 3)
-    z, y, groups = np.repeat(z, 10, axis=0), np.repeat(y, 10), np.repeat(np.arange(60), 10)
-    width = []
-    for given in (None, groups):
-        after = (artifact.probs(z), y)
-        found = prepare_report(title="g", after=after, artifact=artifact, replicates=20, groups=given)
-        share = found.decisions.sets.coverage
-        width.append(share.high - share.low)
-    assert width[1] > 2 * width[0]

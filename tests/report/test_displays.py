@@ -12,9 +12,8 @@ import matplotlib.pyplot as plt
 from sklearn.datasets import load_wine
 from sklearn.naive_bayes import GaussianNB
 
-from calib_serve.errors import InputError
-from calib_serve.metrics import smooth_reliability, softmax
-from calib_serve.report import confidence_histogram, reliability, risk_coverage
+from calib_serve.metrics import softmax
+from calib_serve.report import reliability
 from calib_serve.report.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
 
 RNG = np.random.default_rng(7)
@@ -47,36 +46,6 @@ def test_a_reliability_line_goes_through_the_bins() -> None:
     assert display.figure_ is display.ax_.figure
 
 
-def test_a_smooth_reliability_line_is_the_kernel_regression() -> None:
-    display = ReliabilityDisplay.from_predictions(LABELS, PROBS, kind="smooth", name="net")
-    data = smooth_reliability(PROBS, LABELS)
-    np.testing.assert_array_equal(display.line_.get_ydata(), data.accuracy)
-    assert legend(display.ax_) == [f"net (smooth ECE {data.ece:.1%})"]
-    ReliabilityDisplay.from_predictions(LABELS, PROBS, kind="bins", name="bins", ax=display.ax_)
-    assert len(legend(display.ax_)) == 2
-    with pytest.raises(InputError, match="kind must be"):
-        ReliabilityDisplay.from_predictions(LABELS, PROBS, kind="isotonic")
-
-
-def test_a_histograms_bars_are_shares_of_predictions() -> None:
-    display = ConfidenceHistogramDisplay.from_predictions(LABELS, PROBS, bins=12)
-    data = confidence_histogram(PROBS, LABELS, bins=12)
-    np.testing.assert_allclose([bar.get_height() for bar in display.bars_], data.count / len(LABELS))
-    mean, right = (line.get_xdata()[0] for line in display.ax_.lines)
-    assert (mean, right) == (data.mean_confidence, data.accuracy)
-
-
-def test_a_risk_coverage_line_is_the_curve_and_a_target_is_marked() -> None:
-    plain = RiskCoverageDisplay.from_predictions(LABELS, PROBS)
-    data = risk_coverage(PROBS, LABELS)
-    np.testing.assert_array_equal(plain.line_.get_data(), [data.coverage, data.risk])
-    assert not plain.ax_.texts
-    marked = RiskCoverageDisplay.from_predictions(LABELS, PROBS, target=0.25)
-    found = risk_coverage(PROBS, LABELS, target=0.25).abstention
-    assert found.answered > 0
-    assert f"{found.answered:.0%} of all" in marked.ax_.texts[0].get_text()
-
-
 @pytest.mark.parametrize("display", ALL)
 def test_an_estimator_gives_what_its_predictions_give(display) -> None:
     x, y = load_wine(return_X_y=True)
@@ -98,12 +67,3 @@ def test_one_column_is_the_second_class_and_labels_have_names() -> None:
     np.testing.assert_equal(vars(display.data), vars(expected))
     turned = ReliabilityDisplay.from_predictions(y, 1 - p, labels=["yes", "no"])
     assert turned.data.ece == pytest.approx(expected.ece)
-
-
-def test_labels_that_are_not_columns_are_refused() -> None:
-    with pytest.raises(InputError, match="name the columns"):
-        ReliabilityDisplay.from_predictions(np.where(LABELS > 2, "a", "b"), PROBS)
-    with pytest.raises(InputError, match="name the columns"):
-        ReliabilityDisplay.from_predictions(LABELS, PROBS, labels=[1, 2, 3, 4, 5])
-    with pytest.raises(InputError, match="non-negative and sum to 1"):
-        ReliabilityDisplay.from_predictions(LABELS, LOGITS)

@@ -14,7 +14,7 @@ import pytest
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import ece, softmax
-from calib_serve.report import Contents, prepare_report, render, write_page, write_plots
+from calib_serve.report import Contents, prepare_report, render, write_page
 
 RNG = np.random.default_rng(5)
 LOGITS = 2 * RNG.standard_normal((1500, 4))
@@ -124,16 +124,3 @@ def test_predictions_of_other_samples_are_refused() -> None:
         prepare_report(title="x", before=(BEFORE[0], LABELS[::-1]), after=AFTER)
     with pytest.raises(InputError, match="tolerance"):
         prepare_report(title="x", after=AFTER, tolerance=2, replicates=0)
-
-
-def test_a_hopeless_model_gets_a_page_too() -> None:
-    page = render(prepare_report(title="edge", after=(AFTER[0], AFTER[0].argmin(1)), replicates=0))
-    assert "Not calibrated" in text_of(page)
-
-
-def test_plots_are_written_beside_all_numbers(contents: Contents, tmp_path: Path) -> None:
-    paths = write_plots(tmp_path / "plots", contents, kind="png")
-    assert [p.stem for p in paths] == [
-        *("reliability", "smooth", "histograms", "densities", "risk", "bins", "numbers")
-    ]
-    assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths[:-1])

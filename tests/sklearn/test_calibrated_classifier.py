@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import (
-    GroupKFold,
     StratifiedKFold,
     cross_val_predict,
     train_test_split,
@@ -83,15 +81,6 @@ def test_a_fitted_classifier_stays_and_is_calibrated_on_all_samples(cv):
     assert model.estimator_ is given
 
 
-def test_folds_are_as_many_as_the_smallest_class_has_samples():
-    x, y = load_wine(return_X_y=True)
-    keep = np.concatenate([np.flatnonzero(y == 0)[:3], np.flatnonzero(y > 0)])
-    model = CalibratedClassifier(GaussianNB(), method="none").fit(x[keep], y[keep])
-    held_out = cross_val_predict(GaussianNB(), x[keep], y[keep], cv=3, method="predict_proba")
-    right = held_out.argmax(axis=1) == y[keep]
-    assert model.artifact_.reference.correct.sum() == right.sum()
-
-
 def test_where_no_choice_can_be_made_a_temperature_is_fitted_or_nothing():
     x, x_cal, y, y_cal = halves(load_digits)
     frozen = FrozenEstimator(GaussianNB().fit(x, y))
@@ -118,44 +107,6 @@ def test_weights_reach_the_classifier_and_the_calibration():
     logs = np.log(np.maximum(held_out, np.finfo(np.float32).tiny))
     expected = fit_temperature(logs, y, sample_weight=weight).fit["temperature"]
     assert model.artifact_.fit["temperature"] == pytest.approx(expected)
-
-
-def test_metadata_go_where_they_were_requested():
-    from sklearn.tests.metadata_routing_common import (
-        ConsumingClassifier,
-        ConsumingSplitter,
-        _Registry,
-        check_recorded_metadata,
-    )
-
-    x, _, y, _ = halves(load_breast_cancer)
-    weight, groups = np.linspace(1, 2, len(y)), np.arange(len(y)) % 3
-    seen, splits = _Registry(), _Registry()
-    with config_context(enable_metadata_routing=True):
-        inner = ConsumingClassifier(registry=seen).set_fit_request(sample_weight=True, metadata="note")
-        splitter = ConsumingSplitter(registry=splits).set_split_request(groups=True, metadata=False)
-        model = CalibratedClassifier(inner, method="none", cv=splitter)
-        model.fit(x, y, sample_weight=weight, note=groups, groups=groups)
-        check_recorded_metadata(
-            seen[-1], "fit", parent="fit", sample_weight=weight, metadata=groups, split_params=()
-        )
-        check_recorded_metadata(splits[-1], "split", parent="fit", groups=groups)
-        unsaid = CalibratedClassifier(ConsumingClassifier(), cv=GroupKFold(3))
-        with pytest.raises(ValueError, match="not explicitly set as requested or not"):
-            unsaid.fit(x, y, sample_weight=weight, groups=groups)
-        # The default estimator takes weights without being asked to, as scikit-learn's does.
-        CalibratedClassifier(method="none").fit(StandardScaler().fit_transform(x), y, sample_weight=weight)
-
-
-def test_data_frames_give_their_column_names():
-    pandas = pytest.importorskip("pandas")
-    x, x_test, y, _ = halves(load_wine)
-    columns = [f"f{i}" for i in range(x.shape[1])]
-    model = CalibratedClassifier(GaussianNB()).fit(pandas.DataFrame(x, columns=columns), pandas.Series(y))
-    assert model.feature_names_in_.tolist() == columns
-    plain = CalibratedClassifier(GaussianNB()).fit(x, y)
-    got = model.predict_proba(pandas.DataFrame(x_test, columns=columns))
-    np.testing.assert_allclose(got, plain.predict_proba(x_test), rtol=0, atol=1e-12)
 
 
 def test_scores_that_are_not_one_a_class_are_refused():

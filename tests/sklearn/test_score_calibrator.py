@@ -68,13 +68,6 @@ def test_one_column_is_the_second_of_two_classes(outputs):
     assert set(one.predict(scores[:, 1:])) <= {"no", "yes"}
 
 
-def test_weights_count_as_repetitions():
-    weight = RNG.integers(0, 4, len(LABELS))
-    weighted = ScoreCalibrator("temperature").fit(LOGITS, LABELS, sample_weight=weight)
-    repeated = ScoreCalibrator("temperature").fit(LOGITS.repeat(weight, 0), LABELS.repeat(weight))
-    np.testing.assert_allclose(weighted.predict_proba(LOGITS), repeated.predict_proba(LOGITS), atol=1e-9)
-
-
 def test_classes_name_the_columns_where_labels_lack_one():
     some = LABELS < 3
     with pytest.raises(ShapeError, match="4 columns and y 3 classes"):

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 from sizes import sized
-from typer.testing import CliRunner
 
 from calib_serve.artifact import Head, InputShift
-from calib_serve.cli import app
 from calib_serve.demo import digits
-from calib_serve.errors import InputError
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.model import from_module
-from calib_serve.study import ablation, bin_effect, shift, stability, validation_size
+from calib_serve.study import ablation
 from calib_serve.workflows.on_model import ON_MODEL, FitOnModel
 
 SLOW = ("neural-clamping",)  # by minutes, at full size
@@ -52,20 +45,6 @@ def test_each_method_on_the_model_is_studied_and_changes_it(parts, method: str) 
     assert any(isinstance(step, (Head, InputShift)) for step in artifact.steps)
 
 
-def test_a_head_without_the_model_is_refused_by_every_study(parts) -> None:
-    model, _, cal, test, _ = parts
-    logits = (model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1])
-    for run in (
-        lambda: bin_effect(*logits, methods=["masked-head"]),
-        lambda: validation_size(*logits, methods=["tuned-head"], sizes=[100]),
-        lambda: stability([logits[0]], methods=["neural-clamping"]),
-        lambda: ablation(*logits, methods=["no-mask-head"]),
-        lambda: shift(model.logits, cal, test, methods=["masked-head-paper"]),
-    ):
-        with pytest.raises(InputError, match=r"needs the model itself: give --model with --data"):
-            run()
-
-
 def test_the_ablation_tells_what_each_part_does(parts) -> None:
     model, train, cal, test, _ = parts
     methods = ["neural-clamping-efficient", "tuned-head", "no-mask-head+temperature"]
@@ -87,54 +66,3 @@ def test_the_ablation_tells_what_each_part_does(parts) -> None:
     assert found["tuned-head", "head + temperature"][2] < found["temperature", "temperature"][2]
     assert study.says[0].startswith("NLL: ")
     assert any("no-mask-head+temperature: " in sentence for sentence in study.says)
-
-
-@pytest.fixture(scope="module")
-def files(parts, tmp_path_factory) -> list[str]:
-    _, train, cal, test, net = parts
-    folder: Path = tmp_path_factory.mktemp("digits")
-    program = torch.export.export(
-        net, (torch.zeros(2, 1, 8, 8),), dynamic_shapes=({0: torch.export.Dim("n")},)
-    )
-    torch.export.save(program, folder / "digits.pt2")
-    arrays = {}
-    for name, (x, y) in (("train", train), ("cal", cal), ("test", test)):
-        arrays |= {f"{name}_inputs": x, f"{name}_labels": y}
-    np.savez(folder / "data.npz", **arrays)
-    return ["--model", str(folder / "digits.pt2"), "--data", str(folder / "data.npz")]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["ablation", "--methods", "tuned-head,masked-head+temperature", "--train-split", "train"],
-        ["bins", "--methods", "none,tuned-head"],
-        ["size", "--methods", "tuned-head", "--sizes", "100", "--repeats", "2"],
-        ["stability", "--methods", "none,tuned-head", "--folds", "2"],
-        ["shift", "--methods", "no-mask-head", "--train-split", "train", "--severities", "3"],
-    ],
-    ids=lambda a: a[0],
-)
-def test_each_study_is_a_command_on_a_model(files, arguments: list[str]) -> None:
-    done = CliRunner().invoke(app, ["study", *arguments, *files, "--json"])
-    assert done.exit_code == 0, done.output
-    study = json.loads(done.stdout)
-    assert study["rows"]
-    assert study["says"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["bins"], "say what to study"),
-        (["stability"], "say what to study"),
-        (["ablation", "--logits", "x.npz", "--model", "y.pt"], "say what to study"),
-        (["stability", "--logits", "x.npz", "--model", "y.pt"], "say what to study"),
-        (["size", "--model", "y.pt"], "--model needs --data"),
-        (["bins", "--logits", "x.npz", "--train-split", "train"], "--train-split: for a study on --model"),
-    ],
-)
-def test_what_a_study_is_made_on_is_said_once(arguments: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, ["study", *arguments])
-    assert isinstance(done.exception, InputError)
-    assert said in str(done.exception)

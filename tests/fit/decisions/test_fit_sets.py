@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from calib_serve.artifact import PredictionSets, SetScore
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.errors import InputError
 from calib_serve.fit.decisions import always_in, fit_sets, kept_for_options
 from calib_serve.metrics import conformal_rank
 
@@ -130,10 +130,6 @@ def test_what_cannot_be_is_refused() -> None:
             fit_sets(p, y, coverage=wrong)
     with pytest.raises(InputError, match="sum to 1"):
         fit_sets(p * np.nan, y)
-    with pytest.raises(InputError, match="sum to 1"):
-        fit_sets(p * 1.7e308, y)
-    with pytest.raises(ShapeError):
-        fit_sets(p[:0], y[:0])
     with pytest.raises(InputError, match="belong to the score raps"):
         fit_sets(p, y, score="aps", penalty=0.1)
     with pytest.raises(InputError, match="take lac"):

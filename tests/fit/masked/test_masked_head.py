@@ -7,13 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.losses import focal
-from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, fit_masked_head
+from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head
 from calib_serve.fit.masked.training import train_masked
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll, softmax
@@ -62,33 +58,6 @@ def test_masked_weights_get_no_gradient_and_all_do_without_the_restriction(sets)
     assert (free != first).all()
 
 
-@given(
-    st.floats(0.05, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 40),
-    st.sampled_from(["held-out", "training"]),
-)  # fmt: skip
-def test_q_moves_by_no_more_than_its_bound_and_stays_a_share(q, conf, acc, epoch, adapt) -> None:
-    how = Retention(adapt=adapt)
-    moved = how.moved(q, confidence=conf, accuracy=acc, epoch=epoch, epochs=40)
-    assert abs(moved - q) <= how.bound(epoch, 40) + 1e-12
-    assert 0.05 <= moved <= 1
-    direction = (acc - conf) if adapt == "held-out" else (conf - acc)
-    assert (moved - q) * direction >= 0
-
-
-def test_a_head_trains_on_any_loss_views_and_depth_and_survives_its_file(sets, tmp_path) -> None:
-    (x, y), _, _ = sets
-    views = np.stack([x, x + np.float32(0.1)])
-    for hidden, layers in ((None, 1), (8, 2)):
-        how = Masking(hidden=hidden, loss=focal, epochs=2, batch=64)
-        artifact = fit_masked_head(views, y, masking=how, class_names=("a", "b", "c", "d", "e"))
-        assert len(artifact.head.weights) == layers
-        assert artifact.fit["loss"] == "focal"
-        loaded = Artifact.load(artifact.save(tmp_path / str(layers)))
-        assert np.array_equal(loaded.head(x), artifact.head(x))
-        assert artifact.data["trained_on"] == 450
-        assert artifact.reference.n == 150
-
-
 def test_hostile_input_is_refused(sets) -> None:
     (x, y), (held_x, held_y), _ = sets
     with pytest.raises(ShapeError, match="one-hot"):
@@ -103,12 +72,6 @@ def test_hostile_input_is_refused(sets) -> None:
         fit_masked_head(x, y, classes=3)
     with pytest.raises(InputError, match="NaN"):
         fit_masked_head(np.where(x > 9, np.nan, x), y)
-    with pytest.raises(InputError, match="held_share"):
-        fit_masked_head(x, y, held_share=1.0)
-    with pytest.raises(InputError, match="inference"):
-        Masking(inference="sampled")
-    with pytest.raises(InputError, match="q must lie"):
-        Retention(first=0.0)
     with pytest.raises(FitError, match="diverged"):
         fit_masked_head(x, y, masking=replace(SHORT, rate=1e9, epochs=2))
 
@@ -134,19 +97,6 @@ def test_without_masks_it_is_plain_training_of_the_same_head(sets) -> None:
     ours = train_masked(x, y, 5, masking=how).head
     with torch.no_grad():
         np.testing.assert_allclose(ours(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_the_paper_s_q_moves_from_the_first_epoch_on_by_its_gap_within_its_threshold() -> None:
-    q = PAPER.retention
-    assert q.bound(40, 40) == pytest.approx(0.001)
-    assert q.bound(1, 40) == pytest.approx(0.1 * 0.01 ** (1 / 40))
-    small = q.moved(0.5, confidence=0.9, accuracy=0.9, epoch=1, epochs=40)
-    assert small == pytest.approx(0.5 + 0.9 - 0.95 * 0.9)
-    assert q.moved(0.5, confidence=0.9, accuracy=0.5, epoch=1, epochs=40) == pytest.approx(
-        0.5 + q.bound(1, 40)
-    )
-    assert q.moved(0.0, confidence=0.1, accuracy=0.9, epoch=40, epochs=40) == 0.0
-    assert q.moved(1.0, confidence=1.0, accuracy=0.9, epoch=40, epochs=40) == 1.0
 
 
 def test_a_method_behind_the_head_is_fitted_to_the_held_out_part(sets) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import InputError
 from calib_serve.fit.output import candidates
 from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.selection import select
@@ -98,24 +97,6 @@ def test_a_score_is_the_mean_over_folds_that_the_fit_has_not_seen():
     assert row(artifact, "none")["score"] == pytest.approx(nll(softmax(logits), labels), rel=1e-9)
     full = candidates.fit_by_name("temperature", logits, labels)
     assert artifact.fit["temperature"] == full.fit["temperature"]
-
-
-def test_the_choice_is_the_same_for_the_same_seed_and_for_samples_in_float16():
-    logits, labels = draw()
-    half = logits.astype(np.float16)
-    names = ["temperature", "structured-vector", "isotonic"]
-    first, again = (select(z, labels, candidates=names, seed=3) for z in (half, half.astype(np.float64)))
-    assert first.fit["selection"]["chosen"] == again.fit["selection"]["chosen"]
-    for a, b in zip(first.fit["selection"]["scores"], again.fit["selection"]["scores"], strict=True):
-        assert a.get("score") == pytest.approx(b.get("score"), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "options", [{"candidates": ["plat"]}, {"criterion": "accuracy"}, {"folds": 1}, {"level": 2.0}]
-)
-def test_options_that_cannot_be_right_are_refused(options):
-    with pytest.raises(InputError):
-        select(*draw(100), **options)
 
 
 def test_auto_on_real_logits_keeps_close_to_the_best_single_method(data_dir: Path):

@@ -23,14 +23,6 @@ def skewed(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return z * np.array([0.4, 1.0, 1.5, 2.5]) + np.array([3.0, 0.0, -3.0, 0.0]), y
 
 
-def test_members_weigh_as_they_predict_held_out_samples() -> None:
-    logits, labels = skewed(2000)
-    artifact = fit_structured_average(logits, labels)
-    held, weight = artifact.fit["held_out_nll"], artifact.fit["members"]
-    assert held[max(weight, key=weight.__getitem__)] < held["temperature"] < held["none"]
-    assert "temperature" not in weight
-
-
 def test_a_fold_is_weighed_without_its_own_samples() -> None:
     samples = Samples.of(*draw(200))
     average = Averaged.of(samples, folds_of(samples, folds=5, seed=0))
@@ -49,13 +41,3 @@ def test_on_new_samples_it_is_as_good_as_a_temperature_and_better_where_classes_
         new, truth = make(5000, seed=seed + 100)
         ours = nll(fit_structured_average(logits, labels).probs(new), truth)
         assert ours < most * nll(fit_by_name("temperature", logits, labels).probs(new), truth)
-
-
-def test_a_matrix_is_found_where_classes_are_mixed_up_and_dropped_where_they_are_not() -> None:
-    rng = np.random.default_rng(0)
-    mixed = np.eye(4) + 0.5 * rng.standard_normal((4, 4))
-    logits, labels = draw(3000, t=1.0)
-    weights = fit_structured_average(logits @ mixed, labels).fit["members"]
-    assert all(name.startswith("structured-matrix") for name in weights)
-    plain = fit_structured_average(logits, labels).fit["members"]
-    assert plain["temperature"] == max(plain.values())

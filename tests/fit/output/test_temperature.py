@@ -83,13 +83,6 @@ def test_one_binary_logit_is_two_logits_of_which_one_is_zero():
         assert artifact.fit["temperature"] == pytest.approx(both, rel=1e-12)
 
 
-def test_a_memory_mapped_file_gives_what_the_array_gives(tmp_path: Path):
-    logits, labels = draw(3000, 20, 2.0)
-    np.save(tmp_path / "z.npy", logits)
-    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
-    assert fit_temperature(mapped, labels).fit == fit_temperature(logits, labels).fit
-
-
 def test_a_weight_of_two_is_a_sample_twice():
     logits, labels = draw(300, 4, 2.0)
     weight = np.where(np.arange(300) < 100, 2.0, 1.0)
@@ -128,15 +121,11 @@ def test_without_a_finite_optimum_the_error_says_why():
     ("logits", "labels", "error", "said"),
     [
         ([[1.0, np.nan]], [0], InputError, "row 0 is not"),
-        ([[0.0, 1.0], [1.0, np.inf]], [0, 1], InputError, "row 1 is not"),
-        ([[1.0, -np.inf]], [0], InputError, "neginf"),
         (np.zeros((2, 3, 4)), [0, 0], ShapeError, r"\(n, K\)"),
         ([[1.0, 2.0]], [[0, 1]], ShapeError, "one-hot"),
         ([[1.0, 2.0]], [2], InputError, r"\[0, 2\)"),
-        ([[1.0, 2.0]], [-1], InputError, r"\[0, 2\)"),
         ([[1.0, 2.0]], [0.5], InputError, "class ids"),
         (np.zeros((0, 2)), [], InputError, "no sample"),
-        ([["a", "b"]], [0], InputError, "must be numbers"),
     ],
 )
 def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
@@ -144,26 +133,12 @@ def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
         fit_temperature(np.asarray(logits), np.asarray(labels))
 
 
-def test_the_artifact_knows_its_data_its_versions_and_its_reference_bins():
-    logits, labels = draw(500, 3, 2.0)
-    artifact = fit_temperature(logits, labels)
-    assert artifact.data["samples"] == 500
-    assert artifact.data["sha256"] != fit_temperature(logits + 1e-9, labels).data["sha256"]
-    assert artifact.versions["numpy"] == np.__version__
-    probs = artifact.probs(logits)
-    assert artifact.reference is not None
-    assert artifact.reference.n == 500
-    assert artifact.reference.ece() == pytest.approx(ece(probs, labels), abs=1e-12)
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"sample_weight": [1.0]},
         {"sample_weight": [-1.0, 1.0]},
         {"sample_weight": [0.0, 0.0]},
         {"sample_weight": [np.nan, 1.0]},
-        {"class_weight": [1.0]},
         {"class_weight": "equal"},
     ],
 )

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calib_serve import calibrate, evaluate
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output import TWO_CLASSES, fit_by_name
+from calib_serve.fit.output import TWO_CLASSES
 from calib_serve.fit.output.selection import default_candidates
 from calib_serve.metrics import sigmoid
 
@@ -62,14 +62,6 @@ def test_beta_is_the_optimum_that_a_general_solver_finds() -> None:
     np.testing.assert_allclose([fit["a"], fit["b"], fit["c"]], found.x, atol=2e-3)
 
 
-@pytest.mark.parametrize("method", ["vector", "matrix", "ms-odir", "platt"])
-def test_one_logit_gets_one_weight_above_zero_and_one_bias(method: str) -> None:
-    z, y = shifted(600)
-    (step,) = calibrate(z, y, method, cross_validate=False).steps
-    assert step.weight.shape == ()  # type: ignore[union-attr]
-    assert step.bias[0] == 0.0  # type: ignore[union-attr, index]
-
-
 @pytest.mark.parametrize("method", ["platt", "beta", "vector"])
 def test_scores_that_speak_of_the_other_class_are_refused(method: str) -> None:
     z, y = shifted(600)
@@ -85,12 +77,6 @@ def test_auto_corrects_a_share_that_changed_and_tables_do_too() -> None:
     for method in ("platt", "beta", "histogram-mass", "histogram-width", "isotonic"):
         probs = calibrate(z, y, method, cross_validate=False).probs(z)
         assert abs(float(evaluate(probs, y, replicates=0).positive_gap)) < 0.01, method  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("method", TWO_CLASSES)
-def test_three_classes_are_refused_with_what_to_choose(method: str) -> None:
-    with pytest.raises(InputError, match="structured-vector"):
-        fit_by_name(method, np.eye(3).repeat(5, axis=0), np.arange(3).repeat(5))
 
 
 def test_a_threshold_that_tells_all_apart_has_a_finite_fit() -> None:

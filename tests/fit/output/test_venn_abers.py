@@ -8,7 +8,6 @@ from sizes import sized
 from sklearn.isotonic import IsotonicRegression
 
 from calib_serve.artifact import ProbTable
-from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import VennAbers, fit_venn_abers
 from calib_serve.fit.output.venn_abers import merged
 from calib_serve.metrics import softmax
@@ -74,32 +73,3 @@ def test_the_table_holds_the_merged_probability_of_any_score(classes: int) -> No
     assert (intervals[..., 0] <= intervals[..., 1]).all()
     if classes == 2:
         np.testing.assert_allclose(merged(intervals).sum(axis=1), 1, atol=1e-9)
-
-
-def test_the_share_of_each_class_lies_between_the_means_of_p0_and_p1() -> None:
-    """Vovk and Petej 2014, theorem 1: one of the two is calibrated; here over sets of 20 samples."""
-    rng, sets = np.random.default_rng(0), sized(ci=1500, nightly=20_000)
-    lower, upper, share = [], [], []
-    for _ in range(sets):
-        p = rng.random(21)
-        y = (rng.random(21) < p**3).astype(int)  # far from calibrated
-        low, high = VennAbers.of(two(p[:20]), y[:20]).intervals(two(p[20:]))[0, 1]
-        lower.append(low), upper.append(high), share.append(y[20])
-    chance = 4 * 0.5 / np.sqrt(sets)
-    assert np.mean(lower) < np.mean(share) + chance
-    assert np.mean(share) < np.mean(upper) + chance
-    assert np.mean(np.array(upper) - np.array(lower)) < 0.5
-    chosen = np.where(np.array(share) == 1, upper, lower)  # the one of the label that came
-    for low, high in ((0, 0.2), (0.2, 0.5), (0.5, 1.01)):
-        part = (chosen >= low) & (chosen < high)
-        assert np.mean(np.array(share)[part]) == pytest.approx(chosen[part].mean(), abs=0.1)
-
-
-def test_what_cannot_be_right_is_refused() -> None:
-    found = VennAbers.of([[0.6, 0.4], [0.4, 0.6]], [0, 1])
-    with pytest.raises(ShapeError, match=r"probs must be \(n, 2\)"):
-        found.intervals([[0.2, 0.3, 0.5]])
-    with pytest.raises(InputError):
-        found.intervals([[np.nan, 0.5]])
-    with pytest.raises(InputError):
-        VennAbers.of([[3.0, -2.0]], [1])
