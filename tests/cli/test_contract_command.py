@@ -78,22 +78,6 @@ def test_what_is_set_is_shown_as_it_is_set_again(folder: Path, tmp_path: Path) -
         run("contract", "remove", artifact)
 
 
-def test_other_commands_say_it_too(folder: Path) -> None:
-    artifact, held = folder / "artifact", ("--logits", folder / "z.npz", "--split", "held")
-    run("contract", "set", artifact, folder / "contract.yaml")
-    assert json.loads(run("inspect", artifact, "--json"))["contract"]["act"]["accuracy"] == 0.9
-    assert repr(Artifact.load(artifact)).endswith(", a contract of 3 clauses)")
-    told = run("decide", artifact, *held, "--coverage", 0.9, "-o", folder / "decided")
-    assert "Of predictions acted on (confidence 0.9 or more), 90 % or more are right" in told
-    assert Artifact.load(folder / "decided").contract == Artifact.load(artifact).contract
-    run("report", *held, "--artifact", artifact, "-o", folder / "report.html", "--replicates", 0)
-    assert "90 % or more are right" in (folder / "report.html").read_text()
-    run("apply", artifact, *held, "-o", folder / "p.npz")
-    with np.load(folder / "p.npz") as made:
-        sure = made["confidence"] >= np.where(made["predictions"] == 2, 0.9, 0.9)
-        np.testing.assert_array_equal(made["act"], sure)
-
-
 def test_check_says_what_can_be_kept_and_fails_where_something_cannot(folder: Path) -> None:
     artifact, held = folder / "artifact", ("--logits", folder / "z.npz", "--split", "held")
     asked = ("contract", "check", artifact, *held, "--contract", folder / "contract.yaml")

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from calib_serve import Artifact, calibrate
 from calib_serve.cli import app
-from calib_serve.errors import CalibServeError
 
 
 def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,44 +59,3 @@ def test_it_writes_what_it_promises_and_evaluate_measures_it(file: Path, tmp_pat
     assert len(found["sets"]["by_class"]) == 4
     plain = json.loads(run("evaluate", file, "--split", "test", "--replicates", 0, "--json"))
     assert not {"sets", "abstain"} & plain.keys()
-
-
-def test_json_holds_the_facts(file: Path, tmp_path: Path) -> None:
-    folder, out = file.parent / "artifact", tmp_path / "decided"
-    held = ("--logits", file, "--split", "held")
-    told = json.loads(run("decide", folder, *held, "--coverage", 0.9, "--score", "raps", "-o", out, "--json"))
-    assert told["sets"]["score"] == "raps"
-    assert told["sets"]["threshold"] == float(Artifact.load(out).sets.threshold)
-    assert told["fit"]["decisions"]["sets"]["threshold_samples"] == 800
-    assert told["promises"]
-    assert json.loads(run("inspect", out, "--json"))["sets"] == told["sets"]
-    assert "sets.coverage" in run("inspect", out)
-
-
-def test_an_artifact_is_replaced_only_when_told(file: Path) -> None:
-    folder = file.parent / "artifact"
-    asked = ("decide", folder, "--logits", file, "--split", "held", "--coverage", 0.9, "-o", folder)
-    with pytest.raises(CalibServeError, match="--force"):
-        run(*asked)
-    run(*asked, "--force")
-    assert Artifact.load(folder).sets is not None
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_on_a_model_it_decides_as_on_its_logits(file: Path, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4))
-    torch.jit.trace(model.eval(), torch.zeros(1, 1, 2, 2)).save(str(tmp_path / "model.pt"))
-    x = np.random.default_rng(0).standard_normal((600, 1, 2, 2)).astype(np.float32)
-    z = model(torch.from_numpy(x)).detach().numpy()
-    y = (4 * z + np.random.default_rng(1).gumbel(size=z.shape)).argmax(axis=1)
-    np.savez(tmp_path / "data.npz", inputs=x, labels=y)
-    np.savez(tmp_path / "logits.npz", logits=z, labels=y)
-    folder = tmp_path / "artifact"
-    model_side = ("--model", tmp_path / "model.pt", "--data", tmp_path / "data.npz")
-    thresholds = []
-    for given in (model_side, ("--logits", tmp_path / "logits.npz")):
-        run("decide", folder, *given, "--coverage", 0.9, "-o", tmp_path / "out", "--force")
-        thresholds.append(float(Artifact.load(tmp_path / "out").sets.threshold))
-    assert thresholds[0] == pytest.approx(thresholds[1], abs=1e-6)

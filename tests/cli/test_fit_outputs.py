@@ -55,27 +55,6 @@ def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path:
     assert "measured on test" in shown
 
 
-def test_auto_chooses_tells_why_and_never_forgets_no_calibration(file: Path, tmp_path: Path):
-    arguments = ("--split", "cal", "--candidates", "temperature,isotonic", "--folds", "3")
-    told = json.loads(run("fit", "--logits", file, *arguments, "--json", "-o", tmp_path / "a"))
-    selection = told["fit"]["selection"]
-    assert [row["method"] for row in selection["scores"]] == ["none", "temperature", "isotonic"]
-    assert selection["chosen"] == told["method"] == "temperature"
-    assert selection["seed"] == 0
-    assert selection["folds"] == 3
-    assert told["after"]["nll"]["value"] < told["before"]["nll"]["value"]
-    assert "candidates" in run("inspect", tmp_path / "a")
-
-
-def test_settings_reach_the_method_and_wrong_ones_are_answered(file: Path, tmp_path: Path):
-    arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--force", "--method")
-    told = json.loads(run(*arguments, "histogram-width", "--bins", 7, "--of", "each", "--json"))
-    assert told["fit"] == {"objective": "share of each bin", "of": "each", "bins": 7, "smoothing": 1.0}
-    refused("it has bins, of, smoothing", *arguments, "histogram-width", "--ridge", 7)
-    refused("auto has no option", *arguments, "auto", "--bins", 3)
-    refused("choose one of none, temperature", *arguments, "plat")
-
-
 def test_an_artifact_is_replaced_only_where_that_is_asked_for(file: Path, tmp_path: Path):
     arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--method")
     run(*arguments, "temperature")

@@ -78,17 +78,6 @@ def test_a_fit_on_the_archive_is_the_fit_on_its_logits(folder: Path) -> None:
     assert "temperature" in run("inspect", packed)
 
 
-def test_inspect_says_what_was_found_and_how_to_go_on(folder: Path) -> None:
-    told = run("inspect", "--from", "plain.mar")
-    for words in ("plain_handler.py", "net.py and weights.pt", "10, without names", "inference", "logits",
-                  "application/json", "in the reply"):  # fmt: skip
-        assert words in told, words
-    assert "calib-serve fit --from plain.mar --data DATA -o artifact" in told
-    assert "calib-serve fit --model parts/net.py:Net --weights parts/weights.pt" in told
-    held = json.loads(run("inspect", "--from", "plain.mar", "--seam", "model", "--json"))
-    assert (held["seam"], held["classes"], held["outputs"]) == ("model", 10, "logits")
-
-
 def test_inspect_alone_runs_no_code_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harm = tmp_path / "harm"
     monkeypatch.setitem(FOREIGN, "bad", Foreign(f"open({str(harm)!r}, 'w')\n"))

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
 from calib_serve.cli import app
-from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.torch import calibrated
 from calib_serve.metrics import softmax
 
@@ -100,57 +99,6 @@ def test_the_artifact_is_applied_to_the_librarys_own_logits(folder, tmp_path) ->
     np.testing.assert_allclose(inside, better[:9], atol=1e-5)
 
 
-def test_report_decide_and_study_take_the_folder(folder, tmp_path) -> None:
-    fit(folder, tmp_path / "fitted", "--method", "temperature")
-    on = ["--model", folder / "model", "--data", folder / "data.csv"]
-    page = tmp_path / "report.html"
-    done = run(
-        "report", *on, "--split", "test", "--artifact", tmp_path / "fitted", "-o", page, "--replicates", 0
-    )
-    assert done.exit_code == 0, done.output
-    assert "1 of 300 texts of split test were truncated" in done.stderr
-    assert "praise" in page.read_text()
-    done = run(
-        "decide", tmp_path / "fitted", *on, "--split", "test", "--coverage", 0.9, "-o", tmp_path / "decided"
-    )
-    assert done.exit_code == 0, done.output
-    done = run("study", "bins", *on, "--fit-split", "cal", "--methods", "none,temperature", "--json")
-    assert done.exit_code == 0, done.output
-
-
-def test_what_ids_cannot_do_is_said(folder, tmp_path) -> None:
-    def said(*more: str) -> BaseException:
-        done = fit(folder, tmp_path / "never", *more)
-        assert done.exit_code == 1
-        assert not (tmp_path / "never").exists()
-        return done.exception
-
-    for method in ("neural-clamping", "neural-clamping-efficient"):
-        error = said("--method", method)
-        assert isinstance(error, ModelError)
-        assert "whole numbers cannot be shifted" in str(error)
-    assert "image processor in" in str(said("--mean", "0", "--std", "1"))
-    assert isinstance(said("--split", "nowhere"), InputError)
-    assert "its own weights" in str(said("--weights", str(folder / "model" / "model.safetensors")))
-
-
-def test_labels_of_a_multi_label_classifier(tmp_path) -> None:
-    classifier(tmp_path / "model", problem_type="multi_label_classification")
-    texts = sentences(500)
-    z = logits(tmp_path / "model", texts, at_once=50) / 3
-    true = np.random.default_rng(0).random(z.shape) < 1 / (1 + np.exp(-z))
-    labels = [[name for name, is_true in zip(NAMES, row, strict=True) if is_true] for row in true]
-    data = table(tmp_path / "data.parquet", texts, labels)
-    done = run(
-        "fit", "--model", tmp_path / "model", "--data", data, "--method", "platt", "-o", tmp_path / "fitted"
-    )
-    assert done.exit_code == 0, done.output
-    artifact = Artifact.load(tmp_path / "fitted")
-    assert artifact.is_multilabel
-    assert artifact.class_names == NAMES
-    assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
-
-
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
     where = tmp_path_factory.mktemp("pictures")
@@ -181,17 +129,3 @@ def test_pictures_are_prepared_as_the_librarys_pipeline_prepares_them(pictures) 
     np.testing.assert_allclose(
         model.logits(given.inputs), pixels_logits(pictures / "model", paths), atol=1e-4
     )
-
-
-def test_an_image_classifier_is_calibrated_by_its_folder(pictures, tmp_path) -> None:
-    done = run(
-        "fit", "--model", pictures / "model", "--data", pictures / "data", "--split", "cal",
-        "--device", "cpu", "--eval-split", "test", "--method", "neural-clamping", "--resolution", "2",
-        "-o", tmp_path / "fitted", "--json",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert [step["kind"] for step in json.loads(done.stdout)["steps"]] == ["input_shift", "logit_map"]
-    artifact = Artifact.load(tmp_path / "fitted")
-    assert artifact.class_names == ("ant", "bee", "cat")
-    assert artifact.model.input_shape == (3, 16, 16)
-    assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
-import onnx
 import pytest
 import torch
-from fuse_graphs import Builder
-from onnx import TensorProto, helper
 from torch import nn
-from typer.testing import CliRunner
 
-from calib_serve import Artifact, calibrate_model
-from calib_serve.cli import app
+from calib_serve import calibrate_model
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.metrics import sigmoid
 
@@ -67,37 +59,3 @@ def test_what_is_not_of_labels_is_refused(data: tuple[np.ndarray, np.ndarray]) -
         calibrate_model(network(ends=False), x, y, "neural-clamping", outputs="label_logits")
     with pytest.raises(ModelError, match="by their numbers"):
         calibrate_model(network(ends=False), x, y, outputs="label_probabilities")
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["pt", "onnx"])
-def test_from_a_file_to_the_report(kind: str, data: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
-    model = network(ends=True)
-    if kind == "pt":
-        torch.jit.save(torch.jit.script(model), tmp_path / "model.pt")
-    else:
-        weight = model[0].weight.detach().numpy().T
-        b = Builder(np.dtype("f4"), np.random.default_rng(0))
-        b.node("Sigmoid", b.node("MatMul", "x", b.number(weight)), output="y")
-        shapes = {"x": ["n", 4], "y": ["n", LABELS]}
-        shown = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, s)] for name, s in shapes.items()]
-        onnx.save(b.model(*shown), tmp_path / "model.onnx")
-    half = len(data[0]) // 2
-    parts = {"cal": slice(None, half), "test": slice(half, None)}
-    arrays = {f"{name}_inputs": data[0][rows] for name, rows in parts.items()}
-    np.savez(tmp_path / "data.npz", **arrays, **{f"{n}_labels": data[1][r] for n, r in parts.items()})
-
-    def run(*arguments: str) -> str:
-        shown = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
-        assert shown.exit_code == 0
-        return shown.stdout
-
-    given = ("--model", str(tmp_path / f"model.{kind}"), "--data", str(tmp_path / "data.npz"))
-    out = str(tmp_path / "artifact")
-    fitted = ("--outputs", "label_probabilities", "--method", "temperature", "--split", "cal", "-o", out)
-    run("fit", *given, *fitted)
-    assert Artifact.load(out).temperature == pytest.approx(3, abs=0.4)
-    page = tmp_path / "report.html"
-    told = json.loads(run("report", *given, "--artifact", out, "--split", "test", "-o", str(page)))
-    assert told["verdict"]["level"] in ("calibrated", "unproven", "off")
-    assert page.stat().st_size > 1000

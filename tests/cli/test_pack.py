@@ -118,20 +118,3 @@ def test_pictures_that_cannot_be_are_refused_when_packing(
     with pytest.raises(InputError, match=match):
         packed(folder, *(() if "--input-shape" in options else ("--input-shape", "3,32,32")), *options)
     assert not Path("digits.mar").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        (("--artifact", "artifact"), "--model or --from"),
-        (("--model", "net.pt", "--name", "x"), "--artifact"),
-        (("--model", "net.pt", "--artifact", "artifact"), "--name"),
-        ((*MODEL, "--input-shape", "4,x"), "whole numbers"),
-    ],
-)
-def test_what_is_missing_is_said(
-    arguments: tuple[str, ...], match: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match=match):
-        call(*arguments)

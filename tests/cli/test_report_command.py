@@ -115,13 +115,3 @@ def test_what_cannot_be_reported_on_writes_no_page_and_ends_with_two(
     told = capsys.readouterr()
     assert (told.out, says in told.err) == ("", True)
     assert not Path("nothing.html").exists()
-
-
-def test_the_shift_study_runs_the_model(folder: Path) -> None:
-    arguments = ["--model", str(folder / "model.pt"), "--data", str(folder / "data.npz")]
-    options = ["--corruptions", "noise,brightness", "--severities", "5", "--json"]
-    result = CliRunner().invoke(app, ["study", "shift", *arguments, *options], catch_exceptions=False)
-    rows = json.loads(result.stdout)["rows"]
-    clean = {row["method"]: row["ece"] for row in rows if row["shift"] == "clean"}
-    assert clean["none"] == pytest.approx(ece(softmax(LOGITS[300:]), LABELS[300:]), abs=1e-5)
-    assert {row["shift"] for row in rows} == {"clean", "noise", "brightness"}

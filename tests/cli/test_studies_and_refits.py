@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.cli import app, main
-from calib_serve.metrics import adaptive_ece, classwise_ece, noise_floor
 from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.samples import SampleLog
 
@@ -56,7 +55,6 @@ def ended(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 FIT, TEST = draw(600, 3, 0), draw(500, 3, 1)
-RAW, COOLED = softmax(TEST[0], axis=1), cooled(FIT, TEST[0])
 
 
 @pytest.fixture(scope="module")
@@ -86,35 +84,6 @@ def test_study_size(file: Path) -> None:
         spread = float(np.std(values, ddof=1)) if parts > 1 else None
         wanted.append(("temperature", size, float(np.mean(values)), spread, parts, 0))
     close(wanted, rows(file, "size", "--sizes", "30,300", "--repeats", 3, "--seed", 5))
-
-
-def test_study_optimum(file: Path) -> None:
-    pool = np.arange(1, 1001) / 100
-
-    def best(of: Part) -> float:
-        return float(pool[np.argmin([ece(softmax(of[0] / t, axis=1), of[1]) for t in pool])])
-
-    fits = {"none": 1.0, "fitted by NLL on cal": temperature(*FIT), "fitted by ECE on cal": best(FIT)}
-    fits["best for test"] = best(TEST)
-    probs = {name: softmax(TEST[0] / t, axis=1) for name, t in fits.items()}
-    wanted = [
-        (name, t, ece(probs[name], TEST[1]), noise_floor(probs[name], TEST[1])) for name, t in fits.items()
-    ]
-    close(wanted, rows(file, "optimum"))
-
-
-def test_study_bins(file: Path) -> None:
-    wanted = [
-        (
-            name,
-            n,
-            ece(p, TEST[1], n),
-            *(measure(p, TEST[1], bins=n) for measure in (adaptive_ece, classwise_ece)),
-        )
-        for name, p in {"none": RAW, "temperature": COOLED}.items()
-        for n in (2, 15)
-    ]
-    close(wanted, rows(file, "bins", "--counts", "2,15"))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -13,8 +11,6 @@ from calib_serve import Artifact, LogitMap, calibrate, calibrate_model, compare,
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.fit.output import CANDIDATES, fit_by_name
 from calib_serve.metrics import evaluate, nll, softmax
-from calib_serve.model import from_module
-from calib_serve.model.face import Around
 
 
 def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -73,21 +69,6 @@ def test_what_cannot_be_cross_validated_is_fitted_and_says_so() -> None:
     assert "was not measured" in str(verdict(artifact))
 
 
-def test_auto_takes_its_own_options_alone_and_tells_each_candidate() -> None:
-    z, y = drawn()
-    told: list[tuple[str, int, int]] = []
-    options = {"candidates": ["temperature"], "criterion": "brier", "folds": 3}
-    artifact = calibrate(z, y, progress=lambda *one: told.append(one), **options)
-    assert artifact.fit["selection"]["criterion"] == "brier"
-    assert [one[0] for one in told] == ["none", "temperature"]
-    with pytest.raises(InputError, match="auto has no option bins; it has candidates"):
-        calibrate(z, y, bins=3)
-    with pytest.raises(InputError, match="temperature has no option lam; it has none"):
-        calibrate(z, y, "temperature", lam=3.0)
-    with pytest.raises(InputError, match="there is no method 'plat'"):
-        calibrate(z, y, "plat")
-
-
 def test_a_verdict_never_praises_what_got_worse() -> None:
     worse = {"before": {"ece": {"value": 0.01}}, "after": {"ece": {"value": 0.05, "low": 0.04, "high": 0.06}}}
     artifact = Artifact((LogitMap.temperature(9.0),), method="temperature", classes=3, **worse)
@@ -129,37 +110,6 @@ def images() -> tuple[np.ndarray, np.ndarray]:
     return x, np.minimum((p.cumsum(axis=1) < rng.random((300, 1))).sum(axis=1), 2)
 
 
-@dataclass(frozen=True, eq=False)
-class Counting(Around):
-    """Counts the inputs that go forward through the model."""
-
-    seen: list[int]
-
-    def logits(self, inputs, *, shift=None, progress=None):
-        self.seen.append(len(inputs))
-        return self.inner.logits(inputs, shift=shift, progress=progress)
-
-    def features(self, inputs, *, shift=None, progress=None):
-        return self.inner.features(inputs, shift=shift, progress=progress)
-
-    def input_gradient(self, inputs, loss, *, shift=None, progress=None):
-        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
-
-
-@pytest.mark.parametrize(
-    "method", ["temperature", "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head"]
-)
-def test_every_method_on_a_module_is_measured_without_a_test_set(images, method: str) -> None:
-    options = {"resolution": 2} if method == "neural-clamping" else {}
-    artifact = calibrate_model(
-        network(), *images, method, class_names=("a", "b", "c"), device="cpu", **options
-    )
-    assert artifact.method == method
-    assert artifact.class_names == ("a", "b", "c")
-    assert {"ece", "nll", "accuracy"} <= set(artifact.after)
-    assert "measured on" in str(verdict(artifact))
-
-
 @pytest.mark.parametrize("method", ["masked-head", "tuned-head"])
 def test_a_method_behind_a_new_head_is_measured_on_folds_of_its_own(images, method: str) -> None:
     artifact = calibrate_model(network(), *images, method, device="cpu", then="vector")
@@ -170,16 +120,6 @@ def test_a_method_behind_a_new_head_is_measured_on_folds_of_its_own(images, meth
     assert not bare.after
     z = np.random.default_rng(0).standard_normal((5, 3))
     np.testing.assert_array_equal(bare.probs(z), artifact.probs(z))
-
-
-def test_the_calibration_set_goes_through_the_model_once_before_any_fold(images) -> None:
-    seen: list[int] = []
-    counting = Counting(from_module(network(), input_shape=(1, 6, 6), device="cpu"), seen)
-    calibrate_model(counting, *images, "auto", candidates=["temperature"])
-    assert seen.count(len(images[1])) == 1
-    seen.clear()
-    calibrate_model(counting, *images, "temperature")
-    assert seen == [len(images[1])]
 
 
 @pytest.mark.parametrize("method", ["temperature", "masked-head"])

@@ -200,17 +200,6 @@ def test_it_acts_on_no_other_scores_than_it_was_fitted_on(
         pack(net, elsewhere, tmp_path, name="digits", input_shape=[WIDTH])
 
 
-@pytest.mark.nightly
-def test_what_a_handler_fails_on_is_named_alone(made: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = as_files(tmp_path / "d", inputs(7))
-    (folder / "5.json").write_text('{"x": "words"}')
-    with pytest.raises(ModelError, match=r"failed on \S+/5.json: ValueError: too many dimensions"):
-        scores_of_archive(made("plain"), folder)
-    (folder / "0.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"asked with \S+/0.json: the handler did not answer"):
-        scores_of_archive(made("plain"), folder)
-
-
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -239,19 +228,6 @@ def test_a_handler_that_replies_once_for_two_is_asked_one_at_a_time(
         scores_of_archive(made("once"), folder, batch_size=2)
 
 
-@pytest.mark.parametrize(
-    ("method", "told"),
-    [
-        ("neural-clamping", "needs the model itself.*inspect --from"),
-        ("masked-head", "needs the model itself"),
-        ("tuned-head", "needs the model itself"),
-    ],
-)
-def test_methods_on_the_model_say_where_to_look(method: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=told):
-        calibrate_archive(tmp_path / "x.mar", tmp_path, method)
-
-
 def test_a_look_says_what_is_there_and_what_can_be_fitted(made: Callable[[str], Path], data: Path) -> None:
     look = look_at_archive(made("plain"))
     assert (look.seam, look.outputs, look.classes, look.confidence) == ("inference", "logits", 10, True)
@@ -259,14 +235,3 @@ def test_a_look_says_what_is_there_and_what_can_be_fitted(made: Callable[[str], 
     assert look.together
     assert look.request.startswith("application/json, ")
     json.dumps(look.as_dict())
-
-
-@pytest.mark.nightly
-def test_a_look_at_others_says_what_differs(made: Callable[[str], Path]) -> None:
-    ids = look_at_archive(made("ids_at_inference"))
-    assert (ids.seam, ids.confidence) == ("model", False)
-    onnx = look_at_archive(made("onnx_list"))
-    assert (onnx.output, onnx.model, onnx.together) == ("0", None, True)
-    pictures = look_at_archive(made("image_classifier"))
-    assert pictures.model == "--model parts/net.pt"
-    assert pictures.class_names[3] == "thing 3"

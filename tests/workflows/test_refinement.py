@@ -50,14 +50,6 @@ def test_one_confidence_has_the_same_terms_as_in_murphys_bins() -> None:
     assert found.refinement.value == pytest.approx(murphy.refinement)
 
 
-def test_the_interval_of_calibration_is_of_pairs() -> None:
-    rng = np.random.default_rng(0)
-    loss = rng.exponential(size=400)
-    terms = LossTerms.of(loss + 0.01, loss)
-    assert terms.calibration.high - terms.calibration.low < 1e-9
-    assert terms.loss.high - terms.loss.low > 0.1
-
-
 def test_where_nothing_can_be_fitted_nothing_is_told() -> None:
     z, y = drawn(40, 1.0)
     assert recalibrated_losses(z[:1], y[:1]) is None

@@ -139,20 +139,6 @@ def test_what_the_scores_are_stays_and_one_logit_is_fitted_as_one() -> None:
     assert found.logit_maps[0].weight.ndim == 0  # a scale for each class is one of z
 
 
-def test_probabilities_in_place_of_logits_are_refused() -> None:
-    z, y = drifted(300, 1.0)
-    with pytest.raises(InputError, match="are probabilities"):
-        refit(temperature(1.0), softmax(z), y)
-
-
-@pytest.mark.parametrize("labels", ["all right", "one class", "all wrong"])
-def test_labels_that_no_temperature_fits_are_an_error_that_says_so(labels: str) -> None:
-    z, _ = drifted(300, 1.0)
-    y = {"all right": z.argmax(1), "one class": np.zeros(300, int), "all wrong": z.argmin(1)}[labels]
-    with pytest.raises(FitError, match="no finite temperature"):
-        refit(temperature(1.0), z, y, method="temperature")
-
-
 def test_a_block_after_which_nothing_could_be_fitted_bets_nothing() -> None:
     z, y = drifted(300, 1.0)
     y[:150] = z[:150].argmax(1)  # all right: no finite temperature is best
