@@ -44,15 +44,13 @@ def refused(match: str, *arguments: object) -> None:
 
 def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path: Path):
     out = tmp_path / "artifact"
-    shown = run(
-        "fit", "--logits", file, "--split", "cal", "--eval-split", "test", "--method", "vector", "-o", out
-    )
+    how = ("--split", "cal", "--eval-split", "test", "--method", "vector")
+    run("fit", "--logits", file, *how, "-o", out)
     artifact = Artifact.load(out)
     with np.load(file) as data:
         after = nll(artifact.probs(data["test_logits"]), data["test_labels"])
     assert artifact.after["nll"]["value"] == pytest.approx(after, rel=1e-9)
     assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
-    assert "measured on test" in shown
 
 
 def test_an_artifact_is_replaced_only_where_that_is_asked_for(file: Path, tmp_path: Path):
@@ -76,8 +74,6 @@ def test_apply_writes_probabilities_that_can_be_read_again(file: Path, tmp_path:
     told = json.loads(run("evaluate", tmp_path / "p.npz", "--json", "--replicates", 0))
     assert told["nll"]["value"] == pytest.approx(nll(expected, split(300, 1)[1]), rel=1e-9)
     refused("npz", "apply", tmp_path / "a", "--logits", file, "--split", "test", "-o", tmp_path / "p.csv")
-    several = ("apply", tmp_path / "a", "--logits", tmp_path / "*.parquet", "-o", tmp_path / "several.npz")
-    refused("nothing would say which probabilities are whose", *several)
 
 
 def test_compare_measures_on_the_split_that_no_fit_has_seen(file: Path, tmp_path: Path):
@@ -93,7 +89,6 @@ def test_compare_measures_on_the_split_that_no_fit_has_seen(file: Path, tmp_path
         table = {row["method"]: row for row in csv.DictReader(written)}
     assert float(table["temperature"]["nll"]) == rows["temperature"]["metrics"]["nll"]["value"]
     assert float(table["none"]["ece_low"]) <= float(table["none"]["ece"]) <= float(table["none"]["ece_high"])
-    assert "temperature" in run("compare", "--logits", file, "--methods", "temperature", "--replicates", 0)
 
 
 def test_compare_ends_with_1_where_no_method_could_be_fitted(tmp_path: Path):
@@ -103,8 +98,7 @@ def test_compare_ends_with_1_where_no_method_could_be_fitted(tmp_path: Path):
     }
     np.savez(tmp_path / "z.npz", **arrays)
     arguments = ("--logits", tmp_path / "z.npz", "--methods", "temperature", "--replicates", 0)
-    shown = run("compare", *arguments, code=1)
-    assert "every sample" in " ".join(shown.split())
+    run("compare", *arguments, code=1)
 
 
 def test_the_program_ends_with_2_and_one_line_for_an_error(

@@ -58,9 +58,8 @@ def test_a_fit_on_the_archive_is_the_fit_on_its_logits(folder: Path) -> None:
     assert ours["after"]["nll"]["value"] == pytest.approx(theirs["after"]["nll"]["value"], rel=1e-5)
     assert ours["model"]["source"] == "plain.mar"
 
-    told = run("pack", "--from", "plain.mar", "--artifact", "fitted", "-o", "store")
+    run("pack", "--from", "plain.mar", "--artifact", "fitted", "-o", "store")
     (packed,) = Path("store").glob("*.mar")
-    assert str(packed) in told
     how = ("--split", "test", "--replicates", 0, "--json")
     before = json.loads(run("evaluate", "--from", "plain.mar", "--data", "data", *how))
     with_it = json.loads(
@@ -74,8 +73,6 @@ def test_a_fit_on_the_archive_is_the_fit_on_its_logits(folder: Path) -> None:
         assert values[0] == pytest.approx(values[1], rel=1e-4)
         values = [told[name]["value"] for told in (with_it, served, direct)]
         assert values == pytest.approx([values[2]] * 3, rel=1e-4)
-    assert "calibrated already" in run("inspect", "--from", packed)
-    assert "temperature" in run("inspect", packed)
 
 
 def test_inspect_alone_runs_no_code_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,27 +91,8 @@ FIT = ("fit", "-o", "out")
 CLASHES = [
     ((*FIT, "--from", "x.mar", "--logits", "l.npz"), "one of: --logits FILE, --model .*, or --from ARCHIVE"),
     ((*FIT, "--from", "x.mar"), "--from needs --data"),
-    (
-        (*FIT, "--from", "x.mar", "--data", "d", "--weights", "w"),
-        "--weights: for a fit on --model, not on --from",
-    ),
-    (
-        (*FIT, "--from", "x.mar", "--data", "d", "--labels", "y"),
-        "--labels: for a fit on --logits, not on --from",
-    ),
     ((*FIT, "--from", "x.mar", "--data", "d", "--train-split", "t"), "--train-split: .* not on --from"),
-    ((*FIT, "--logits", "l.npz", "--seam", "model"), "--seam: for a fit on --from, not on --logits"),
-    ((*FIT, "--logits", "l.npz", "--data", "d"), "--data: for a fit on --model or --from, not on --logits"),
-    (
-        (*FIT, "--model", "m.pt", "--data", "d", "--output", "0"),
-        "--output: for a fit on --from, not on --model",
-    ),
-    (("evaluate",), "say what to measure"),
     (("evaluate", "l.npz", "--from", "x.mar", "--data", "d"), "not both"),
-    (("evaluate", "--from", "x.mar"), "--from needs --data"),
-    (("evaluate", "l.npz", "--batch-size", "2"), "--batch-size: goes with --from"),
-    (("inspect",), "say what to look at"),
-    (("inspect", "x", "--from", "x.mar"), "not at both"),
     (("inspect", "x", "--probe", "p"), "--probe: goes with --from"),
 ]
 

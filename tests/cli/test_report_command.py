@@ -1,4 +1,4 @@
-"""``calib-serve report`` and ``study shift`` on logits and on the model itself."""
+"""``calib-serve report`` on logits and on the model itself."""
 
 from __future__ import annotations
 
@@ -36,15 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         torch.jit.save(traced, str(place / "model.pt"))
     np.savez(place / "logits.npz", logits=LOGITS, labels=LABELS)
-    np.savez(
-        place / "data.npz",
-        cal_inputs=INPUTS[:300],
-        cal_labels=LABELS[:300],
-        test_inputs=INPUTS[300:],
-        test_labels=LABELS[300:],
-    )
+    np.savez(place / "data.npz", test_inputs=INPUTS[300:], test_labels=LABELS[300:])
     Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3).save(place / "cool")
-    Artifact((LogitMap.temperature(3.0),), method="temperature", classes=3).save(place / "cooler")
     shift = InputShift(np.full((3, 2, 2), 0.01, np.float32), 0.0, 1.0)
     head = Head((2 * WEIGHT,), (-WEIGHT.sum(axis=1),))
     Artifact((shift, head), method="neural-clamping", classes=3).save(place / "deep")
@@ -94,10 +87,8 @@ def test_what_logits_cannot_show_is_said(folder: Path) -> None:
     ("arguments", "says"),
     [
         ([], "--logits FILE, or --model"),
-        (["--logits", "none.npz"], "none.npz"),
         (["--logits", "logits.npz", "--against", "x"], "--against wants --artifact"),
         (["--logits", "logits.npz", "--plots-as", "pdf"], "is not one of"),
-        (["--model", "m.pt"], "--data"),
     ],
 )
 def test_what_cannot_be_reported_on_writes_no_page_and_ends_with_two(
