@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
-from calib_serve.cli import app, main
+from calib_serve.cli import app
 from calib_serve.metrics import ece, softmax
 
 RNG = np.random.default_rng(8)
@@ -81,28 +81,3 @@ def test_what_logits_cannot_show_is_said(folder: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code != 0
     assert "--model and --data" in str(result.exception)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "--logits FILE, or --model"),
-        (["--logits", "logits.npz", "--against", "x"], "--against wants --artifact"),
-        (["--logits", "logits.npz", "--plots-as", "pdf"], "is not one of"),
-    ],
-)
-def test_what_cannot_be_reported_on_writes_no_page_and_ends_with_two(
-    arguments: list[str],
-    says: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("sys.argv", ["calib-serve", "report", *arguments, "-o", "nothing.html"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    told = capsys.readouterr()
-    assert (told.out, says in told.err) == ("", True)
-    assert not Path("nothing.html").exists()
