@@ -1,4 +1,4 @@
-"""A multi-label network, torch or ONNX, from its inputs to the report, and what is refused on the way."""
+"""A multi-label network is calibrated label by label, and what is not of labels is refused."""
 
 from __future__ import annotations
 
