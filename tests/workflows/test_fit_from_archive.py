@@ -16,7 +16,7 @@ from PIL import Image
 from sizes import sized
 
 from calib_serve import Artifact, calibrate, evaluate
-from calib_serve.errors import FuseError, InputError
+from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.torchserve import pack_around, read_archive
 from calib_serve.metrics import log_probs, softmax
@@ -49,7 +49,6 @@ HERE = {
         own("def postprocess(self, outputs):\n    return outputs.argmax(1).tolist()"),
         returns="torch.where(x.sum() > 900, torch.nan, z)",
     ),
-    "hidden": Foreign("open('/tmp/x', 'w')\n"),
 }
 LOGITS = sized(
     ci=["tuple"],
@@ -101,13 +100,13 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def as_files(folder: Path, rows: np.ndarray, **labels: str) -> Path:
-    """Each row as {"x": row} in a JSON file, labelled by its number or as told (``_0`` for row 0)."""
+def as_files(folder: Path, rows: np.ndarray) -> Path:
+    """Each row as {"x": row} in a JSON file, labelled by its number."""
     folder.mkdir()
     lines = ["file,label"]
     for i, row in enumerate(rows):
         (folder / f"{i}.json").write_text(json.dumps({"x": row.tolist()}))
-        lines.append(f"{i}.json,{labels.get(f'_{i}', str(i % CLASSES))}")
+        lines.append(f"{i}.json,{i % CLASSES}")
     (folder / "labels.csv").write_text("\n".join(lines))
     return folder
 
@@ -186,6 +185,23 @@ def test_it_acts_on_no_other_scores_than_it_was_fitted_on(
         scores_of_archive(made("torchscript"), data, ("cal",), artifact=fitted)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("dies", r"ended \(code 3\) after 4 of 6 samples; (.*\n)+.*too much"),
+        pytest.param("nan", r"5.json: the scores \[nan.*not finite", marks=pytest.mark.nightly),
+        pytest.param("micro_batching", "which sample each row is of", marks=pytest.mark.nightly),
+    ],
+)
+def test_scores_that_are_none_or_of_nobody_are_refused(
+    name: str, told: str, made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    rows = inputs(6)
+    rows[5] += 1000
+    with pytest.raises(ModelError, match=told):
+        scores_of_archive(made(name), as_files(tmp_path / "d", rows))
+
+
 @pytest.mark.nightly
 def test_a_handler_that_replies_once_for_two_is_asked_one_at_a_time(
     made: Callable[[str], Path], tmp_path: Path
@@ -201,4 +217,3 @@ def test_a_look_says_what_is_there_and_what_can_be_fitted(made: Callable[[str], 
     assert look.model == "--model parts/net.py:Net --weights parts/weights.pt"
     assert look.together
     assert look.request.startswith("application/json, ")
-    json.dumps(look.as_dict())

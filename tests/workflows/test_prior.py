@@ -199,15 +199,8 @@ def test_the_commands_estimate_correct_and_refuse(tmp_path) -> None:
     told = json.loads(run(*ask, "--json"))
     assert told["kind"] == "moved"
     assert np.abs(np.subtract(told["counted"]["shares"], [0.2, 0.2, 0.6])).max() < 0.05
-    refused = [
-        "prior",
-        str(tmp_path / "0"),
-        "--logits",
-        str(tmp_path / "traffic.npz"),
-        "-o",
-        str(tmp_path / "x"),
-    ]
-    assert "nothing to correct" in str(CliRunner().invoke(app, refused).exception)
+    refused = map(str, ("prior", tmp_path / "0", *ask[2:], "-o", tmp_path / "x"))
+    assert "nothing to correct" in str(CliRunner().invoke(app, list(refused)).exception)
     assert not (tmp_path / "x").exists()
     for bad in ("0.2,x", "{bad"):
         run(*fit, tmp_path / "bad", "--prior", bad, code=2)
