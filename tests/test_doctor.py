@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
@@ -99,32 +97,6 @@ def test_a_package_that_needs_another_numpy_or_torch_is_wrong(
     site.add("torchvision", "0.28.0", f"Requires-Dist: {line}\n")
     base = line.partition(" ")[0].lower()[:5]
     assert site.levels().get(base, site.levels().get("torch")) == level
-
-
-@pytest.mark.parametrize(
-    ("version", "cuda", "gpu", "level"),
-    [
-        ("2+cpu", None, True, "note"),
-        ("2", "12.8", False, "note"),
-        ("2", "12.8", True, "wrong"),
-    ],
-)
-def test_torch_and_the_gpu_are_for_one_another(
-    site: Site, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None, gpu: bool, level: Level
-) -> None:
-    def init() -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old")
-
-    fake = SimpleNamespace(
-        __version__=version,
-        version=SimpleNamespace(cuda=cuda),
-        cuda=SimpleNamespace(is_available=lambda: False, init=init),
-    )
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setattr(doctor, "_GPUS", (site.folder if gpu else site.folder / "gone",))
-    site.add("torch", "2.13.0")
-    assert site.levels("torch")["torch"] == level
-    assert level != "wrong" or "too old" in site.found("torch")["torch"].what
 
 
 def test_a_ledger_of_the_network_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,17 +53,6 @@ def packed(folder: Path, *options: object) -> dict[str, Any]:
     return dict(read_archive(folder / "digits.mar").config["calib_serve"])
 
 
-def test_every_setting_that_the_documentation_lists_can_be_given(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    own = ("--top", 2, "--no-probabilities", "--threads", 3, "--flush-seconds", 2.5, "--max-pixels", 999)
-    section = packed(folder, "--input-shape", "3,32,32", *own)
-    wanted = {"top": 2, "probabilities": False, "threads": 3, "flush_seconds": 2.5, "max_pixels": 999}
-    assert {name: section[name] for name in wanted} == wanted
-    assert "pictures" not in section, "unknown: none are answered"
-
-
 def test_how_pictures_are_prepared_is_said_by_options_or_by_the_training_s_transforms(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

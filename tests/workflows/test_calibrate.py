@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from calib_serve import Artifact, LogitMap, calibrate, calibrate_model, compare, judge, verdict
+from calib_serve import Artifact, LogitMap, calibrate, calibrate_model, judge, verdict
 from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.fit.clamping import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.output import CANDIDATES, fit_by_name
 from calib_serve.metrics import evaluate, nll, softmax
+from calib_serve.model import from_module
 
 
 def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -94,19 +96,6 @@ def test_a_fall_of_accuracy_is_told() -> None:
     assert not verdict(_moved(0.92, 0.06, prior={"shares": [1, 1, 1]})).reasons
 
 
-def test_comparing_measures_the_other_samples_and_keeps_going_after_an_error() -> None:
-    fit, test = drawn(), drawn(seed=1)
-    found = compare(fit, test, ["none", "temperature", "auto"])
-    for one in found[:2]:
-        wanted = evaluate(fit_by_name(one.method, *fit).probs(test[0]), test[1], replicates=0)
-        assert one.metrics == wanted
-    assert found[2].method.startswith("auto: ")
-    certain = 9 * np.eye(3)[np.arange(30) % 3]
-    (row,) = compare((certain, certain.argmax(1)), test, ["temperature"])
-    assert "every sample" in row.error
-    assert row.metrics is None
-
-
 # On a model.
 
 
@@ -166,3 +155,19 @@ def test_what_does_not_fit_together_is_refused_before_the_fit(images) -> None:
         calibrate_model(network(), x[:, :, :5], y)
     with pytest.raises(ShapeError, match="labels must be"):
         calibrate_model(network(), x, y[:-1])
+
+
+def test_a_schedule_of_neural_clamping_is_its_own_fit(images) -> None:
+    some, place = (images[0][:40], images[1][:40]), ([0.5], [0.25])
+    model = from_module(network(), input_shape=(1, 6, 6), device="cpu")
+
+    def fitted(schedule: str, **options: object) -> Artifact:
+        return calibrate_model(
+            network(), *some, "neural-clamping", device="cpu", schedule=schedule, **options
+        )
+
+    assert fitted("paper").fingerprint == fit_neural_clamping_paper(model, *some).fingerprint
+    toolkit = fit_neural_clamping_toolkit(model, *some, normalisation=place)
+    assert fitted("toolkit", normalisation=place).fingerprint == toolkit.fingerprint
+    with pytest.raises(InputError, match="puts delta behind the normalisation: give the normalisation"):
+        fitted("toolkit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,16 +107,3 @@ def test_groups_are_counted_and_no_exact_range_is_claimed(artifact: Artifact) ->
     measured = evaluate_decisions(found, found.probs(TEST[0]), TEST[1])
     assert measured.sets is not None
     assert np.isnan(measured.sets.p)
-
-
-def test_decisions_written_by_hand_have_no_ground_and_parts_of_an_artifact_none_at_all(
-    artifact: Artifact,
-) -> None:
-    by_hand = replace(artifact, sets=PredictionSets(np.array(0.5), coverage=0.9), abstain=Abstain(0.5, 0.1))
-    assert all("on whatever ground its maker had" in said for said in promises(by_hand))
-    assert evaluate_decisions(by_hand, by_hand.probs(TEST[0]), TEST[1]).sets is not None
-    found = decide(artifact, *HELD, coverage=0.9)
-    part = found.only(*found.steps)
-    assert "decisions" not in part.fit
-    assert promises(part) == []
-    assert artifact.only(*artifact.steps).fit == artifact.fit

@@ -40,11 +40,6 @@ def postprocess(self, outputs):
 HERE = {
     "once": Foreign(own(ONCE), shows=False),
     "dies": Foreign(own(DIES)),
-    "flat": Foreign(
-        own("def postprocess(self, outputs):\n    return torch.sigmoid(outputs).tolist()"),
-        returns="z[:, 0]",
-        out=1,
-    ),
     "nan": Foreign(
         own("def postprocess(self, outputs):\n    return outputs.argmax(1).tolist()"),
         returns="torch.where(x.sum() > 900, torch.nan, z)",
@@ -53,7 +48,7 @@ HERE = {
 LOGITS = sized(
     ci=["tuple"],
     nightly=[
-        "flat", "plain", "dict", "half", "log_softmaxed_ids", "function", "rows", "ids_at_inference",
+        "plain", "dict", "half", "log_softmaxed_ids", "function", "rows", "ids_at_inference",
         "onnx_list",
     ],
 )  # fmt: skip
@@ -75,9 +70,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], P
         )
 
 
-def network(x: np.ndarray, out: int = CLASSES) -> np.ndarray:
+def network(x: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
-        return weights(out)(torch.from_numpy(x)).numpy()
+        return weights()(torch.from_numpy(x)).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +88,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data.npz"
 
 
-@pytest.fixture(scope="module")
-def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("binary") / "data.npz"
-    np.savez(path, cal_inputs=inputs(N), cal_labels=np.arange(N) % 2)
-    return path
-
-
 def as_files(folder: Path, rows: np.ndarray) -> Path:
     """Each row as {"x": row} in a JSON file, labelled by its number."""
     folder.mkdir()
@@ -112,19 +100,13 @@ def as_files(folder: Path, rows: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("name", LOGITS)
-def test_the_logits_are_those_of_the_model(
-    name: str, made: Callable[[str], Path], data: Path, binary: Path
-) -> None:
-    foreign = FOREIGN[name]
-    source = binary if foreign.out == 1 else data
-    found = scores_of_archive(made(name), source, ("cal",), **OPTIONS.get(name, {}))
-    z = network(inputs(N), foreign.out)
-    if foreign.out == 1:
-        z = np.concatenate([np.zeros_like(z), z], axis=1)
-    elif "softmax" in foreign.returns:
+def test_the_logits_are_those_of_the_model(name: str, made: Callable[[str], Path], data: Path) -> None:
+    found = scores_of_archive(made(name), data, ("cal",), **OPTIONS.get(name, {}))
+    z = network(inputs(N))
+    if "softmax" in FOREIGN[name].returns:
         z = log_probs(softmax(z))
     np.testing.assert_allclose(found.parts[0].logits, z, atol=3e-2 if name == "half" else 2e-6)
-    assert found.parts[0].labels.tolist() == np.load(source)["cal_labels"].tolist()
+    assert found.parts[0].labels.tolist() == np.load(data)["cal_labels"].tolist()
 
 
 @pytest.mark.nightly
