@@ -103,38 +103,3 @@ READERS: dict[str, Work] = {
 
 def read(name: str, folder: Path) -> None:
     READERS[name](folder)
-
-
-def fill(folder: Path) -> None:
-    archive(folder)
-    save_artifact(folder)
-    save_keys(folder)
-    np.save(folder / "logits.npy", np.zeros((2, 3)))
-    (folder / "config.properties").write_text("a=1\n")
-    open_ledger(folder)
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_from_a_file_that_may_not_be_read(name: str, tmp_path: Path) -> None:
-    fill(tmp_path)
-    (tmp_path / name).chmod(0o000)
-    ended = under(Fault(powerless=True), read, name, tmp_path)
-    assert ended.ours, ended
-    assert Path(name).name in ended.said
-
-
-@pytest.mark.parametrize("work", [save_artifact, save_keys, pack_archive, open_ledger])
-def test_with_too_few_files_to_open(work: Work, tmp_path: Path) -> None:
-    work(tmp_path)
-    there = contents(tmp_path)
-    said = 0
-    for files in range(24):
-        ended = under(Fault(files=files), work, tmp_path)
-        assert ended.well or ended.ours, ended
-        said += ended.ours
-        if ended.ours and work is not open_ledger:
-            assert contents(tmp_path) == there
-        if ended.well:
-            break
-    assert said > 0
-    assert ended.well, "a few files are enough"

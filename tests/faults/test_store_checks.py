@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from injection import Fault, under
 from real_servers import Redis
 from real_watch import RING, make_watch, talk_to
 
@@ -137,53 +136,3 @@ def test_receipts_from_ahead_and_another_host_s_clock_are_said(tmp_path: Path) -
         assert "3600 s behind that of watch another" in client.get("/healthz").json()["checks"]["clock"]
         assert client.get("/healthz").json()["status"] == "degraded"
     watch.ledger.close(), ahead.ledger.close()
-
-
-def health_on_a_small_disk(folder: Path) -> tuple[int, Any, int, Any]:
-    watch = make_watch(folder)
-    with talk_to(watch) as client:
-        watch.checks.run()
-        health = client.get("/healthz")
-        counted = client.post("/v1/predictions", json=[ONE])
-        with (folder / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
-            while True:
-                ballast.write(bytes(4096))
-        time.sleep(1.1)
-        full = client.get("/healthz")
-    return health.status_code, health.json(), counted.status_code, full.json()
-
-
-def test_a_disk_that_is_almost_full_is_said_before_it_is(tmp_path: Path) -> None:
-    ended = under(Fault(disk=(tmp_path, 1_000_000)), health_on_a_small_disk, tmp_path)
-    assert ended.well, ended
-    status, health, counted, full = ended.result
-    assert (status, health["status"], counted) == (200, "degraded", 200)
-    assert "are free beside the ledger" in health["checks"]["disk"]
-    assert full["status"] == "failing", "what cannot be written is not healthy"
-    assert str(tmp_path) not in str(full)
-
-
-def test_files_that_the_next_start_needs_are_looked_at(tmp_path: Path) -> None:
-    RING.save(tmp_path / "keys.json")
-    options: dict[str, Any] = {"keyring": tmp_path / "keys.json", "ledger": tmp_path / "l.db"}
-    with Watch.open({V: 3}, samples=tmp_path / "samples", **options) as watch:
-        assert watch.checks.reasons()["keyring"] is None
-        (tmp_path / "keys.json").unlink()
-        (tmp_path / "samples").rmdir()
-        time.sleep(1.1)  # the keyring's file is looked at once a second
-        watch.checks.run()
-        assert "keys.json" in str(watch.checks.reasons()["keyring"])
-        assert "keys.json" not in str(watch.checks.reasons(public=True)["keyring"])
-        assert "samples" in str(watch.checks.reasons()["samples"])
-        assert watch.checks.status == "degraded"
-
-
-def test_programs_that_share_a_ledger_and_take_labels_for_different_times_are_said(tmp_path: Path) -> None:
-    one, two = make_watch(tmp_path), make_watch(tmp_path, ttl=7 * 86400.0)
-    two.ledger.writer = "two"
-    two = Watch(RING, two.ledger, models=two.models, ttl=7 * 86400.0)
-    for watch in (one, two, one):
-        watch.checks.run()
-    assert "for 30 days here and for 7 by watch two" in str(one.checks.reasons()["ttl"])
-    assert "for 7 days here and for 30 by" in str(two.checks.reasons()["ttl"])
-    one.ledger.close(), two.ledger.close()

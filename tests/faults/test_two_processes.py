@@ -74,12 +74,6 @@ def save(folder: str, t: float) -> None:
             temperature(t).save(folder)
 
 
-def test_two_that_save_one_artifact_leave_one_of_theirs_whole(tmp_path: Path) -> None:
-    together((save, str(tmp_path / "a"), 1.5), (save, str(tmp_path / "a"), 2.5))
-    assert Artifact.load(tmp_path / "a").fingerprint in {temperature(t).fingerprint for t in (1.5, 2.5)}
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
-
-
 def save_and_stop(folder: str) -> None:
     for i in range(TURNS):
         temperature(1.0 + i).save(folder)

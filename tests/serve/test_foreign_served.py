@@ -128,16 +128,6 @@ def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Runni
     assert outcome["accepted"] == 1
 
 
-@pytest.mark.nightly
-def test_answers_that_went_by_the_calibration_are_counted(running: Running) -> None:
-    x = inputs(1, seed=24)[0]
-    first, second = asked(running, "cached", x), asked(running, "cached", x)
-    assert first.text == second.text
-    assert "x-calib-receipt" in first.headers
-    assert "x-calib-receipt" not in second.headers
-    until(lambda: total(running.server.scrape(), "calib_uncalibrated_total", model="cached") == 1)
-
-
 def test_where_the_calibration_fails_the_original_answer_goes_out_and_is_counted(running: Running) -> None:
     fine, odd = inputs(1, seed=25)[0], np.full(16, 1000.0, np.float32)
     assert len(asked(running, "moody", fine).json()) == 10

@@ -127,22 +127,3 @@ def test_somebody_else_s_handler_has_its_receipt_in_the_body_of_a_workflow(runni
     np.testing.assert_allclose([*reply["prediction"].values()], wanted, atol=1e-6)
     assert running.keyring.verify(reply["receipt"]).confidence == reply["confidence"]
     assert running.label({"receipt": reply["receipt"], "label": 1}).json()["accepted"] == 1
-
-
-def test_several_instances_go_through_a_workflow(running: Running) -> None:
-    replies = asked(running, "line", {"instances": inputs(3).tolist()})["predictions"]
-    assert len({running.keyring.verify(one["receipt"]).nonce for one in replies}) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "reason"),
-    [
-        ("line", "nothing", "the input must be a JSON array of numbers"),
-        ("line", [1, 2], "one input is of shape (16), got (2,)"),
-        ("diamond", [0.0] * 16, "a workflow gives a node that several nodes lead to"),
-    ],
-)
-def test_a_node_that_gets_no_input_says_why(running: Running, name: str, body: Any, reason: str) -> None:
-    reply = asked(running, name, body)
-    assert reply["code"] == 400
-    assert reason in reply["message"]
