@@ -71,11 +71,7 @@ def test_the_key_that_signs_and_one_that_may_sign_elsewhere_are_not_retired() ->
     ("change", "said"),
     [
         ({"format": 2}, "format 2, which a newer calib-serve wrote; this one reads 1: upgrade it"),
-        ({"format": 0}, "format 0; this program reads 1"),
-        ({"format": "x"}, "format 'x'"),
         ({"times": {"old": {"added": "soon"}}}, "is not a keyring"),
-        ({"times": {"old": {"added": float("nan")}}}, "is not a keyring"),
-        ({"times": {"old": 5}}, "is not a keyring"),
         ({"times": []}, "is not a keyring"),
     ],
 )

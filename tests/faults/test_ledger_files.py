@@ -75,17 +75,3 @@ def test_a_wal_that_is_taken_away_is_noticed_and_nothing_acknowledged_is_lost(
     assert accept(ledger, [make_label(i) for i in range(101)]) == [False] * 100 + [True]
     assert ledger.verify() == []
     ledger.close()
-
-
-def leave_open(path: Path, labels: int) -> None:
-    """A ledger as a process leaves it that is killed: with a -wal and a -shm."""
-    ledger = SqliteLedger(path)
-    accept(ledger, [make_label(i) for i in range(labels)])
-    copies = path.parent / "open"
-    copies.mkdir()
-    for part in PARTS:
-        shutil.copy(f"{path}{part}", copies)
-    ledger.close()
-    for one in copies.iterdir():
-        one.rename(path.with_name(one.name))
-    copies.rmdir()

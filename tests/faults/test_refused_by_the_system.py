@@ -11,12 +11,9 @@ from injection import Fault, under
 from ledgers import accept, make_label
 from small_models import archive, linear_onnx, temperature
 
-from calib_serve import Artifact, Keyring
-from calib_serve.data.logits_file import read_logits
+from calib_serve import Keyring
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.serve.properties import read_properties
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog
 
@@ -89,17 +86,3 @@ def test_in_a_folder_that_is_read_only(write: Work, tmp_path: Path) -> None:
     assert ended.ours, ended
     assert str(tmp_path) in ended.said
     assert contents(tmp_path) == there
-
-
-READERS: dict[str, Work] = {
-    "artifact/manifest.yaml": lambda folder: Artifact.load(folder / "artifact"),
-    "keys.json": lambda folder: Keyring.load(folder / "keys.json"),
-    "digits.mar": lambda folder: read_archive(folder / "digits.mar"),
-    "logits.npy": lambda folder: read_logits(folder / "logits.npy"),
-    "config.properties": lambda folder: read_properties(folder / "config.properties"),
-    "l.db": open_ledger,
-}
-
-
-def read(name: str, folder: Path) -> None:
-    READERS[name](folder)

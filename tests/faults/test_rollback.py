@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from ledgers import NOW, accept, make_label, open_one
-from real_servers import Redis
 
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.publish import Publisher
@@ -17,39 +16,6 @@ from calib_serve.watch.publication import Publication
 pytestmark = pytest.mark.store
 
 KEY = Key("m", "1")
-
-
-class Snapshot:
-    """A Redis that can be put back."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.redis = folder, Redis(folder)
-
-    def __enter__(self) -> Snapshot:
-        self.redis.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.redis.kill()
-
-    def take(self) -> None:
-        import redis
-
-        with redis.Redis.from_url(self.redis.url) as server:
-            server.save()
-        shutil.copy(self.folder / "dump.rdb", self.folder / "kept")
-
-    def put_back(self) -> None:
-        self.redis.kill()
-        shutil.copy(self.folder / "kept", self.folder / "dump.rdb")
-        self.redis.start()
-
-
-@pytest.fixture
-def snapshot(tmp_path: Path):
-    (tmp_path / "redis").mkdir()
-    with Snapshot(tmp_path / "redis") as found:
-        yield found
 
 
 def count(ledger, numbers) -> None:

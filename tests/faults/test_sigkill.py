@@ -95,9 +95,6 @@ def test_what_is_replaced_is_the_old_or_the_new_at_every_operation(
     assert len(seen) == 2
 
 
-# --- the sample log ---------------------------------------------------------------------------
-
-
 # --- the ledger -------------------------------------------------------------------------------
 
 

@@ -52,6 +52,3 @@ def test_a_batch_that_memory_does_not_suffice_for_is_counted_whole_or_not_at_all
         assert counted == count or not ended.well
     assert failed > 0, "the test must be able to fail"
     assert under(Fault(), label_all, tmp_path, count).result == count - counted
-
-
-# --- files ------------------------------------------------------------------------------------

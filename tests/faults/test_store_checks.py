@@ -112,9 +112,6 @@ def test_of_a_batch_that_never_reached_redis_it_is_said_that_nothing_was_counted
     watch.ledger.close()
 
 
-# --- a store that forgets -----------------------------------------------------------------------
-
-
 # --- a store that evicts ------------------------------------------------------------------------
 
 

@@ -88,6 +88,3 @@ def test_what_fails_beside_a_counted_batch_does_not_take_back_its_acknowledgemen
         text = client.get("/metrics").text
         assert errors(text, "samples") == 1
     watch.ledger.close()
-
-
-# --- Redis ------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import zipfile
 from pathlib import Path
@@ -50,10 +49,6 @@ def test_an_added_file_is_noticed(packed: Path) -> None:
         archive.writestr("torch.py", "print('mine')")
     with pytest.raises(IntegrityError):
         read_archive(packed)
-
-
-def manifest(**model: str) -> str:
-    return json.dumps({"model": {"modelName": "m", "modelVersion": "1", "handler": "h.py", **model}})
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "a/b", "a\nb", "é", "-x", "x" * 101])

@@ -27,16 +27,6 @@ NUMBERS = [name for name in ALL if name not in ("base_handler", "kserve_v2")]  #
 CI = ("micro_batching",)
 SERVED = sized(ci=[name for name in NUMBERS if name in CI], nightly=NUMBERS)
 
-CACHED = FOREIGN["own_handle"].handler.replace(
-    "    def handle(self, data, context):\n",
-    "    kept = {}\n\n"
-    "    def handle(self, data, context):\n"
-    "        key = str(rows(data).tolist())\n"
-    "        if key not in self.kept:\n"
-    "            self.kept[key] = self.answered(data, context)\n"
-    "        return self.kept[key]\n\n"
-    "    def answered(self, data, context):\n",
-)
 MOODY = FOREIGN["tuple"].handler.replace(
     "    def postprocess",
     "    def inference(self, data):\n"
@@ -45,7 +35,6 @@ MOODY = FOREIGN["tuple"].handler.replace(
     "    def postprocess",
 )
 FOREIGN_HERE = {
-    "cached": Foreign(CACHED, config="minWorkers: 1\nmaxWorkers: 1\nbatchSize: 1\n"),
     "moody": Foreign(MOODY, returns="(z, x)", config="minWorkers: 1\nmaxWorkers: 1\nbatchSize: 1\n"),
 }
 
@@ -53,7 +42,6 @@ FOREIGN_HERE = {
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("foreign")
-    more = sized(ci=("moody",), nightly=("moody", "cached"))
     with pytest.MonkeyPatch.context() as patch:
         for name, foreign in FOREIGN_HERE.items():
             patch.setitem(FOREIGN, name, foreign)
@@ -65,7 +53,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
                 folder / "store",
                 **FOREIGN[name].options,
             )
-            for name in (*SERVED, *more)
+            for name in (*SERVED, "moody")
         ]
     return register(*made)
 

@@ -16,7 +16,7 @@ import torch
 from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
-from calib_serve import Artifact, Keyring
+from calib_serve import Keyring
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
 from calib_serve.fuse.torchserve import pack, pack_around
@@ -225,17 +225,6 @@ def test_a_label_budget_says_whose_labels_are_wanted_and_signs_the_chance(
     assert {one.inclusion for one in receipts} == {0.25}
     assert [reply.get("label_wanted", True) for reply in replies] == [one.wanted for one in receipts]
     assert 20 < sum(one.wanted for one in receipts) < 90
-
-
-def wrapped(
-    tmp_path: Path, handler: str, artifact: Artifact | None = None
-) -> tuple[CalibratedWrapper, Context]:
-    """An archive with one of TorchServe's own handlers, packed again and about to be loaded."""
-    fields = {"handler": handler, "serializedFile": "net.pt"}
-    files = {"net.pt": torchscript(tmp_path / "net.pt")}
-    old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", **fields)
-    path = pack_around(old, artifact or temperature_artifact(), tmp_path / "store", trial=False)
-    return CalibratedWrapper(), context(path, tmp_path / "unpacked")
 
 
 SKIPPING = """

@@ -26,62 +26,22 @@ from live_server import (
 from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, v2_body
 from sizes import sized
 
-from calib_serve import Preprocessing
 from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.receipts import group_number
 
 pytestmark = pytest.mark.server
 ENVELOPES = ("", "kserve", "kservev2", "json")
 SERVED = sized(ci=ENVELOPES[1:3], nightly=ENVELOPES)
-with_all_models = pytest.mark.parametrize("running", ["kserve"], indirect=True)
-
-OWN = """
-import numpy as np
-from calib_serve.errors import InputError
-from calib_serve.serve.classifier import CalibratedClassifier
-
-
-class Handler(CalibratedClassifier):
-    def initialize(self, ctx):
-        super().initialize(ctx)
-        self.ready = True
-
-    def preprocess(self, payload):
-        text = bytes(payload).decode() if isinstance(payload, (bytes, bytearray)) else payload
-        if not isinstance(text, str):
-            raise InputError("send text")
-        return np.array([text.count(c) for c in "abcdefghijklmnop"], np.float32)
-
-    def postprocess(self, prediction):
-        return {"class": prediction.predicted, "receipt": prediction.receipt}
-"""
-
-
-class Squares(torch.nn.Module):
-    """Pictures of 1 x 4 x 4 for the small classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = network()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x.flatten(1))
 
 
 @pytest.fixture(scope="module", params=SERVED, ids=lambda name: name or "none")
 def running(
     request: pytest.FixtureRequest, register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
 ) -> Running:
-    """``counted`` for one test alone; behind "kserve" ``letters`` with a handler of its own, ``squares``."""
+    """``counted`` for one test alone."""
     folder = tmp_path_factory.mktemp("protocols")
     model = torchscript(folder / "net.pt")
     archives = [pack(model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100))]
-    if request.param == "kserve":
-        (folder / "own.py").write_text(OWN)
-        own = pack(model, temperature_artifact(), folder, name="letters", handler=folder / "own.py")
-        squares = temperature_artifact(model={"input_shape": [1, 4, 4]})
-        net, how = torchscript(folder / "squares.pt", Squares()), Preprocessing(mean=(0.0,), std=(1.0,))
-        archives += [own, pack(net, squares, folder, name="squares", pictures=how)]
     return replace(register(*archives, envelope=request.param), model="digits")
 
 
@@ -194,7 +154,7 @@ def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running
     assert model_infer(running, "calibration_feedback", ("label", "INT64", [1], [1]))["code"] == [400]
 
 
-@with_all_models
+@pytest.mark.parametrize("running", ["kserve"], indirect=True)
 def test_tags_come_by_header_parameter_input_or_tensor(running: Running) -> None:
     post, x, ring = running.http.post, inputs(2), running.keyring
     headers = {"X-Calib-Segment": "north"}

@@ -76,25 +76,6 @@ def test_rows_are_decided_by_the_artifact_or_by_the_archives_threshold() -> None
     assert decide_rows(sets, [even])[0].in_set == (1, 0, 2)
 
 
-def test_rows_may_be_acted_on_by_confidence_class_and_segment() -> None:
-    clauses = (Clause("act", 0.9, above=0.45), Clause("act", 0.95, above=0.8, predicted=1))
-    nord = Clause("act", 0.99, above=0.72, segment="nord")
-    acting = replace(ARTIFACT, contract=Contract((*clauses, nord)))
-    probs = [
-        np.array([0.5, 0.3, 0.1, 0.1]),
-        np.array([0.2, 0.6, 0.1, 0.1]),
-        np.array([0.1, 0.1, 0.1, 0.7]),
-        P,
-    ]
-    assert [one.act for one in decide_rows(acting, probs)] == [True, False, True, False]
-    assert [one.act for one in decide_rows(acting, probs, segments="nord")] == [False] * 4
-    assert [one.act for one in decide_rows(acting, probs, segments=["", "", "nord", ""])] == [
-        True, False, False, False,
-    ]  # fmt: skip
-    silent = replace(ARTIFACT, contract=Contract((Clause("calibration", 0.05),)))
-    assert decide_rows(silent, probs)[0].act is None
-
-
 # Several labels
 
 
@@ -161,6 +142,3 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
     bare.setenv(LABEL_BUDGET, "0.1")
     made = prediction_columns(OPTIONS, ARTIFACT)
     assert plain(made["label_wanted"](rows)) == ("label_wanted", "BOOL", [True, False, False])
-
-
-# Where it runs, and what fails

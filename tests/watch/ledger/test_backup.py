@@ -182,8 +182,6 @@ HEAD = b'{"what": "calib-serve ledger backup", "format": 1, '
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "is no backup of a ledger"),
-        (b"\n", "is no backup of a ledger"),
         (b"SQLite format 3\0" + bytes(4000), "is no backup of a ledger"),
         (b"{" * 100_000, "is no backup of a ledger"),
         (
@@ -191,9 +189,6 @@ HEAD = b'{"what": "calib-serve ledger backup", "format": 1, '
             "of format 9, which a newer calib-serve wrote; this one reads 1",
         ),
         (HEAD + b'"store": "x", "taken": 1, "bytes": 0}\n', "is no backup of a ledger"),
-        (HEAD + b'"store": "sqlite", "bytes": 1e999}\n', "is no backup of a ledger"),
-        (b"[1]\n", "is no backup of a ledger"),
-        (b"\xff\xfe\n", "is no backup of a ledger"),
     ],
 )
 def test_a_file_that_is_no_backup_is_refused_and_not_overwritten(

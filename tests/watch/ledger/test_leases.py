@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.ledger.leases import FileLeases, Held, Holder
 
 pytestmark = pytest.mark.store
@@ -27,13 +26,6 @@ def test_a_file_is_held_by_one_until_it_is_given_back(tmp_path: Path) -> None:
     assert here.take("a", ONE) == Held(TWO, float("inf"))
     for leases, name in ((there, "a"), (there, "b")):
         leases.release(name, TWO)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path):
-    opened = SqliteLedger(tmp_path / "l.db")
-    yield opened
-    opened.close()
 
 
 def test_a_name_whose_file_is_deleted_is_taken_anew(tmp_path: Path) -> None:

@@ -27,9 +27,6 @@ def ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
         yield found
 
 
-# --- damage ---
-
-
 # --- labels of the journal ---
 
 
@@ -87,9 +84,6 @@ def test_where_sums_may_lie() -> None:
     assert places(key, time=at + 10, now=at + 20) == [Place(key), Place(key, at, 300.0)]
     assert places(key, time=at, now=at + 401 * DAY) == [Place(key)]
     assert journal_sums([], bins=15) == {}
-
-
-# --- sums ---
 
 
 # --- what it keeps ---
