@@ -1,4 +1,4 @@
-"""Too little memory, too few files: an error that is said, and nothing counted by half."""
+"""Too little memory: nothing is counted by half."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from calib_serve.watch.ledger import SqliteLedger
 pytestmark = pytest.mark.server
 
 MIB = 1 << 20
-
-
-# --- memory -----------------------------------------------------------------------------------
 
 
 def label_all(folder: Path, count: int) -> int:

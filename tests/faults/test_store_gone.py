@@ -1,4 +1,4 @@
-"""A ledger that is locked, deleted, unreachable or hangs: said in time, nothing lost; then it goes on."""
+"""A ledger that is locked, deleted or unreadable: said, nothing lost; then it goes on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 def errors(text: str, stage: str) -> float:
     (line,) = [x for x in text.splitlines() if x.startswith(f'calib_monitor_errors_total{{stage="{stage}"}}')]
     return float(line.split()[-1])
-
-
-# --- SQLite -----------------------------------------------------------------------------------
 
 
 def test_a_locked_ledger_is_503_and_the_batch_may_be_sent_again(tmp_path: Path) -> None:

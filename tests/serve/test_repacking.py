@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from live_server import temperature_artifact
 from others_archives import archived
 from typer.testing import CliRunner
@@ -89,6 +90,27 @@ def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str])
                 *("--no-probe", "--version", 2, *force),
             )
     assert digest(store / "pets-2.mar") == before
+
+
+def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) -> None:
+    config = {"minWorkers": 2, "maxWorkers": 4, "batchSize": 16, "responseTimeout": 99, "handler": {"a": [1]}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
+    archived(store, "--config-file", tmp_path / "own.yaml", "--force")
+    around(store)
+    kept = read_archive(store / CALIBRATED)
+    section = kept.config["calib_serve"]
+    assert {**kept.config, "calib_serve": None} == {**config, "calib_serve": None}
+    assert section["workers"] == 2
+    assert kept.model["configFile"] == "own.yaml"
+    assert CONFIG not in kept.files
+    (tmp_path / "words.txt").write_text("more")
+    options = ("--workers", 3, "--batch-size", 4, "--batch-delay", 7, "--extra", tmp_path / "words.txt")
+    around(store, *options, "--name", "animals", "--version", "4")
+    new = read_archive(store / "animals-4.mar")
+    assert (new.name, new.version, new.read("words.txt")) == ("animals", "4", b"more")
+    changed = {"minWorkers": 3, "maxWorkers": 3, "batchSize": 4, "maxBatchDelay": 7}
+    assert {**new.config, "calib_serve": None} == {**config, **changed, "calib_serve": None}
+    assert new.config["calib_serve"]["workers"] == 3
 
 
 def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_path: Path) -> None:

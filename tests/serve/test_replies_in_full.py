@@ -17,6 +17,7 @@ from calib_serve.serve.protocols import Tensor
 from calib_serve.serve.replies import (
     in_full,
     of_labels,
+    own_columns,
     prediction_columns,
 )
 from calib_serve.serve.results import LabelsPrediction, Prediction
@@ -142,3 +143,12 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
     bare.setenv(LABEL_BUDGET, "0.1")
     made = prediction_columns(OPTIONS, ARTIFACT)
     assert plain(made["label_wanted"](rows)) == ("label_wanted", "BOOL", [True, False, False])
+
+
+def test_replies_of_a_handler_of_its_own_go_as_text(bare: pytest.MonkeyPatch) -> None:
+    made = own_columns(lambda one: f"<{one.predicted}>", multilabel=False)
+    assert plain(made["reply"]([ONE, OTHER])) == ("reply", "BYTES", ["<1>", "<2>"])
+    assert [*made] == ["reply"]
+    bare.setenv(KEYRING, "keys.json")
+    assert [*own_columns(str, multilabel=False)] == ["reply", "receipt"]
+    assert [*own_columns(str, multilabel=True)] == ["reply", "receipt", "receipt_label", "confidence"]
