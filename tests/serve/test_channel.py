@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -63,28 +60,6 @@ def test_every_series_has_a_line_of_its_own_shape() -> None:
         assert [key for key, _ in read_back(line)[2]] == list(series.labels)
 
 
-def test_deltas_add_up_over_threads_and_flushes() -> None:
-    sent: list[str] = []
-    emitter = Emitter(write=sent.append, interval=0.01, limit=100)
-    emitter.start()
-    threads = [
-        threading.Thread(
-            target=lambda: [
-                emitter.add("calib_predictions_total", 1, "m", "1", str(i % 3)) for i in range(3000)
-            ]
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    emitter.flush()
-    lines = "".join(sent).splitlines()
-    assert sum(read_back(line)[1] for line in lines) == 12_000
-    assert len(lines) < 1000, "deltas, not one line an update"
-
-
 def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
     sent: list[str] = []
     emitter = Emitter(write=sent.append)
@@ -93,26 +68,6 @@ def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
     assert [emitter.flush(), emitter.flush()] == [1, 1]
     names = [read_back(text.strip())[0] for text in sent]
     assert names == ["calib_predictions_total", "calib_monitor_errors_total"]
-
-
-def waiting(seconds: float) -> subprocess.Popen[bytes]:
-    """A process that prints a line and waits until it is counted; its stdout is a pipe."""
-    program = f"print('first', flush=True); emit.wait_until_counted(seconds={seconds})"
-    command = [sys.executable, "-c", f"from calib_serve.serve import emit; {program}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
-
-
-@pytest.mark.server
-def test_a_worker_waits_until_the_server_has_read_far_beyond_its_last_line() -> None:
-    with waiting(60) as process:
-        assert process.stdout is not None
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=3)
-        first, *behind = process.stdout.read().decode().split()
-        assert process.wait() == 0
-    assert first == "first"
-    assert sum(map(len, behind)) > 20_000
-    assert {read_back(line)[1] for line in behind} == {0.0}, "they change nothing"
 
 
 @pytest.mark.store

@@ -155,14 +155,3 @@ def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_pat
         **after.manifest,
         "model": {**after.model, "modelVersion": "4"},
     }
-
-
-def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("x = 1")
-    for extra in ("mine.py", "nothing.txt", "artifact"):
-        with pytest.raises(FuseError, match=r"already|no file"):
-            around(store, "--extra", tmp_path / extra)
-    with zipfile.ZipFile(store / "pets.mar", "a") as archive:
-        archive.writestr("calibration/manifest.yaml", "theirs")
-    with pytest.raises(FuseError, match=r"calibration/manifest\.yaml already"):
-        around(store)
