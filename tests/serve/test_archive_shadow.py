@@ -29,6 +29,8 @@ from calib_serve.watch.ledger import open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.shadow import shadow_states
 
+pytestmark = pytest.mark.server
+
 V = ("shadowed", "1.0")
 CONTRACT = Contract((Clause("act", 0.5, above=0.6),))
 SERVED = temperature_artifact(2.0, contract=CONTRACT)
@@ -56,7 +58,6 @@ def running(
     return register(store / "shadowed.mar", (damaged / "d.mar").rename(damaged / "damaged.mar"))
 
 
-@pytest.mark.server
 def test_receipts_say_what_the_shadow_would_have_and_labels_count_for_both(running: Running) -> None:
     logits = network()(torch.from_numpy(X)).detach().numpy().astype(float)
     replies = [reply.json() for reply in running.predict_all(X)]
@@ -81,7 +82,6 @@ def test_receipts_say_what_the_shadow_would_have_and_labels_count_for_both(runni
         ledger.close()
 
 
-@pytest.mark.server
 def test_a_broken_shadow_is_counted_and_changes_no_reply(running: Running) -> None:
     whole, broken = running.predict(X[0].tolist()).json(), running.predict(X[0].tolist(), "damaged").json()
     same = ("predicted", "confidence", "act", "probabilities")

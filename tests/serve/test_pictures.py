@@ -22,6 +22,8 @@ from calib_serve.cli import app
 from calib_serve.errors import FuseError
 from calib_serve.files import named
 
+pytestmark = pytest.mark.server
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OPTIONS = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
 SENT, FITTED = sized((12, 100), (60, 300))
@@ -118,7 +120,6 @@ def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, 
     return found[0], found[1]
 
 
-@pytest.mark.server
 def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field) -> None:
     pictures, arrays = answers(running, "by_artifact", field)
     for one, other in zip(pictures, arrays, strict=True):
