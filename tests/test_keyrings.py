@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import os
-import pickle
-import signal
 from pathlib import Path
 
 import pytest
 
 from calib_serve.errors import KeyringError, Refused
 from calib_serve.receipts import DAY, SKEW, Keyring, KeyTimes, LiveKeyring
-from calib_serve.signals import on_hangup
 
 
 def at(when: float):
@@ -22,14 +17,6 @@ def at(when: float):
 
 def signed(ring: Keyring) -> str:
     return ring.sign(model="m", version="1", predicted=1, confidence=0.5)
-
-
-def test_a_keyring_that_has_signed_can_be_copied_and_sent_to_another_process() -> None:
-    ring = Keyring.new()
-    signed(ring)
-    for other in (pickle.loads(pickle.dumps(ring)), copy.deepcopy(ring)):
-        assert other == ring
-        assert ring.verify(signed(other)).key_id == ring.active
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -77,17 +64,6 @@ def test_the_key_that_signs_and_one_that_may_sign_elsewhere_are_not_retired() ->
     assert set(ring.without(fresh).keys) == {ring.active}
 
 
-def test_keys_of_another_host_are_joined_and_one_id_has_one_secret() -> None:
-    here, there = Keyring.new(), Keyring.new().extended()
-    both = here.joined(there, clock=at(5.0))
-    assert both.active == here.active
-    assert set(both.keys) == {*here.keys, *there.keys}
-    assert both.times[there.active] == KeyTimes(5.0)
-    assert both.joined(there) == both
-    with pytest.raises(KeyringError, match="another one in each"):
-        here.joined(Keyring(here.active, {here.active: bytes(32)}))
-
-
 # --- files --------------------------------------------------------------------------------------
 
 
@@ -95,11 +71,7 @@ def test_keys_of_another_host_are_joined_and_one_id_has_one_secret() -> None:
     ("change", "said"),
     [
         ({"format": 2}, "format 2, which a newer calib-serve wrote; this one reads 1: upgrade it"),
-        ({"format": 0}, "format 0; this program reads 1"),
-        ({"format": "x"}, "format 'x'"),
         ({"times": {"old": {"added": "soon"}}}, "is not a keyring"),
-        ({"times": {"old": {"added": float("nan")}}}, "is not a keyring"),
-        ({"times": {"old": 5}}, "is not a keyring"),
         ({"times": []}, "is not a keyring"),
     ],
 )
@@ -121,17 +93,6 @@ def test_a_second_first_key_is_refused_and_makes_nothing_new(tmp_path: Path) -> 
         Keyring.create(path)
     assert Keyring.load(path) == ring
     assert [p.name for p in path.parent.iterdir()] == ["keys.json"]
-
-
-def test_a_change_that_fails_changes_nothing_and_lets_the_next_one_in(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    ring = Keyring.create(path)
-    with pytest.raises(KeyringError):
-        Keyring.edit(path, lambda ring: ring.promoted("x"))
-    assert Keyring.edit(path, lambda ring: ring) == ring
-    with pytest.raises(KeyringError, match="cannot read the keyring"):
-        Keyring.edit(tmp_path / "none" / "keys.json", lambda ring: ring)
-    assert [p.name for p in tmp_path.iterdir()] == ["keys.json"]
 
 
 # --- a ring that follows its file ---------------------------------------------------------------
@@ -194,11 +155,6 @@ def test_a_broken_file_leaves_the_ring_as_it_was_and_says_so_until_it_is_mended(
     assert live.trouble() is None
 
 
-def test_a_ring_that_cannot_be_read_at_first_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(KeyringError, match="keys new"):
-        LiveKeyring(tmp_path / "none.json")
-
-
 def test_an_unknown_key_is_looked_up_in_the_file_at_once(path: Path, clock: Clock) -> None:
     live = LiveKeyring(path, clock=clock)
     ring = Keyring.edit(path, lambda ring: ring.rotated())
@@ -206,16 +162,3 @@ def test_an_unknown_key_is_looked_up_in_the_file_at_once(path: Path, clock: Cloc
     with pytest.raises(Refused) as refused:
         live.verify(signed(Keyring.new()))
     assert refused.value.reason == "unknown_key"
-
-
-def test_a_hangup_reads_the_file_again_also_where_it_looks_unchanged(path: Path, clock: Clock) -> None:
-    live = LiveKeyring(path, clock=clock)
-    first, before = live.current(), signal.getsignal(signal.SIGHUP)  # ignored under nohup
-    undo = on_hangup(live.again)
-    try:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert live.current() is not first
-        assert live.current() == first
-    finally:
-        undo()
-    assert signal.getsignal(signal.SIGHUP) == before

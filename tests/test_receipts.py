@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve.errors import InputError, KeyringError, Refused
+from calib_serve.errors import Refused
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.receipts import DAY, Keyring, Shadow, shadow_tag
+from calib_serve.receipts import DAY, Keyring, Shadow
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 
@@ -68,15 +67,6 @@ def test_every_change_of_one_byte_is_refused() -> None:
     assert seen == {"malformed", "unknown_key", "bad_signature"}
 
 
-def test_every_change_of_one_character_is_refused() -> None:
-    text = token()
-    for position in range(len(text)):
-        for letter in "Aa0_-=+/ \n\x00é":
-            forged = text[:position] + letter + text[position + 1 :]
-            if forged != text:
-                assert reason(forged) in ("malformed", "unknown_key", "bad_signature")
-
-
 def test_every_beginning_and_every_lengthening_is_refused() -> None:
     text = token()
     for end in range(len(text)):
@@ -104,17 +94,6 @@ def test_nonces_differ_over_processes_that_share_a_seed() -> None:
         raw = pipe.read()
     nonces = {raw[i : i + NONCE_BYTES] for i in range(0, len(raw), NONCE_BYTES)}
     assert len(nonces) == 200
-
-
-def test_a_keyring_file_keeps_its_keys_to_itself(tmp_path: Path) -> None:
-    path = tmp_path / "keyring.json"
-    RING.save(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert Keyring.load(path) == RING
-    assert "AAEC" not in repr(RING)  # the first bytes of k1 in base64
-    path.chmod(0o644)
-    with pytest.raises(KeyringError, match="chmod 600"):
-        Keyring.load(path)
 
 
 def intake(path: Path, **options: Any) -> Intake:
@@ -186,17 +165,3 @@ def test_a_shadow_comes_back_whole_in_twelve_bytes_beside_whatever_else_is_said(
 
 def raw(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def test_a_shadow_s_confidence_is_kept_in_single_precision_and_never_leaves_the_range() -> None:
-    for confidence in (0.1, 1 - 1e-12, 1e-50, 0.0, 1.0):
-        receipt = RING.verify(token(shadow=Shadow(1, confidence, b"abcd")), now=NOW)
-        assert receipt.shadow is not None
-        assert receipt.shadow.confidence == struct.unpack(">f", struct.pack(">f", confidence))[0]
-        assert 0 <= receipt.shadow.confidence <= 1
-
-
-@pytest.mark.parametrize("odd", ["", "sha256:", "0a1b2c3d", "g" * 64, "sha256:" + "A" * 64])
-def test_a_tag_is_of_a_fingerprint_alone(odd: str) -> None:
-    with pytest.raises(InputError, match="fingerprint"):
-        shadow_tag(odd)

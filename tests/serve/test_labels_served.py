@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign_handlers import FOREIGN, archive, artifact, probabilities, weights
+from foreign_handlers import archive, weights
 from label_handlers import (
     LABELS,
     NAMES,
@@ -25,9 +25,8 @@ from label_handlers import (
 )
 from live_server import CLASSES, Running, inputs, torchscript, total
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
-from sizes import NIGHTLY, sized
+from sizes import sized
 
-from calib_serve import Artifact, LogitMap
 from calib_serve.fuse.torchserve import Batching, pack, pack_around
 
 pytestmark = pytest.mark.server
@@ -35,12 +34,6 @@ pytestmark = pytest.mark.server
 FOREIGN_LABELS = sized(ci=("tagger",), nightly=("tagger", "after_sigmoid", "by_numpy", "decided", "one_tag"))
 SUPPORT = Path(__file__).parents[1] / "support"
 X = inputs(3, seed=41)
-
-
-def one_logit_artifact() -> Artifact:
-    """A slope for each of two classes, fitted on one logit."""
-    facts = {"model": {"outputs": "logit", "input_shape": [16]}, "class_names": ("ham", "spam")}
-    return Artifact((LogitMap(np.array([1.0, 0.6]), np.array([0.1, 0.0])),), method="v", classes=2, **facts)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +47,9 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
             more = {**foreign.options, **({"outputs": "label_logits"} if name == "one_tag" else {})}
             more["request"] = array_file(folder)
             pack_around(archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more)
-        binary = artifact(FOREIGN["one_logit"])
-        if NIGHTLY:
-            pack_around(archive("one_logit", old), binary, store, request=array_file(folder))
         batching = Batching(workers=1, batch_size=4)
-        spam = (("spam", 1, one_logit_artifact()),)
-        for name, out, fitted in (("ours", CLASSES, labels_artifact()), *(spam if NIGHTLY else ())):
-            net = torchscript(folder / f"{name}.pt", weights(out))
-            pack(net, fitted, store, name=name, batching=batching, top=2)
+        net = torchscript(folder / "ours.pt", weights(CLASSES))
+        pack(net, labels_artifact(), store, name="ours", batching=batching, top=2)
     return register(*sorted(store.glob("*.mar")))
 
 
@@ -137,26 +125,3 @@ def test_a_foreign_reply_keeps_its_format_with_calibrated_labels(running: Runnin
     assert more["prediction"] == running.http.post(f"/predictions/{name}", json=X[0].tolist()).json()
     check_receipts(running, more["labels"], wanted[0], name)
     assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
-
-
-@pytest.mark.nightly
-def test_one_logit_has_two_classes_in_our_handler_and_in_a_foreign_one(running: Running) -> None:
-    z = logits_of(X, 1)[:, 0].astype(np.float64)
-    ours = 1 / (1 + np.exp(0.1 - 0.6 * z))  # classes (0.1, 0.6 z)
-    theirs = probabilities(FOREIGN["one_logit"], X)[:, 1]
-    for x, p, q in zip(X, ours, theirs, strict=True):
-        reply = checked(running.http.post("/predictions/spam", json=x.tolist()))
-        over = predictions(running, "spam", data=json.dumps(x.tolist()).encode())
-        for one in (reply, over):
-            np.testing.assert_allclose(one["probabilities"], [1 - p, p], atol=1e-6)
-            assert one["label"] == ("ham", "spam")[one["predicted"]]
-            assert one["confidence"] == pytest.approx(max(p, 1 - p), abs=1e-6)
-        send(running, [reply["receipt"], over["receipt"]], [1, "ham"])
-        original = running.http.post("/predictions/one_logit", json=x.tolist())
-        assert float(original.text) == pytest.approx(q, abs=1e-6)
-        receipt = running.keyring.verify(original.headers["x-calib-receipt"])
-        assert (receipt.predicted, receipt.confidence) == (
-            int(q > 0.5),
-            pytest.approx(max(q, 1 - q), abs=1e-6),
-        )
-        send(running, [original.headers["x-calib-receipt"]], [0])

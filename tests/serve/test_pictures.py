@@ -22,6 +22,8 @@ from calib_serve.cli import app
 from calib_serve.errors import FuseError
 from calib_serve.files import named
 
+pytestmark = pytest.mark.server
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OPTIONS = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
 SENT, FITTED = sized((12, 100), (60, 300))
@@ -101,9 +103,7 @@ def test_a_calibration_fitted_on_pictures_is_that_of_the_arrays_they_stand_for(f
 def running(register: Callable[..., Running], field: Field) -> Running:
     store = field.folder / "store"
     pack = ("pack", "--model", field.folder / "net.pt", "--workers", 1, "-o", store)
-    of_pictures, of_arrays = (("--artifact", field.folder / name) for name in ("of_pictures", "of_arrays"))
-    call(*pack, *of_pictures, "--name", "by_artifact")
-    call(*pack, *of_arrays, "--name", "untold")
+    call(*pack, "--artifact", field.folder / "of_pictures", "--name", "by_artifact")
     return register(*sorted(store.glob("*.mar")))
 
 
@@ -120,24 +120,12 @@ def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, 
     return found[0], found[1]
 
 
-@pytest.mark.server
 def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field) -> None:
     pictures, arrays = answers(running, "by_artifact", field)
     for one, other in zip(pictures, arrays, strict=True):
         np.testing.assert_allclose(one["probabilities"], other["probabilities"], atol=1e-6)
     right = sum(one["predicted"] == y for one, y in zip(pictures, field.labels, strict=True))
     assert right >= 0.9 * SENT
-
-
-@pytest.mark.server
-def test_pictures_for_a_model_that_does_not_say_are_refused_and_arrays_answered(
-    running: Running, field: Field
-) -> None:
-    refused = running.predict(None, "untold", content=png(field.pixels[0]))
-    assert refused.status_code == 400
-    for told in ("send an array", "--mean and --std", "--transforms", "--mean 0 --std 1"):
-        assert told in refused.json()["message"]
-    assert running.predict(field.arrays[0].astype(float).tolist(), "untold").status_code == 200
 
 
 def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was_fitted(

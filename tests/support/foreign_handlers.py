@@ -175,20 +175,6 @@ def postprocess(self, outputs):
         returns="torch.sigmoid(z)",
         refused="multi-label",
     ),
-    "sigmoid_decided": Foreign(
-        own(
-            """
-def postprocess(self, outputs):
-    return [[k for k, p in enumerate(row) if p > 0.5] for row in torch.sigmoid(outputs).tolist()]
-"""
-        ),
-        refused="multi-label",
-    ),
-    "wide": Foreign(
-        own("def postprocess(self, outputs):\n    return torch.softmax(outputs, 1).tolist()"),
-        out=1000,
-        refused="returns 1000 classes, the artifact is for 10",
-    ),
     "own_handle": Foreign(
         own(
             """
@@ -225,21 +211,6 @@ def postprocess(self, outputs):
 """
         ),
         refused="makes it in another place",
-    ),
-    "kept_in_init": Foreign(
-        own(
-            """
-def __init__(self):
-    super().__init__()
-    self.steps = [self.preprocess, self.inference, self.postprocess]
-
-def handle(self, data, context):
-    for step in self.steps:
-        data = step(data)
-    return data
-"""
-            + SOFTMAX
-        )
     ),
     "without_base": Foreign(
         own(
@@ -284,20 +255,6 @@ def __init__(self):
             + SOFTMAX
         ).replace(
             "import torch\n", "import torch\nfrom ts.handler_utils.micro_batching import MicroBatching\n", 1
-        )
-    ),
-    "metrics": Foreign(
-        own(
-            """
-def initialize(self, context):
-    super().initialize(context)
-    self.mine = context.metrics.get_metric("rows_of_mine")
-
-def handle(self, data, context):
-    self.mine.add_or_update(len(data), ["mine"])
-    return super().handle(data, context)
-"""
-            + SOFTMAX
         )
     ),
     "base_handler": Foreign("base_handler", model="torchscript"),
