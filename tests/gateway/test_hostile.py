@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -30,9 +28,7 @@ from typer.testing import CliRunner
 from calib_serve import Artifact, InputShift, Keyring, LogitMap
 from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
-from calib_serve.gateway.calibration import About
 from calib_serve.gateway.opening import Named, open_gateway
-from calib_serve.gateway.rest import Route, Wanted, decoded
 
 pytestmark = pytest.mark.server
 
@@ -289,17 +285,6 @@ def test_a_client_that_sends_no_end_is_let_go(before: Running, server: Recording
     assert not server.requests
 
 
-def test_a_stream_comes_as_it_is_made(before: Running, server: Recording) -> None:
-    host, port = before.http.removeprefix("http://").split(":")
-    server.answer = lambda _: b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(request("POST", "/v2/models/other/generate_stream", b"{}"))
-        found = b""
-        while b"data: 1" not in found:
-            found += connection.recv(1000)
-    assert b"text/event-stream" in found
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -432,23 +417,3 @@ def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> 
         for host in ("localhost", "127.0.0.1:8080"):
             assert client.get("/calibration/metrics", headers={"Host": host}).status_code == 200
         assert client.get("/calibration/", headers={"Host": "localhost"}).status_code == 404
-
-
-def test_what_is_compressed_is_unpacked_beside_the_loop_and_not_kept(
-    server: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sixty kilobytes may hold sixty megabytes: of many such requests no one else may notice."""
-    on_the_loop = []
-
-    def spied(body: bytes, coding: str, **more: Any) -> bytes:
-        on_the_loop.append(bool(asyncio._get_running_loop()))
-        return decoded(body, coding, **more)
-
-    monkeypatch.setattr("calib_serve.gateway.rest.decoded", spied)
-    bomb = gzip.compress(b'{"inputs": []}' + b" " * (1 << 22))
-    with in_process(server) as client:
-        assert client.post(INFER, content=bomb, headers={"Content-Encoding": "gzip"}).status_code == 200
-    assert on_the_loop == [False, True]  # the reply was small, and came as it is
-    wanted = Wanted(Route("infer", "digits"), "logits", About(), 1 << 23)
-    asked = wanted.ask(bomb, [(b"content-encoding", b"gzip")])
-    assert asked.body is asked.of.body is bomb

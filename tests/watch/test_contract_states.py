@@ -164,24 +164,6 @@ def test_what_nobody_labels_is_left_open(folder: Path) -> None:
     unsure.ledger.close()
 
 
-def test_a_group_tells_no_bet_on_itself(folder: Path) -> None:
-    """Each group is off to one side or the other, as it happens, and calibrated all together."""
-    broken = 0
-    for seed in range(6):
-        (folder / str(seed)).mkdir()
-        stream = Stream(folder / str(seed), Contract((Clause("calibration", 0.03),)))
-        stream.rng = np.random.default_rng(seed)
-        items = [ServedPrediction(*V, 1, 0.75, group=f"g{i % 20}") for i in range(4000)]
-        right = np.tile(np.repeat([True, False], [15, 5])[stream.rng.permutation(20)], 200)
-        receipts = stream.watch.predictions(items)
-        told = [{"receipt": r, "label": 1 if y else 2} for r, y in zip(receipts, right, strict=True)]
-        stream.watch.labels(told)
-        stream.watch.feed.tick()
-        broken += stream.states[0].state == "broken"
-        stream.ledger.close()
-    assert broken == 0
-
-
 def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(folder, ACT)
     store = SqliteLedger.store

@@ -56,20 +56,6 @@ def label_all(ledger, versions, *, age, first=0):
     ledger.accept(entries(labels))
 
 
-def test_a_tick_steps_versions_with_mature_labels_alone(ledger, monkeypatch):
-    versions = [("m", str(i)) for i in range(40)]
-    feed, stepped = DriftFeed(ledger, maturity=1000.0, clock=lambda: NOW), []
-    step = feed._step
-    monkeypatch.setattr(feed, "_step", lambda version: stepped.append(version) or step(version))
-    label_all(ledger, versions, age=10)
-    feed.tick()
-    assert stepped == []
-    label_all(ledger, versions[:20], age=2000, first=100)
-    feed.tick()
-    assert sorted(stepped) == sorted(versions[:20])
-    assert ledger.waiting() == dict.fromkeys(versions, 1)
-
-
 def test_learned_maturities_are_asked_of_each_version(ledger):
     soon, late, never = ("m", "soon"), ("m", "late"), ("m", "never")
     for version, delay in ((soon, 50.0), (late, 5000.0)):

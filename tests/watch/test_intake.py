@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calib_serve.errors import REASONS, LedgerError, Refused
+from calib_serve.errors import REASONS, Refused
 from calib_serve.receipts import Keyring
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed, detector_key
@@ -148,23 +148,6 @@ def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp
     assert Detector.restore(state).evidence == pytest.approx(alone.evidence, rel=1e-12)
 
 
-def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake):
-    heard = []
-    intake._on_counted = heard.extend
-    item = {"receipt": token(), "label": 1}
-    accept, intake.ledger.accept = intake.ledger.accept, _broken
-    with pytest.raises(LedgerError):
-        intake.take([item])
-    assert heard == []
-    intake.ledger.accept = accept
-    assert intake.take([item])[0].accepted
-    assert len(heard) == 1
-
-
-def _broken(labels, **_):
-    raise LedgerError("disk on fire")
-
-
 def refused(classes, *given):
     with pytest.raises(Refused) as error:
         classes.find(*given)
@@ -190,48 +173,3 @@ def test_a_label_of_several_is_no_or_yes_of_the_label_that_was_decided(no):
         assert refused(classes, 1, predicted, "name") == "bad_label"
         assert refused(classes, "true", predicted, "name") == "bad_label"
     assert refused(classes, 1, 4) == "bad_label"  # of no label
-
-
-@pytest.mark.parametrize(
-    ("item", "reason"),
-    [
-        ({"receipt": token(), "label": 1, "by": "class"}, "malformed"),
-        ({"receipt": token(), "label": 1, "segment": 5}, "malformed"),
-        ({"receipt": token(), "label": 1, "segment": "x" * 10_000}, "malformed"),
-        ({"receipt": token(), "label": 1, "by": None, "segment": ""}, None),
-        ({"receipt": token(), "label": 1, "by": "id"}, None),
-        ({"receipt": token(), "label": 1, "id": "order 7"}, None),  # the receipt counts alone
-        ({"receipt": "", "label": 1, "id": "order 7"}, "unknown_id"),
-        ({"receipt": None, "label": 1, "id": ""}, "malformed"),
-        ({"label": 1, "id": "order 7"}, "unknown_id"),
-        ({"label": 1}, "malformed"),
-    ],
-)
-def test_an_item_is_counted_or_refused_for_what_is_wrong(intake, item, reason):
-    (outcome,) = intake.take([item])
-    assert (outcome.accepted, outcome.reason) == (reason is None, reason)
-    assert outcome.as_dict() == (
-        {"accepted": True}
-        if reason is None
-        else {"accepted": False, "reason": reason, "message": outcome.message}
-    )
-
-
-def test_labels_of_an_incident_are_counted_on_over_ticks(intake):
-    feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1e6), maturity=0.0, clock=lambda: NOW)
-    alone, excess, alarms = Detector(arl=1e6), [], []
-    for tick, n in enumerate((3, 12, 5, 4)):
-        times = [NOW - 900 + 100 * tick + i for i in range(n)]
-        items = [{"receipt": token(time=when), "label": 0} for when in times]
-        assert all(one.accepted for one in intake.take(items))
-        feed.tick()
-        alarms += alone.update([0.9] * n, [0] * n, time=times, predicted=[1] * n)
-        excess += [0.9] * n
-    assert alarms[0].label > 3
-    (kept,) = feed.incidents.latest()
-    assert kept.alarms == len(alarms)
-    assert kept.labels_since == len(excess) - alarms[-1].label
-    assert kept.labels == len(excess) - alarms[0].since_label + 1
-    assert kept.excess == pytest.approx(0.9 * kept.labels)
-    assert kept.onset == alarms[0].since_time
-    assert Detector.restore(intake.ledger.load(detector_key(("digits", "1.0")))).state() == alone.state()

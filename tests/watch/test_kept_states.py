@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.errors import InputError, LedgerError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.samples import read_samples
 
@@ -30,14 +29,6 @@ def test_a_kept_detector_goes_on_where_it_was() -> None:
     assert kept.labels == then["labels"] + 400
     assert [[one.label, one.direction] for one in alarms] == then["alarms"]
     assert kept.log_evidence == pytest.approx(then["log_evidence"], rel=1e-9)
-
-
-@pytest.mark.parametrize(("number", "error"), [(2, LedgerError), (0, InputError)])
-def test_a_detector_of_an_unknown_format_is_refused(number: int, error: type[Exception]) -> None:
-    head, _, body = STATE.read_bytes().partition(b"\n")
-    other = json.dumps({**json.loads(head), "format": number}).encode()
-    with pytest.raises(error, match=f"format {number}"):
-        Detector.restore(other + b"\n" + body)
 
 
 def test_kept_samples_are_read() -> None:

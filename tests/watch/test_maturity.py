@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import Dated, Key, SqliteLedger, Sums
+from calib_serve.watch.ledger import Dated, Key, Sums
 from calib_serve.watch.maturity import learned_delay
 
 NOW = 1_700_000_000.0
@@ -70,21 +69,3 @@ def test_too_few_labels_say_infinity():
     assert learned_delay(seen(delays[:29], ages[:29]), now=NOW) == math.inf
     assert learned_delay(seen(delays, ages), now=NOW) == 16
     assert learned_delay([], now=NOW) == math.inf
-
-
-@pytest.mark.store
-def test_a_given_maturity_is_used_and_a_learned_one_renewed_within_a_minute(tmp_path):
-    now = [NOW]
-    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: now[0])
-    given = DriftFeed(ledger, maturity=123.0, clock=lambda: now[0]).maturity(("m", "1"))
-    assert (given.seconds, given.given, given.known) == (123.0, True, True)
-    feed = DriftFeed(ledger, clock=lambda: now[0])
-    assert (feed.maturity(("m", "1")).known, feed.maturity(("m", "1")).given) == (False, False)
-    from ledgers import accept, make_label
-
-    accept(ledger, [make_label(i, when=NOW - 10_000) for i in range(100)], delay=50.0)
-    assert not feed.maturity(("m", "1")).known  # learned less than a minute ago
-    now[0] += 60
-    assert feed.maturity(("m", "1")).seconds == 64
-    assert not feed.maturity(("m", "other")).known
-    ledger.close()

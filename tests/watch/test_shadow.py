@@ -9,7 +9,7 @@ import pytest
 from ledgers import NOW, entries, open_one, store  # noqa: F401
 from sizes import sized
 
-from calib_serve import Keyring, ServedPrediction, Watch
+from calib_serve import Keyring, Watch
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.judgement.bets import BETS
 from calib_serve.receipts import Label, Receipt, Shadow
@@ -237,14 +237,3 @@ def test_a_damaged_state_begins_anew_and_is_said(damage, tmp_path, caplog):
 def watch(tmp_path):
     with Watch.open({V: 10}, keyring=Keyring.new(), ledger=tmp_path / "l.db", maturity=0.0) as found:
         yield found
-
-
-@pytest.mark.store
-def test_a_watch_signs_what_the_shadow_said_and_its_labels_tell(watch):
-    served = ServedPrediction("m", "1", 7, 0.875, shadow=Shadow(3, 0.5, bytes.fromhex(TAG)))
-    receipts = watch.predictions([served] * 50)
-    assert watch.keyring.verify(receipts[0]).shadow == Shadow(3, 0.5, bytes.fromhex(TAG))
-    assert all(one.accepted for one in watch.labels([{"receipt": one, "label": 3} for one in receipts]))
-    watch.feed.tick()
-    (state,) = watch.shadow_states(V)
-    assert (state.tag, state.labels, state.accuracy_difference) == (TAG, 50, 1.0)

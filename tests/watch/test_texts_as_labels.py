@@ -59,20 +59,6 @@ def receipts(count: int, predicted: int = 0) -> list[str]:
     return [RING.sign(model="m", version="1", predicted=predicted, confidence=0.9) for _ in range(count)]
 
 
-@pytest.mark.store
-def test_what_a_file_says_is_counted_as_its_class(tmp_path: Path) -> None:
-    """Classes named "1", "2", "3": a CSV of names was counted one class further on, and nobody was told."""
-    path = tmp_path / "labels.csv"
-    tokens = receipts(3, predicted=1)
-    path.write_text("receipt,label\n" + "".join(f"{token},2\n" for token in tokens))
-    take = intake(tmp_path, SHIFTED)
-    assert [one.reason for one in take.take(list(read_labels(path)))] == ["bad_label"] * 3
-    assert all(one.accepted for one in take.take(list(read_labels(path, by="name"))))
-    sums = take.ledger.sums()["m", "1"].feedback
-    assert (sums.n, sums.correct.sum()) == (3, 3)
-    take.ledger.close()
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [

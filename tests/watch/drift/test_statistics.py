@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve.bins import Bins
-from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi, wilson
+from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
 from calib_serve.watch.ledger.sums import Sums
 
 
@@ -39,12 +39,3 @@ def test_expected_accuracy_covers_the_truth_while_calibrated():
         inside += abs(accuracy - expected.accuracy) <= 1.96 * expected.standard_error
     assert inside >= 184  # 95 % of 200, less 2 sigma
     assert math.isnan(expected_accuracy(Sums.zeros()).accuracy)
-
-
-def test_wilson_intervals_equal_scipy():
-    from scipy.stats import binomtest
-
-    low, high = wilson(np.array([7.0, 0.0]), np.array([20.0, 5.0]), z=1.959963984540054)
-    for k, n, a, b in ((7, 20, low[0], high[0]), (0, 5, low[1], high[1])):
-        want = binomtest(k, n).proportion_ci(method="wilson")
-        assert (a, b) == pytest.approx((want.low, want.high), abs=1e-12)
