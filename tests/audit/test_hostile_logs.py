@@ -92,27 +92,18 @@ NAIVE = {"time": pa.array([START * 10**6], pa.timestamp("us"))}
     [
         ({"id": [0]}, ONE, {"columns": Columns(confidence="score")}, "no column score.*--column score"),
         ({"id": [0]}, {"id": [0], "truth": [0]}, {}, "labels .*no column label; it has id, truth"),
-        ({"id": [0]}, ONE, {"by": ["region"]}, "no column region"),
-        ({"id": [0]}, ONE, {"every": 60}, "no column time"),
         ({"predicted": [1]}, {**ONE, "label": ["1"]}, {}, "cannot be compared"),
-        ({"predicted": ["1"]}, {**ONE, "label": [1]}, {}, "cannot be compared"),
-        ({"predicted": [1.0]}, {**ONE, "label": [1]}, {}, "cannot be compared"),
         ({"predicted": [1.0]}, {**ONE, "label": [1.0]}, {}, "must be"),
         ({"predicted": [True]}, {**ONE, "label": [1]}, {}, "cannot be compared"),
-        ({"predicted": [1]}, {**ONE, "label": [True]}, {}, "cannot be compared"),
         ({"id": ["0"]}, ONE, {}, "ids of predictions and labels cannot be compared"),
         ({"confidence": ["0.9"]}, ONE, {}, "confidences must be numbers"),
         (NAIVE, ONE, {"every": 3600}, "have no zone"),
         (NAIVE, ONE, {"since": datetime(2026, 1, 1)}, "since has no zone"),
-        ({"time": ["2026-01-01"]}, ONE, {"every": 3600}, "timestamp with a zone"),
         ({"time": [START * 1000]}, ONE, {"every": 60}, "no time, or one beyond"),
         ({"time": [START, np.nan]}, ONE, {"every": 60}, "1 of 2 predictions have no time"),
         ({"id": np.array([], int)}, ONE, {}, "no predictions"),
-        ({"time": [START]}, ONE, {"until": datetime.fromtimestamp(START, timezone.utc)}, "in the window"),
         ({"user": np.arange(2500)}, ONE, {"by": ["user"]}, "more than 2000 groups"),
-        ({"id": [1, 1]}, {"id": [1], "label": [0]}, {"unique_ids": True}, "several predictions"),
         ({"id": [1, 2]}, {"id": [1, 1], "label": [0, 0]}, {"unique_ids": True}, "ids are not unique"),
-        ({"id": [0]}, ONE, {"memory": "much"}, "DuckDB cannot"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_its_reason(
@@ -240,9 +231,7 @@ def test_what_is_no_parquet_is_refused_by_name(tmp_path: Path) -> None:
     [
         "postgres://ana:s3cret@db/logs",
         "postgres://ana:s3@cret@db/logs",
-        "snowflake://ana@account/db?password=s3cret",
         "clickhouse://db/logs?PassWord=s3cret",
-        "trino://db?access_token=s3cret",
         "duckdb:///x.duckdb?motherduck_token=s3cret",
     ],
 )

@@ -103,14 +103,6 @@ def test_labels_that_are_chosen_by_confidence_do_not_break_what_is_kept(folder: 
     assert state.state != "broken"
     assert state.value == pytest.approx(0.927, abs=0.02)
     assert state.low < 0.927 < state.high
-    # And where predictions are not counted, nobody can know how they were chosen.
-    blind = Stream(folder / "other", Contract((Clause("act", 0.9, above=0.7),)))
-    receipts = list(stream.watch.predictions([ServedPrediction(*V, 1, 0.75)] * 600))
-    told = [{"receipt": r, "label": 1 if i % 100 < 78 else 2} for i, r in enumerate(receipts)]
-    blind.watch.labels(told)
-    blind.watch.feed.tick()
-    assert blind.states[0].state == "broken"
-    blind.ledger.close()
 
 
 def test_labels_of_one_group_count_as_one(folder: Path) -> None:

@@ -93,9 +93,7 @@ def test_counts_and_incidents_survive_restarts(store):
 
 @pytest.mark.parametrize(
     "kept",
-    [b"", b"{", b"\xff\xfe", b"[]", b"7", b"null", b"{}", b'{"incidents": [7], "opened": [], "alarms": []}',
-     b'{"incidents": [{}], "opened": [], "alarms": []}',
-     b'{"incidents": [], "opened": [["m"]], "alarms": []}',
+    [b"", b"\xff\xfe", b"[]", b'{"incidents": [{}], "opened": [], "alarms": []}',
      b'{"incidents": [], "opened": [], "alarms": [["m", "1", "many"]]}', b"[" * 100_000],
 )  # fmt: skip
 def test_a_damaged_list_starts_again(stream, kept):

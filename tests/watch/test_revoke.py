@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
 from calib_serve.errors import LedgerError
-from calib_serve.receipts import DAY, Shadow
+from calib_serve.receipts import DAY
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.journal import LabelJournal, read_journal
 from calib_serve.watch.ledger import Key, SqliteLedger
@@ -285,21 +285,3 @@ def test_the_command_leaves_a_ledger_its_own_bins_and_retention(tmp_path):
     assert ledger.retention == 7 * DAY
     ledger.close()
     assert not (tmp_path / "none.db").exists()
-
-
-def test_labels_whose_shadow_waits_are_taken_back_as_well(place, tmp_path):
-    ledger = open_one(*place, retention=60 * DAY)
-    intake, journal = make_intake(ledger, tmp_path / "journal")
-    shadow = Shadow(2, 0.1, b"abcd")  # not a number that doubles and texts say alike by chance
-    ours = [{"receipt": receipt(i, shadow=shadow), "label": 1} for i in range(6)]
-    theirs = [{"receipt": receipt(i, shadow=shadow), "label": 2} for i in range(6, 10)]
-    assert all(take(intake, ours, "ours") + take(intake, theirs, "theirs"))
-    journal.close()
-    told = next(iter(read_journal(tmp_path / "journal")))
-    assert told.lines[0].noted.shadow == (np.float32(0.1), False, False, "61626364")
-    assert revoke(ledger, tmp_path / "journal", source="theirs", by="a test").labels == {V: 4}
-    with ledger.transaction():
-        rows = ledger.take_waiting(V, until=4e9, most=100)
-    assert sorted(row.nonce for row in rows) == [i.to_bytes(10, "big") for i in range(6)]
-    assert all(row.shadow == (np.float32(0.1), False, False, "61626364") for row in rows)
-    ledger.close()

@@ -85,23 +85,6 @@ def changed(one, **changes):
     return one._replace(**changes)
 
 
-def test_the_mean_over_all_predictions_is_found_where_labels_are_asked_for_unevenly():
-    # Half of all gain .2, asked for one in ten; half lose .1, all asked for: .05 in the mean.
-    rng, rows = np.random.default_rng(0), []
-    for _ in range(4000):
-        if rng.random() < 0.5:
-            if rng.random() < 0.1:
-                rows.append(row(0.5, 1, 0.5 * math.exp(0.2), 1, inclusion=0.1))
-        else:
-            rows.append(row(0.5, 1, 0.5 * math.exp(-0.1), 1))
-    plain = ShadowTest().fed([changed(one, inclusion=1.0) for one in rows]).state(TAG)
-    state = ShadowTest().fed(rows).state(TAG)
-    assert plain.high < 0
-    assert state.gain == pytest.approx(0.05, abs=0.02)
-    assert state.low < 0.05 < state.high
-    assert state.verdict != "worse"
-
-
 def test_a_group_s_labels_count_as_one():
     grouped = [changed(one, group=7) for one in ROWS] + [ROWS[0]]
     d = [difference(one) for one in ROWS]
