@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from calib_serve.watch.ledger import Dated, Key, Sums
+from calib_serve.receipts import DAY
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.ledger import Dated, Key, SqliteLedger, Sums
 from calib_serve.watch.maturity import learned_delay
 
 NOW = 1_700_000_000.0
@@ -69,3 +71,16 @@ def test_too_few_labels_say_infinity():
     assert learned_delay(seen(delays[:29], ages[:29]), now=NOW) == math.inf
     assert learned_delay(seen(delays, ages), now=NOW) == 16
     assert learned_delay([], now=NOW) == math.inf
+
+
+@pytest.mark.store
+def test_learned_maturities_are_asked_of_each_version(tmp_path):
+    soon, late, never = ("m", "soon"), ("m", "late"), ("m", "never")
+    ledger = SqliteLedger(tmp_path / "l.db")
+    for version, delay in ((soon, 50.0), (late, 5000.0)):
+        sums = Sums.labelled([0.9] * 99, [1] * 99, delay=[delay] * 99)
+        for age in (0.3 * DAY, 1.0 * DAY):
+            ledger.add({Key(*version): sums}, time=NOW - age)
+    feed = DriftFeed(ledger, clock=lambda: NOW)
+    assert [feed.maturity(v).seconds for v in (soon, late, never)] == [64.0, 8192.0, math.inf]
+    ledger.close()

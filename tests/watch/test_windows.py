@@ -10,7 +10,7 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Entry, Key, SqliteLedger, Sums
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.verdict import judge
-from calib_serve.watch.windows import WINDOWS, read_window
+from calib_serve.watch.windows import WINDOWS, read_window, read_windows
 
 pytestmark = pytest.mark.store
 
@@ -52,6 +52,24 @@ def test_mature_and_immature_add_up_to_the_totals(store, maturity):
     curve = sum(one.sums.labels.sum() for one in found.dated)
     assert curve == found.sums.labels.sum()
     ledger.close()
+
+
+@pytest.mark.parametrize("maturity", [AT_ONCE, Maturity(5000.0, given=False)])
+def test_windows_that_are_read_together_are_those_read_alone(ledger, maturity):
+    rng = np.random.default_rng(0)
+    for version in (V, ("m", "2")):
+        for age in rng.exponential(DAY, 20).tolist():
+            c = rng.uniform(0.3, 1, 30)
+            sums = Sums.served(c) + Sums.labelled(c[:9], rng.random(9) < c[:9], delay=rng.exponential(99, 9))
+            ledger.add({Key(*version, "north"): sums, Key(*version, "1", "class"): sums}, time=NOW - age)
+    found = read_windows(ledger, V, WINDOWS, maturity=maturity, now=NOW)
+    for name in WINDOWS:
+        alone = window(ledger, name, maturity, NOW)
+        assert found[name].slices == alone.slices
+        assert found[name].immature == alone.immature
+        assert (found[name].since, found[name].until) == (alone.since, alone.until)
+        assert [one.start for one in found[name].dated] == [one.start for one in alone.dated]
+        assert alone.sums.labels.sum() > 0 or name == "1h"
 
 
 def test_what_is_not_mature_stands_apart(ledger):
