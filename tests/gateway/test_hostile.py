@@ -370,17 +370,6 @@ def in_process(server: Recording, **options: Any) -> Iterator[TestClient]:
         yield client
 
 
-def test_labels_for_a_watch_elsewhere_need_a_token_of_the_gateways(server: Recording) -> None:
-    """That watch may let in without one whoever is on its host, as the gateway is."""
-    with in_process(server, tokens=["a-token-of-this-gateway"], hosts=("*",)) as client:
-        for headers in ({}, {"Authorization": "Bearer another-token-0123456789"}):
-            assert client.post("/v1/labels", json=[], headers=headers).status_code == 401
-        assert not server.requests
-        mine = {"Authorization": "Bearer a-token-of-this-gateway"}
-        assert client.post("/v1/labels", json=[], headers=mine).status_code == 200
-    assert server.requests[0].startswith(b"POST /v1/labels")
-
-
 def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> None:
     """As a page of another site would have it, by DNS that it changes."""
     with in_process(server) as client:

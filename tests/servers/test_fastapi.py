@@ -22,6 +22,7 @@ from server_checks import (
     check_what_was_served_is_counted_at_the_end,
     served,
 )
+from sizes import NIGHTLY
 
 pytestmark = pytest.mark.server
 PORT = 8000
@@ -56,30 +57,13 @@ def client(site: Site) -> Predict:
 _NAMES = ("predicted", "confidence", "receipt")
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.nightly), 3])
-def test_each_prediction_and_each_label_is_counted_once(site: Site, processes: int) -> None:
-    with uvicorn(site, "calibrated", "--workers", str(processes)):
+def test_workers_count_each_prediction_and_each_label_once_to_the_end(site: Site) -> None:
+    with uvicorn(site, "calibrated", "--workers", "2"):
         check_predictions_and_labels_are_counted_once(site, client(site))
-
-
-@pytest.mark.parametrize(
-    ("processes", "how"),
-    [pytest.param(1, signal.SIGINT, marks=pytest.mark.nightly), (3, signal.SIGTERM)],
-)
-def test_what_was_served_before_the_end_is_counted(site: Site, processes: int, how: signal.Signals) -> None:
-    with uvicorn(site, "calibrated", "--workers", str(processes)):
-        check_what_was_served_is_counted_at_the_end(site, client(site), how)
-
-
-@pytest.mark.nightly
-def test_a_watch_that_dies_at_work_counts_each_prediction_once(site: Site) -> None:
-    with uvicorn(site, "calibrated", "--workers", "2"):
-        check_the_watch_may_die_at_work(site, client(site))
-
-
-def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
-    with uvicorn(site, "calibrated", "--workers", "2"):
-        check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, client(site))
+        check_a_killed_worker_loses_no_more_than_it_had_not_sent(site.mark(), client(site))
+        if NIGHTLY:
+            check_the_watch_may_die_at_work(site.mark(), client(site))
+        check_what_was_served_is_counted_at_the_end(site.mark(), client(site), signal.SIGTERM)
 
 
 def test_one_process_serves_predictions_labels_and_metrics(tmp_path: Path) -> None:

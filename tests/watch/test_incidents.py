@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from ledgers import open_one
 
 from calib_serve.watch import incidents
 from calib_serve.watch.anew import begun_anew
@@ -77,18 +76,6 @@ def test_a_small_drift_that_lasts_is_hardly_ever_said_to_be_over(tmp_path, apart
         closed += sum(not one.open for one in log.latest())
         ledger.close()
     assert closed <= most
-
-
-def test_counts_and_incidents_survive_restarts(store):
-    ledger = open_one(*store)
-    stream = Stream(ledger)
-    before = stream.labels(1000, 0.2)
-    counts = stream.log.counts()
-    ledger.close()
-    ledger = open_one(*store)
-    assert IncidentLog(ledger).latest() == before
-    assert IncidentLog(ledger).counts() == counts
-    ledger.close()
 
 
 @pytest.mark.parametrize(

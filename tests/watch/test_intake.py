@@ -1,14 +1,11 @@
 """Every item of a batch is judged alone, and every refusal is counted with its reason."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib_serve.errors import REASONS, Refused
 from calib_serve.receipts import Keyring
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import Key, SqliteLedger
 
@@ -117,35 +114,6 @@ def test_no_json_breaks_the_intake(tmp_path_factory, items):
     assert not any(o.accepted for o in outcomes)
     assert intake.ledger.sums() == {}
     intake.ledger.close()
-
-
-def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp_path):
-    rng = np.random.default_rng(0)
-    c = rng.uniform(0.5, 1, 400)
-    right = rng.random(400) < c - 0.2
-    times = NOW - 400 + np.arange(400)
-    items = [
-        {"receipt": token(confidence=float(p), time=float(when)), "label": 1 if ok else 0}
-        for p, ok, when in zip(c, right, times, strict=True)
-    ]
-    alone = Detector(arl=1000)
-    alarms = alone.update(c, right, time=times, predicted=np.ones(400, int))
-    assert alarms
-
-    for at in range(0, 400, 50):  # another process each time
-        intake = make_intake(tmp_path / "l.db")
-        intake.take(items[at : at + 50])
-        intake.take(items[at : at + 50])  # replayed: refused, and not shown to the detector again
-        feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1000), maturity=0.0, clock=lambda: NOW)
-        feed.tick()
-        state = intake.ledger.load(detector_key(("digits", "1.0")))
-        counts, _ = feed.incidents.counts()
-        latest = feed.incidents.latest()[-1]
-        intake.ledger.close()
-    assert counts == {("digits", "1.0"): len(alarms)}
-    assert (latest.direction, latest.onset) == ("overconfident", alarms[0].since_time)
-    assert Detector.restore(state).labels == 400
-    assert Detector.restore(state).evidence == pytest.approx(alone.evidence, rel=1e-12)
 
 
 def refused(classes, *given):

@@ -109,18 +109,6 @@ def test_a_changed_file_counts_at_once_and_a_broken_one_not_at_all(tmp_path, wat
         assert (status("a-token-that-is-long"), status("another-token-here")) == (200, 401)
 
 
-def test_another_batch_under_a_used_key_is_a_conflict_and_not_acknowledged(watch):
-    key = {"idempotency-key": "batch-7"}
-    with talk_to(watch) as client:
-        first = client.post("/v1/predictions", json=[PREDICTION], headers=key)
-        again = client.post("/v1/predictions", json=[PREDICTION], headers=key)
-        other = client.post("/v1/predictions", json=[PREDICTION] * 2, headers=key)
-    assert first.json() == again.json()
-    assert other.status_code == 409
-    assert "another batch" in other.json()["detail"]
-    assert watch.ledger.sums()["m", "1"].predictions.sum() == 1
-
-
 def test_a_key_of_another_client_is_another_key(watch):
     tokens = [Token.read(f"{name} predict {name * 16}") for name in "ab"]
     with talk_to(watch, tokens=tokens) as client:
