@@ -5,17 +5,15 @@ import datetime
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from collecting import at_work, by_receipt, collecting, command, counted, predict, until
+from collecting import at_work, by_receipt, command, counted, predict, until
 from sizes import sized
 
 from calib_serve.collect import open_source
@@ -189,19 +187,6 @@ def test_it_may_be_killed_at_any_moment(server, folder, options, tmp_path):
     assert subprocess.run(run, check=True, capture_output=True, timeout=120).returncode == 0
     assert counted(server) == before + 10_000
     assert len({one["dead"]["where"] for one in dead_letters(tmp_path)}) == 7
-
-
-def test_it_stops_within_seconds_while_the_watch_does_not_answer(folder, options):
-    write(folder / "a.jsonl", [{"id": "a", "label": 1}])
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen()
-        watch = SimpleNamespace(url=f"http://127.0.0.1:{deaf.getsockname()[1]}")
-        with collecting(folder, watch, *options) as process:
-            heard, _ = deaf.accept()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(15) == 0
-            heard.close()
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,6 @@ def false_alarms(path, maturity, *, count=6000):
     return found
 
 
-def test_labels_fed_as_they_come_raise_false_alarms_where_wrong_ones_come_sooner(tmp_path):
-    alarms, fed, late, _ = false_alarms(tmp_path / "l.db", 0.0)
-    assert alarms >= 1
-    assert (fed, late) == (6000, 0)
-
-
 def test_labels_fed_behind_a_learned_maturity_raise_none(tmp_path):
     alarms, fed, late, maturity = false_alarms(tmp_path / "l.db", None)
     assert alarms == 0

@@ -79,8 +79,6 @@ def test_they_are_on_the_page_in_the_api_and_in_the_metrics(watch, artifact) -> 
     with TestClient(create_app(watch, hosts=["testserver"])) as client:
         told = client.get("/v1/class-shares", params={"model": "pets", "version": "1"}).json()
         page, gauges = client.get("/?model=pets&version=1").text, scrape(client)
-        bare = client.get("/v1/class-shares", params={"model": "pets", "version": "0"}).json()
-        bare_page = client.get("/?model=pets&version=0").text
         gone = client.get("/v1/class-shares", params={"model": "cars", "version": "1"})
         bad = client.get("/v1/class-shares", params={"model": "pets", "version": "1", "window": "2h"})
     assert [one["share"] for one in told["classes"]] == [one.share for one in expected.classes]
@@ -90,7 +88,4 @@ def test_they_are_on_the_page_in_the_api_and_in_the_metrics(watch, artifact) -> 
     assert "<cow>" not in page
     assert gauges["calib_class_share"] == {(one.name,): one.share for one in expected.classes}
     assert gauges["calib_class_shares_moved"] == {(): 1.0}
-    assert (bare["kind"], bare["classes"]) == ("unknown", [])
-    assert "without its artifact" in bare["says"]
-    assert "without its artifact" in bare_page
     assert (gone.status_code, bad.status_code) == (404, 400)
