@@ -5,20 +5,15 @@ import datetime
 import json
 import os
 import signal
-import socket
 import subprocess
-import threading
 import time
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from collecting import at_work, by_receipt, collecting, command, counted, predict, until
-from real_servers import Server
+from collecting import at_work, by_receipt, command, counted, predict, until
 from sizes import sized
 
 from calib_serve.collect import open_source
@@ -133,26 +128,6 @@ def test_files_that_are_not_whole_or_no_labels_are_left_alone(run, server, folde
     assert totals.labels == {"accepted": 2}
 
 
-def test_a_file_is_read_when_it_does_not_change_any_more(run, server, folder):
-    """A writer that takes its time, without a temporary name."""
-    labels = by_receipt(server.folder, 60)
-
-    def write_slowly():
-        with (folder / "slow.jsonl").open("w") as file:
-            for one in labels:
-                text = json.dumps(one)
-                file.write(text[:20])
-                file.flush()
-                time.sleep(0.05)
-                file.write(text[20:] + "\n")
-
-    writer = threading.Thread(target=write_slowly)
-    writer.start()
-    totals = run(settle=1.0)
-    writer.join()
-    assert (dict(totals.labels), totals.dead) == ({"accepted": 60}, {})
-
-
 def test_a_file_that_changes_while_it_is_read_is_read_again_whole(opened, server, folder):
     labels = by_receipt(server.folder, 5000)
     write(folder / "a.jsonl", labels[:3000])
@@ -198,23 +173,6 @@ def test_dead_letters_that_cannot_be_kept_stop_the_file_and_lose_nothing(opened,
     assert len(dead_letters(tmp_path)) == 1
 
 
-def test_a_token_that_is_wrong_is_said_until_it_is_right(folder, options, tmp_path):
-    token, tokens = tmp_path / "token", tmp_path / "tokens"
-    tokens.write_text("lab label,scrape " + "r" * 20 + "\n")
-    token.write_text("w" * 20)
-    for one in (token, tokens):
-        one.chmod(0o600)
-    log = tmp_path / "log"
-    with Server(tmp_path, "--token-file", str(tokens)) as server, log.open("w") as file:
-        write(folder / "a.jsonl", by_receipt(tmp_path, 5))
-        with collecting(folder, server, *options, "--once", "--token-file", token, log=file) as process:
-            until(lambda: "401" in log.read_text())
-            token.write_text("r" * 20)
-            assert process.wait(60) == 0
-    assert "5 counted" in log.read_text()
-    assert not {"r" * 20, "w" * 20} & {*log.read_text().split()}
-
-
 def test_it_may_be_killed_at_any_moment(server, folder, options, tmp_path):
     before = counted(server)
     for i in range(5):
@@ -231,61 +189,10 @@ def test_it_may_be_killed_at_any_moment(server, folder, options, tmp_path):
     assert len({one["dead"]["where"] for one in dead_letters(tmp_path)}) == 7
 
 
-def test_it_stops_within_seconds_while_the_watch_does_not_answer(folder, options):
-    write(folder / "a.jsonl", [{"id": "a", "label": 1}])
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen()
-        watch = SimpleNamespace(url=f"http://127.0.0.1:{deaf.getsockname()[1]}")
-        with collecting(folder, watch, *options) as process:
-            heard, _ = deaf.accept()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(15) == 0
-            heard.close()
-
-
-def test_files_in_memory_and_a_bucket_that_comes_and_goes(opened, server):
-    """Any store of fsspec; a listing that fails is tried again."""
-    memory = fsspec.filesystem("memory")
-    labels = by_receipt(server.folder, 40)
-    lines = "".join(json.dumps(one) + "\n" for one in labels)
-    memory.pipe("/labels/a.jsonl", "".join(lines.splitlines(True)[:20]).encode())
-    with opened("memory://labels", dead="memory://dead") as collector:
-        source = collector._source
-        listed, fails = source._listed, [True]
-
-        def sometimes():
-            if fails:
-                fails.clear()
-                raise ConnectionError("no bucket today")
-            return listed()
-
-        source._listed = sometimes
-        assert dict(collector.run(once=True).labels) == {"accepted": 20}
-        assert source.failures == 1
-        memory.pipe("/labels/a.jsonl", lines.encode() + b"{\n")
-        assert collector.run(once=True).labels == {"accepted": 40, "duplicate": 20}
-    (letter,) = memory.ls("/dead", detail=False)
-    assert json.loads(memory.cat(letter))["dead"]["where"].endswith("a.jsonl line 41")
-    memory.rm("/labels", recursive=True)
-    memory.rm("/dead", recursive=True)
-
-
-def test_dead_letters_may_be_sent_again_as_they_are(server, folder, run, tmp_path):
-    write(folder / "a.jsonl", [{**one, "label": 99} for one in by_receipt(server.folder, 2)])
-    assert run().dead == {"bad_label": 2}
-    (file,) = (tmp_path / "dead").glob("*.jsonl")
-    (folder / "mended.jsonl").write_text(file.read_text().replace('"label": 99', '"label": 1'))
-    assert run().labels == {"accepted": 2}
-
-
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("", "an address is"),
         ("kafka://host:9092/topic", "consumer group"),
-        ("kafka://host:9092/?group=a", "a topic is"),
-        ("kafka://host/topic?group=a&more=b", "a topic is"),
         ("kafka://ana:secret@host/topic?group=a", "password"),
         ("s3://ana:secret@bucket/labels", "password"),
         ("nonsense://bucket/labels", "cannot be read"),

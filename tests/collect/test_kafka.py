@@ -12,8 +12,6 @@ from kafka_brokers import QUICK, Brokers
 from sizes import sized
 
 from calib_serve.collect import Collector, open_dead_letters, open_source
-from calib_serve.collect.opening import kafka_settings
-from calib_serve.errors import InputError
 
 pytestmark = pytest.mark.server
 
@@ -146,15 +144,3 @@ def test_dead_letters_that_cannot_be_sent_are_not_taken_for_sent(brokers, server
     source.close()
     assert brokers.committed(topic) == 0
     assert collector.totals.dead == {}
-
-
-def test_settings_are_their_owners_alone_and_wrong_ones_are_refused(brokers, tmp_path):
-    path = tmp_path / "kafka.properties"
-    path.write_text("sasl.username = me\n# no\n\nsasl.password=a=b\n")
-    path.chmod(0o600)
-    assert kafka_settings(path) == {"sasl.username": "me", "sasl.password": "a=b"}
-    path.chmod(0o644)
-    with pytest.raises(InputError, match="chmod 600"):
-        kafka_settings(path)
-    with pytest.raises(InputError, match="configuration of Kafka"):
-        open_source(brokers.address("t"), kafka={"no.such.setting": "1"})

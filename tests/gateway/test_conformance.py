@@ -77,21 +77,14 @@ UNKNOWN = json.dumps(request(outputs=[{"name": "no"}])).encode()
 ZIPPED = gzip.compress(OTHER, mtime=0)
 GETS = {
     "live": "/v2/health/live",
-    "ready": "/v2/health/ready",
-    "server metadata": "/v2",
     "model metadata": "/v2/models/digits",
-    "model ready": "/v2/models/digits/ready",
     "model config": "/v2/models/digits/config",
-    "a version's metadata": "/v2/models/digits/versions/1",
-    "no such version": "/v2/models/digits/versions/9",
     "no such model": "/v2/models/nothing",
     "nothing": "/",
     "no such path": "/nothing?at=all&more",
-    "shared memory": "/v2/systemsharedmemory/status",
 }
 MESSAGES = {name: message("GET", path) for name, path in GETS.items()} | {
     "no such method": message("DELETE", "/v2/models/digits"),
-    "the repository": message("POST", "/v2/repository/index", b"{}"),
     "another model": message("POST", INFER_OTHER, OTHER),
     "another model, chunked": message("POST", INFER_OTHER, OTHER, chunked=True),
     "another model, binary": message("POST", INFER_OTHER, BINARY),
@@ -102,10 +95,7 @@ MESSAGES = {name: message("GET", path) for name, path in GETS.items()} | {
     "an error of another model": message("POST", INFER_OTHER, b'{"inputs": []}'),
     "an error of the calibrated model": message("POST", INFER, b'{"inputs": []}'),
     "no JSON for the calibrated model": message("POST", INFER, b"{"),
-    "a list for it": message("POST", INFER, b"[]"),
-    "a number of inputs": message("POST", INFER, b'{"inputs": 3}'),
     "no UTF-8": message("POST", INFER, b"\xff" * 100),
-    "an output without a name": message("POST", INFER, b'{"outputs": [{}]}'),
     "an unknown output of the calibrated model": message("POST", INFER, UNKNOWN),
     "generate": message("POST", "/v2/models/other/generate", b'{"x": [1, 2, 3, 4]}'),
 }
@@ -126,11 +116,8 @@ def test_one_connection_serves_several_requests_and_ends_when_it_is_told_to(runn
 
 METHODS = {
     "ServerLive": service_pb2.ServerLiveRequest(),
-    "ServerMetadata": service_pb2.ServerMetadataRequest(),
     "ModelMetadata": service_pb2.ModelMetadataRequest(name="digits"),
-    "ModelConfig": service_pb2.ModelConfigRequest(name="digits"),
     "ModelReady": service_pb2.ModelReadyRequest(name="nothing"),
-    "RepositoryIndex": service_pb2.RepositoryIndexRequest(),
     "NoSuchMethod": service_pb2.ServerLiveRequest(),
     "ModelInfer": service_pb2.ModelInferRequest(model_name="other"),
 }
@@ -157,7 +144,6 @@ CALLS = {
     "no message": (METHOD, b"\xff\xff"),
     "nothing": (METHOD, b""),
     "health": ("/grpc.health.v1.Health/Check", b""),
-    "no health": ("/grpc.health.v1.Health/Check", b"\xff\xff"),
 }
 
 

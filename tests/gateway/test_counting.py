@@ -14,7 +14,7 @@ import pytest
 from gateways import ASKED, CLASSES, INFER, METHOD, Running, gateway, logits, post, receipts
 from live_server import until
 from real_servers import Server
-from recording_server import Recording, recording
+from recording_server import Recording
 
 from calib_serve import Artifact, Keyring, LogitMap
 from calib_serve.metrics import softmax
@@ -186,11 +186,3 @@ def test_what_waits_is_counted_at_the_end_and_a_kill_loses_no_label(
         assert running.counted("calib_predictions_total") in (21 * ROWS, 22 * ROWS)
         done = httpx.post(f"{running.http}/v1/labels", json=labelled([*first, *last]))
         assert done.json()["accepted"] == 2 * ROWS
-
-
-def test_a_port_that_is_taken_ends_the_gateway_with_a_word(model: str, tmp_path: Path) -> None:
-    with recording() as taken:
-        listening = ["--grpc-upstream", "127.0.0.1:1", "--grpc-listen", f"127.0.0.1:{taken.port}"]
-        starting = gateway(tmp_path, taken.url, "--output", "logits", *listening, models=[model])
-        with pytest.raises(AssertionError, match="the gateway ended"):
-            starting.__enter__()

@@ -1,8 +1,7 @@
-"""The gateway before KServe's server, asked by KServe's own clients, over REST and gRPC."""
+"""The gateway before KServe's server, over REST and gRPC."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from gateways import WEIGHT, Running, X, gateway, logits, probs
+from gateways import WEIGHT, Running, gateway, logits, probs
 from live_server import until
 from processes import started
 from server_environments import server_environ, server_python
+from test_triton_gateway import over_grpc, over_rest, softmaxed, texts
 from triton_server import free_port
 
 from calib_serve import Keyring
@@ -42,35 +42,6 @@ if __name__ == "__main__":
     ModelServer(enable_grpc=True).start([digits])
 """
 
-KSERVE_CLIENT = """
-import asyncio, json, sys
-import numpy as np
-from kserve import InferenceGRPCClient, InferenceRESTClient, InferInput, InferRequest, RESTConfig
-
-url, address, binary = sys.argv[1], sys.argv[2], sys.argv[3] == "binary"
-x = np.array(json.loads(sys.argv[4]), "f4")
-
-def request():
-    sent = InferInput("x", list(x.shape), "FP32")
-    sent.set_data_from_numpy(x, binary_data=binary)
-    return InferRequest("digits", [sent], request_id="seven")
-
-def told(reply):
-    return {one.name: [v.decode() if isinstance(v, bytes) else v for v in one.as_numpy().ravel().tolist()]
-            for one in reply.outputs}
-
-async def main():
-    rest = InferenceRESTClient(RESTConfig(protocol="v2", retries=0))
-    found = [told(await rest.infer(url, request(), model_name="digits"))]
-    assert await rest.is_server_ready(url) and await rest.is_model_ready(url, "digits")
-    grpc = InferenceGRPCClient(address)
-    found.append(told(await grpc.infer(request())))
-    assert await grpc.is_model_ready("digits")
-    print(json.dumps(found))
-
-asyncio.run(main())
-"""
-
 
 def ready(url: str, process: subprocess.Popen[Any]) -> bool:
     assert process.poll() is None, "the server ended"
@@ -93,30 +64,13 @@ def kserve(tmp_path_factory: pytest.TempPathFactory, model: str) -> Iterator[tup
             yield folder, running
 
 
-def check(found: dict[str, Any], folder: Path, x: np.ndarray = X) -> None:
-    """Values by the outputs' names, flat."""
-    given = np.exp(np.reshape(found["logits"], (len(x), -1)))
-    np.testing.assert_allclose(given / given.sum(axis=1, keepdims=True), probs(x), atol=1e-6)
-    np.testing.assert_allclose(found["confidence"], probs(x).max(axis=1), atol=1e-6)
-    ring = Keyring.load(folder / "keys.json")
-    assert [ring.verify(one).predicted for one in found["receipt"]] == logits(x).argmax(axis=1).tolist()
-
-
-@pytest.mark.parametrize("form", ["json", "binary"])
-def test_kserves_own_clients_get_calibrated_replies(
-    kserve: tuple[Path, Running], tmp_path: Path, form: str
-) -> None:
+@pytest.mark.parametrize("ask", [over_rest, over_grpc], ids=["rest", "grpc"])
+def test_replies_are_calibrated(kserve: tuple[Path, Running], ask: Any) -> None:
     folder, running = kserve
-    (tmp_path / "client.py").write_text(KSERVE_CLIENT)
-    told = [running.http, running.grpc, form, json.dumps(X.tolist())]
-    done = subprocess.run(
-        [server_python("kserve"), tmp_path / "client.py", *told],
-        check=True,
-        env=server_environ("kserve"),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=120,
-    )
-    for found in json.loads(done.stdout.splitlines()[-1]):
-        check(found, folder)
+    found = ask(running, request_id="seven")  # KServe asks for one
+    np.testing.assert_allclose(softmaxed(found["logits"]), probs(), atol=1e-6)
+    np.testing.assert_allclose(found["confidence"].ravel(), probs().max(axis=1), atol=1e-6)
+    ring = Keyring.load(folder / "keys.json")
+    receipts = [ring.verify(one) for one in texts(found["receipt"].ravel())]
+    assert [one.predicted for one in receipts] == logits().argmax(axis=1).tolist()
     assert running.counted("calib_uncalibrated_total") == 0

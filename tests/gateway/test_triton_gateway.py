@@ -107,14 +107,6 @@ def test_what_may_be_acted_on_goes_by_the_segment_of_the_request(
         assert found["act"].tolist() == again
 
 
-@each_binary
-def test_half_precision_is_calibrated_in_half_precision(running: Running, ask: Any) -> None:
-    found = ask(running, "halves")
-    assert found["half"].dtype == np.float16
-    np.testing.assert_allclose(softmaxed(found["half"]), probs(), atol=2e-3)
-    np.testing.assert_allclose(found["logits"], logits(), rtol=1e-5)
-
-
 @each_way
 def test_only_what_is_asked_for_comes_and_the_scores_stay_behind(running: Running, ask: Any) -> None:
     assert set(ask(running, outputs=("best",))) == {"best", *ADDED}
@@ -172,12 +164,6 @@ def infer(running: Running, model: str = "digits") -> str:
 def named(reply: httpx.Response) -> dict[str, Any]:
     assert reply.status_code == 200, reply.text
     return {one["name"]: one for one in reply.json()["outputs"]}
-
-
-def test_the_id_and_the_parameters_of_a_request_come_back(running: Running) -> None:
-    reply = running.client.post(infer(running), json=request(id="seventeen", outputs=LOGITS))
-    assert reply.json()["id"] == "seventeen"
-    assert reply.json()["model_version"] == "2"
 
 
 @pytest.mark.parametrize("name", ["classification", "shared_memory_region"])

@@ -29,11 +29,6 @@ PROGRAMS = {
 reporter = make(url, keyring, flush_seconds=60)
 for _ in range(10): reporter.served(P)
 """,
-    "one whose thread is at work when it exits": """
-reporter = make(url, keyring, flush_seconds=0.001)
-for _ in range(10): reporter.served(P)
-sys.exit(3)
-""",
     "children by fork, after the parent has served": """
 reporter = make(url, keyring, flush_seconds=60)
 for _ in range(2): reporter.served(P)
@@ -57,17 +52,6 @@ for _ in range(2):
         sys.exit()
     os.waitpid(child, 0)
 for thread in threads: thread.join()
-""",
-    "an event loop": """
-import asyncio
-reporter = make(url, keyring, flush_seconds=60)
-async def main():
-    async def ask():
-        (receipt, _) = reporter.served(P)
-        return await asyncio.to_thread(reporter.label, receipt, 0)
-    found = await asyncio.gather(*(ask() for _ in range(10)))
-    assert all(one.accepted for one in found)
-asyncio.run(main())
 """,
 }
 

@@ -12,12 +12,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import torch
 from live_server import total, until
 from prometheus_client import CollectorRegistry
 from real_servers import Server, SharedWatch
 
-from calib_serve import Artifact, Bins, Keyring, LogitMap, ModelFacts, Reporter, Watch
+from calib_serve import Artifact, Keyring, ModelFacts, Reporter, Watch
 from calib_serve.errors import InputError, ServerError
 
 MODEL = {"model": "digits", "version": "1.0"}
@@ -89,16 +88,9 @@ def test_rows_that_are_no_prediction_have_no_receipt_and_are_counted_as_invalid(
     [
         (lambda r: r.served([[1.0, 2.0, -3.0]]), "add up to 1"),
         (lambda r: r.served([0.5, 0.5]), r"\(n, 3\)"),
-        (lambda r: r.served(np.ones((2, 2, 3)) / 3), r"\(n, 3\)"),
-        (lambda r: r.served(0.5), r"\(n, 3\)"),
-        (lambda r: r.served([["a", "b", "c"]]), "numbers"),
-        (lambda r: r.served(torch.ones(3, requires_grad=True) / 3), "no array"),
         (lambda r: r.served(P, segment=["a"]), "one segment"),
-        (lambda r: r.served(P, group="g" * 256), "at most 255"),
-        (lambda r: r.served(P, id=["1", "2", "3"]), "watch="),
         (lambda r: r.served(P, logits=np.zeros((3, 4))), "shape of probs"),
         (lambda r: r.label("receipt", 1), "watch="),
-        (lambda r: r.label(label=1), "either its receipt or the id"),
         (lambda r: r.served_labels(P), "multi-label"),
     ],
 )
@@ -129,23 +121,6 @@ def test_the_keyring_of_the_environment_is_followed_when_it_changes(
         assert reporter.served(P[0]) != [None]
 
 
-def test_two_models_share_a_registry_and_the_reference_is_published(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    reference = Bins.tally(P.max(axis=1), np.array([1, 0, 1]))
-    artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3, reference=reference)
-    with (
-        Reporter(artifact, **MODEL, keyring=ring, registry=registry) as first,
-        Reporter(3, model="pets", version="2", keyring=ring, registry=registry) as second,
-    ):
-        first.served(artifact.probs(np.log(P)))
-        second.served(P[0])
-    assert sum(counted(registry, model="digits").values()) == 3
-    assert sum(counted(registry, model="pets").values()) == 1
-    share = counted(registry, "calib_reference_share")
-    assert share == {str(b): n / 3 for b, n in enumerate(reference.count.tolist()) if n}
-
-
 def test_threads_lose_and_repeat_nothing(ring: Keyring, registry: CollectorRegistry) -> None:
     kept: list[str] = []
     with Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=0.001) as reporter:
@@ -162,17 +137,6 @@ def test_threads_lose_and_repeat_nothing(ring: Keyring, registry: CollectorRegis
             thread.join()
     assert len({ring.verify(one).nonce for one in kept}) == 16_000
     assert sum(counted(registry).values()) == 16_000
-
-
-def test_labels_of_a_policy_are_asked_for_with_the_chance_that_the_receipt_says(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry, policy="0.75:1,1:0.25") as reporter:
-        receipts = reporter.served(np.tile([[0.9, 0.05, 0.05], [0.4, 0.3, 0.3]], (1000, 1)))
-    found = [(one, ring.verify(str(one))) for one in receipts if one]
-    assert all(one.wanted == receipt.wanted for one, receipt in found)
-    assert {receipt.inclusion for _, receipt in found} == {0.25, 1.0}
-    assert 180 < sum(one.wanted for one in receipts[::2] if one) < 320
 
 
 OWN = {"model": "", "version": "1"}
@@ -238,33 +202,6 @@ def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
 
 
 @pytest.mark.server
-def test_a_batch_whose_answer_was_lost_is_counted_once(
-    watch: SharedWatch, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with home(watch, registry, flush_seconds=60) as reporter:
-        reporter.served(P)
-        queue = reporter._queue
-        assert queue is not None
-        real, lost = queue._home, []
-
-        class Cut:
-            def predictions(self, batch: Any, *, once: str) -> Any:
-                outcomes = real.predictions(batch, once=once)
-                if not lost:
-                    lost.append(once)
-                    from calib_serve.watch.sender import Unanswered
-
-                    raise Unanswered("the answer was cut off")
-                return outcomes
-
-        queue._home = Cut()  # type: ignore[assignment]
-        assert reporter.flush() == 3
-        reporter.served(P)
-        assert reporter.flush() == 0
-        assert watch.total(OWN["model"]) == 6
-
-
-@pytest.mark.server
 def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
     watch: SharedWatch, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,26 +229,6 @@ def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
         forged.flush()
     assert errors(registry)["refused"] == 6
     assert watch.total(OWN["model"]) == 4
-
-
-@pytest.mark.server
-def test_a_wrong_token_keeps_predictions_until_it_is_mended(
-    tmp_path: Path, registry: CollectorRegistry
-) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"app predict,label {'a' * 32}\n")
-    tokens.chmod(0o600)
-    with Server(tmp_path, "--token-file", str(tokens)) as server:
-        wrong = home(server, registry, MODEL, token="b" * 32)
-        wrong.served(P)
-        assert wrong.flush() == 3
-        with home(server, registry, MODEL, token="a" * 32) as right:
-            right.served(P)
-            assert right.flush() == 0
-            assert right.label(right.served(P)[0], 0).accepted
-        tokens.write_text(f"app predict,label {'a' * 32}\nnew predict {'b' * 32}\n")
-        until(lambda: wrong.flush() == 0)
-        wrong.close()
 
 
 @pytest.mark.store

@@ -11,8 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from calib_serve import Artifact, Keyring, LogitMap, Reporter
 from calib_serve.receipts import Shadow
-from calib_serve.reporter.recorder import Recorder
-from calib_serve.reporter.sinks import RegistrySink
 
 MODEL = {"model": "digits", "version": "1.0"}
 Z = np.array([[2.0, 1.0, 0.0], [0.0, 0.5, 3.0], [1.0, 1.1, 0.9], [0.3, 0.2, 0.1]])
@@ -67,21 +65,6 @@ def test_an_artifact_in_the_shadow_is_applied_to_the_logits(
     assert failures(registry) == 0
 
 
-def test_probabilities_of_a_shadow_elsewhere_come_with_predictions(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    shadow = temperature(4.0)
-    p = softmax(Z)
-    p[1] = np.nan  # no prediction: the others' shadows stay with them
-    with Reporter(3, **MODEL, keyring=ring, registry=registry, shadow=shadow.fingerprint) as reporter:
-        reporter._seen = 1000
-        receipts = reporter.served(p, shadow=softmax(-Z))
-    assert receipts[1] is None
-    q = softmax(-Z)
-    expected = [Shadow(int(row.argmax()), float(np.float32(row.max())), tag(shadow)) for row in q[[0, 2, 3]]]
-    assert shadows(ring, [receipts[i] for i in (0, 2, 3)]) == expected
-
-
 @pytest.mark.parametrize(
     ("given", "lost"),
     [
@@ -104,24 +87,3 @@ def test_a_shadow_that_cannot_be_computed_is_counted_and_every_receipt_goes_out(
     missing = found.count(None)
     assert failures(registry) == missing
     assert missing == lost if lost is not None else missing >= 1
-
-
-@pytest.mark.parametrize(
-    ("said", "kept"),
-    [
-        ([(1, 0.5), (2, 0.25)], [(1, 0.5), (2, 0.25)]),
-        ([(1, 0.5), None], [(1, 0.5), None]),
-        ([(1, float("nan")), (2, 1.2)], [None, None]),
-        ([(-1, 0.5), (2**32, 0.5)], [None, None]),
-        ([(1, 1 + 5e-7), (0, 0.0)], [(1, 1.0), (0, 0.0)]),
-        ([(1, 0.5)], [None, None]),
-        ([("a", 0.5), (1, 0.5)], [None, None]),
-    ],
-)
-def test_a_recorder_keeps_what_a_receipt_can_hold(
-    said: Any, kept: Any, ring: Keyring, registry: CollectorRegistry
-) -> None:
-    recorder = Recorder(RegistrySink(registry), **MODEL, bins=15, keyring=ring, shadow_tag=b"abcd")
-    found = shadows(ring, recorder.served([(1, 0.9), (2, 0.8)], shadows=said))
-    assert [one and (one.predicted, one.confidence) for one in found] == kept
-    assert failures(registry) == sum(one is None for one in kept)

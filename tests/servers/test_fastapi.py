@@ -18,11 +18,11 @@ from server_checks import (
     Reply,
     check_a_killed_worker_loses_no_more_than_it_had_not_sent,
     check_predictions_and_labels_are_counted_once,
-    check_the_watch_may_be_away,
     check_the_watch_may_die_at_work,
     check_what_was_served_is_counted_at_the_end,
     served,
 )
+from sizes import NIGHTLY
 
 pytestmark = pytest.mark.server
 PORT = 8000
@@ -57,72 +57,13 @@ def client(site: Site) -> Predict:
 _NAMES = ("predicted", "confidence", "receipt")
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.nightly), 3])
-def test_each_prediction_and_each_label_is_counted_once(site: Site, processes: int) -> None:
-    with uvicorn(site, "calibrated", "--workers", str(processes)):
+def test_workers_count_each_prediction_and_each_label_once_to_the_end(site: Site) -> None:
+    with uvicorn(site, "calibrated", "--workers", "2"):
         check_predictions_and_labels_are_counted_once(site, client(site))
-
-
-@pytest.mark.nightly
-def test_labels_come_home_through_the_app(site: Site) -> None:
-    with uvicorn(site, "calibrated"):
-        replies = served(client(site), rows(20), at_once=5)
-        items = [{"receipt": reply.receipt, "label": 3} for reply in replies]
-        first, again = (httpx.post(site.url(PORT, "labels"), json=items, timeout=60).json() for _ in "12")
-        assert all(outcome["accepted"] for outcome in first)
-        assert {outcome["reason"] for outcome in again} == {"duplicate"}
-    assert site.counted("calib_feedback_total") == 20
-
-
-@pytest.mark.parametrize(
-    ("processes", "how"),
-    [pytest.param(1, signal.SIGINT, marks=pytest.mark.nightly), (3, signal.SIGTERM)],
-)
-def test_what_was_served_before_the_end_is_counted(site: Site, processes: int, how: signal.Signals) -> None:
-    with uvicorn(site, "calibrated", "--workers", str(processes)):
-        check_what_was_served_is_counted_at_the_end(site, client(site), how)
-
-
-@pytest.mark.nightly
-def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
-    with uvicorn(site, "calibrated", "--workers", "2"):
-        check_the_watch_may_be_away(site, client(site))
-
-
-@pytest.mark.nightly
-def test_a_watch_that_dies_at_work_counts_each_prediction_once(site: Site) -> None:
-    with uvicorn(site, "calibrated", "--workers", "2"):
-        check_the_watch_may_die_at_work(site, client(site))
-
-
-def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
-    with uvicorn(site, "calibrated", "--workers", "2"):
-        check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, client(site))
-
-
-@pytest.mark.nightly
-def test_labels_are_sent_again_where_the_watch_was_away(site: Site) -> None:
-    with uvicorn(site, "calibrated"):
-        replies = served(client(site), rows(20))
-        site.until_counted(20)
-        items = [{"receipt": reply.receipt, "label": 3} for reply in replies]
-        site.watch.stop()
-        assert httpx.post(site.url(PORT, "labels"), json=items, timeout=60).status_code == 500
-        site.watch.start()
-        outcomes = httpx.post(site.url(PORT, "labels"), json=items, timeout=60).json()
-        assert all(outcome["accepted"] for outcome in outcomes)
-    assert site.counted("calib_feedback_total") == 20
-
-
-@pytest.mark.nightly
-def test_a_row_that_is_no_number_has_no_receipt_and_is_not_counted(site: Site) -> None:
-    with uvicorn(site, "calibrated"):
-        rows_that_overflow = [[1e308] * 16, [0.0] * 16]
-        answer = httpx.post(site.url(PORT, "predict"), json=rows_that_overflow, timeout=60)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["receipt"][0] is None
-        served(client(site), rows(5))
-        site.until_counted(6)
+        check_a_killed_worker_loses_no_more_than_it_had_not_sent(site.mark(), client(site))
+        if NIGHTLY:
+            check_the_watch_may_die_at_work(site.mark(), client(site))
+        check_what_was_served_is_counted_at_the_end(site.mark(), client(site), signal.SIGTERM)
 
 
 def test_one_process_serves_predictions_labels_and_metrics(tmp_path: Path) -> None:

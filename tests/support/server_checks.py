@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import threading
@@ -190,15 +189,3 @@ def check_each_answer_until_the_end_is_counted(
     with suppress(AssertionError):
         until(lambda: site.counted("calib_predictions_total") >= answered, seconds=30)
     assert answered <= site.counted("calib_predictions_total") <= asked
-
-
-def check_what_is_lost_is_said(site: Site, predict: Predict, how: signal.Signals) -> None:
-    """Asked to end while nobody takes what it has served, it logs how many predictions were lost."""
-    site.watch.process.kill()
-    site.watch.process.wait()
-    site.watch.process.stderr.close()
-    served(predict, rows(20, seed=5))
-    site.processes[-1].send_signal(how)
-    site.processes[-1].wait(90)
-    lost = re.findall(r"(\d+) predictions were never counted", site.log())
-    assert sum(map(int, lost)) == 20

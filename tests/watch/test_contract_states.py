@@ -103,14 +103,6 @@ def test_labels_that_are_chosen_by_confidence_do_not_break_what_is_kept(folder: 
     assert state.state != "broken"
     assert state.value == pytest.approx(0.927, abs=0.02)
     assert state.low < 0.927 < state.high
-    # And where predictions are not counted, nobody can know how they were chosen.
-    blind = Stream(folder / "other", Contract((Clause("act", 0.9, above=0.7),)))
-    receipts = list(stream.watch.predictions([ServedPrediction(*V, 1, 0.75)] * 600))
-    told = [{"receipt": r, "label": 1 if i % 100 < 78 else 2} for i, r in enumerate(receipts)]
-    blind.watch.labels(told)
-    blind.watch.feed.tick()
-    assert blind.states[0].state == "broken"
-    blind.ledger.close()
 
 
 def test_labels_of_one_group_count_as_one(folder: Path) -> None:
@@ -162,24 +154,6 @@ def test_what_nobody_labels_is_left_open(folder: Path) -> None:
     assert kept.low < 0.7 < 0.98 < kept.high
     assert broken.low < 0.3 < 0.94 < broken.high
     unsure.ledger.close()
-
-
-def test_a_group_tells_no_bet_on_itself(folder: Path) -> None:
-    """Each group is off to one side or the other, as it happens, and calibrated all together."""
-    broken = 0
-    for seed in range(6):
-        (folder / str(seed)).mkdir()
-        stream = Stream(folder / str(seed), Contract((Clause("calibration", 0.03),)))
-        stream.rng = np.random.default_rng(seed)
-        items = [ServedPrediction(*V, 1, 0.75, group=f"g{i % 20}") for i in range(4000)]
-        right = np.tile(np.repeat([True, False], [15, 5])[stream.rng.permutation(20)], 200)
-        receipts = stream.watch.predictions(items)
-        told = [{"receipt": r, "label": 1 if y else 2} for r, y in zip(receipts, right, strict=True)]
-        stream.watch.labels(told)
-        stream.watch.feed.tick()
-        broken += stream.states[0].state == "broken"
-        stream.ledger.close()
-    assert broken == 0
 
 
 def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

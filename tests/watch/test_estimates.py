@@ -74,16 +74,6 @@ def test_numbers_are_those_of_plain_arithmetic_over_the_labels():
     assert (found.labels, found.served, found.groups) == (asked.sum(), 20_000, 0)
 
 
-def test_counting_labels_of_a_review_queue_plainly_is_wrong_and_the_estimate_is_not():
-    c, y, asked, weight = drawn(2, 100_000, rate=queue)
-    found = live(c, y, asked, weight)
-    assert y[asked].mean() < y.mean() - 0.1
-    assert found.accuracy.low < y.mean() < found.accuracy.high
-    assert found.accuracy.high - found.accuracy.low < 0.06
-    unweighted = live(c, y, asked, np.ones(len(c)))  # by confidence alone: weights cancel within a bin
-    assert unweighted.accuracy.value == pytest.approx(y.mean(), abs=0.03)
-
-
 @settings(max_examples=30)
 @given(st.integers(0, 1000), st.integers(2, 5))
 def test_shards_add_up_to_the_same_estimate(seed, shards):
@@ -138,14 +128,6 @@ def test_labels_that_move_together_need_groups_for_a_true_interval():
     assert together >= 0.89 * 100
     assert ece >= 0.88 * 100
     assert np.mean(effects) == pytest.approx(10, rel=0.15)
-
-
-def test_all_labels_in_one_group_are_one_observation():
-    c, y, asked, weight = drawn(7, 5000, rate=everywhere)
-    one = Sums.labelled(c[asked], y[asked], weight=weight[asked])
-    found = live(c, y, asked, weight, groups=[one])
-    assert found.coverage == 0
-    assert all(row.effective < 2 for row in found.bins)
 
 
 def test_without_predictions_counted_labels_weigh_the_bins_and_it_is_said():
@@ -218,14 +200,3 @@ def test_intervals_hold_where_few_of_few_are_wrong(n, right):
         if found.gap.low <= 0.97 - right <= found.gap.high:
             held += stats.binom.pmf(wrong, n, 1 - right)
     assert 0.92 <= held <= 0.995
-
-
-def test_bins_say_what_their_labels_say():
-    c, y, asked, weight = drawn(11, 20_000, rate=queue)
-    row = live(c, y, asked, weight).bins[9]
-    mine = (bin_of(c) == 9) & asked
-    assert (row.lower, row.upper) == pytest.approx((9 / 15, 10 / 15))
-    assert (row.served, row.labels) == (mine.sum(), mine.sum())
-    assert row.accuracy == pytest.approx(y[mine].mean())
-    want = stats.binomtest(int(y[mine].sum()), int(mine.sum())).proportion_ci(method="wilson")
-    assert (row.low, row.high) == pytest.approx((want.low, want.high), abs=1e-3)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from ledgers import NOW, accept, entries, make_label, open_one
 
-from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed, detector_key
@@ -65,12 +64,6 @@ def false_alarms(path, maturity, *, count=6000):
     found = alarms, restored(ledger).labels, feed.late().get(V, 0), feed.maturity(V)
     ledger.close()
     return found
-
-
-def test_labels_fed_as_they_come_raise_false_alarms_where_wrong_ones_come_sooner(tmp_path):
-    alarms, fed, late, _ = false_alarms(tmp_path / "l.db", 0.0)
-    assert alarms >= 1
-    assert (fed, late) == (6000, 0)
 
 
 def test_labels_fed_behind_a_learned_maturity_raise_none(tmp_path):
@@ -141,56 +134,6 @@ def test_a_spoilt_state_or_other_options_start_the_detector_anew(store, state):
     accept(ledger, [make_label(1)])
     feed.tick()
     assert (restored(ledger).arl, restored(ledger).labels) == (1000, 1)
-    ledger.close()
-
-
-def test_nothing_is_fed_while_no_maturity_is_known(store):
-    ledger = open_one(*store)
-    feed = DriftFeed(ledger, clock=lambda: NOW)
-    accept(ledger, [make_label(i, when=NOW - 5) for i in range(100)])
-    feed.tick()
-    assert not feed.maturity(V).known
-    assert ledger.waiting() == {V: 100}
-    assert ledger.load(detector_key(V)) is None
-    ledger.close()
-
-
-def test_labels_that_were_taken_out_wait_again_when_the_feed_fails(tmp_path):
-    def broken():
-        raise OSError("no space left")
-
-    ledger = SqliteLedger(tmp_path / "l.db")
-    accept(ledger, [make_label(1)])
-    with pytest.raises(OSError, match="no space"):
-        DriftFeed(ledger, detector=broken, maturity=0.0).tick()
-    assert ledger.waiting() == {V: 1}
-    DriftFeed(ledger, maturity=0.0).tick()
-    assert restored(ledger).labels == 1
-    ledger.close()
-
-
-@pytest.mark.parametrize("failure", [LedgerError, OSError, ValueError])
-def test_the_thread_survives_a_tick_that_fails(tmp_path, failure):
-    ledger, failed = SqliteLedger(tmp_path / "l.db"), threading.Event()
-    feed = DriftFeed(ledger, maturity=0.0)
-    tick = feed.tick
-
-    def once():
-        if not failed.is_set():
-            failed.set()
-            raise failure("not now")
-        tick()
-
-    feed.tick = once
-    feed.start(every=0.01)
-    accept(ledger, [make_label(1)])
-    assert failed.wait(60)
-    for _ in range(6000):
-        if not ledger.waiting():
-            break
-        threading.Event().wait(0.01)
-    assert ledger.waiting() == {}
-    feed.stop()
     ledger.close()
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from calib_serve.receipts import Keyring
-from calib_serve.watch.drift import Alarm, Detector, ShiftedBin, ShiftedClass
-from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.drift import Alarm, ShiftedBin, ShiftedClass
 from calib_serve.watch.incidents import Incident, IncidentLog
-from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 
 pytestmark = pytest.mark.store
@@ -120,16 +116,12 @@ def test_it_is_not_over_while_its_gap_is_there(
 @pytest.mark.parametrize(
     ("changes", "trend"),
     [
-        ({}, "new"), ({"alarms": 2}, "steady"), ({"labels_since": 63}, "new"),
+        ({}, "new"), ({"alarms": 2}, "steady"),
         # 64 labels of a gap of a quarter before; since then as many of another:
-        ({"labels_since": 64, "excess_since": 16.0}, "steady"),
         ({"labels_since": 64, "excess_since": 20.0}, "steady"),
         ({"labels_since": 64, "excess_since": 20.1}, "growing"),
         ({"labels_since": 64, "excess_since": -20.1}, "growing"),
-        ({"labels_since": 64, "excess_since": 12.0}, "steady"),
         ({"labels_since": 64, "excess_since": 11.9}, "receding"),
-        ({"labels_since": 128, "excess_since": 23.9}, "receding"),
-        ({"labels_since": 64, "excess_since": 20.1, "alarms": 3}, "growing"),
         ({"labels_since": 64, "excess_since": 20.1, "closed": NOW}, "over"),
     ],
 )  # fmt: skip
@@ -138,33 +130,3 @@ def test_its_trend_is_of_the_labels_since_the_latest_alarm(changes: dict[str, fl
     since, more = changes.get("labels_since", 0), changes.get("excess_since", 0.0)
     one = replace(base, **(changes | {"labels": 64 + since, "excess": 16.0 + more}))  # type: ignore[arg-type]
     assert one.trend == trend
-    assert one.as_dict()["trend"] == trend
-    assert one.as_dict()["gap"] == pytest.approx((16 + more) / (64 + since))
-    assert math.isnan(replace(one, labels=0).gap)
-    assert replace(one, labels=0, labels_since=0).as_dict()["gap"] is None
-
-
-def test_the_feed_tells_the_evidence_first_and_then_what_it_is_held_against(tmp_path: Path) -> None:
-    ring = Keyring("k", {"k": bytes(32)})
-    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: NOW)
-    intake = Intake(ring, ledger, models={PETS: Classes(3)}, clock=lambda: NOW)
-    items = [
-        {
-            "receipt": ring.sign(model="pets", version="1", predicted=1, confidence=0.9, time=NOW - 9),
-            "label": 0,
-        }
-        for _ in range(3)
-    ]
-    assert [one.accepted for one in intake.take(items)] == [True] * 3
-    alone = Detector(arl=500, tolerance=0.02)
-    assert alone.log_evidence == -math.inf
-    assert alone.update([0.9] * 3, [0] * 3, time=[NOW - 9] * 3, predicted=[1] * 3) == []
-    feed = DriftFeed(
-        ledger, detector=lambda: Detector(arl=500, tolerance=0.02), maturity=0.0, clock=lambda: NOW
-    )
-    feed.tick()
-    evidence, threshold = feed.evidence[PETS]
-    assert evidence == pytest.approx(math.log(alone.evidence))
-    assert threshold == pytest.approx(math.log(500))
-    assert evidence < threshold
-    ledger.close()

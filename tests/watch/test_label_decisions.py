@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ from real_watch import RING, talk_to
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.receipts import Keyring
-from calib_serve.reporter.decisions import MOST, decisions
+from calib_serve.reporter.decisions import decisions
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.observer import Observer
-from calib_serve.watch.http.page import render
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.service import Watch, Watched
@@ -60,24 +57,6 @@ def test_each_label_counts_once_under_its_own_name(tmp_path: Path) -> None:
             assert client.post("/v1/labels", json={"items": labels}).json()["accepted"] == accepted
         known = {(key.kind, key.name): s.labels.sum() for key, s in watch.ledger.slices("class").items()}
         assert known == {("class", "1"): 1, ("class", "3"): 1, ("class", "5"): 1}
-        page = render(watch, model="tags", version="1", window="all")
-    assert all(name in page for name in ("cat", "dog"))
-    schema = client.get("/openapi.json").text
-    assert "boolean" in schema
-
-
-def test_of_many_labels_some_are_drawn_with_a_chance_that_they_carry_and_all_are_counted() -> None:
-    sent: list[str] = []
-    watching, labels = observer(sent), 400
-    probs = np.random.default_rng(0).random((30, labels))
-    told = [decisions(watching, [row], threshold=0.5, tags=[])[0] for row in probs]
-    assert {len(row) for row in told} == {MOST}
-    receipts = [RING.verify(one.receipt) for row in told for one in row]
-    assert {r.inclusion for r in receipts} == {MOST / labels}
-    assert len(Counter(one.label for row in told for one in row)) > labels / 2, "not always the same ones"
-    watching.flush()
-    lines = [line for line in "".join(sent).splitlines() if "calib_predictions_total" in line]
-    assert sum(float(re.search(r":([0-9.]+)\|", line)[1]) for line in lines) == labels * len(probs), lines[:3]
 
 
 def test_weighing_by_the_chance_brings_back_what_all_labels_would_say(tmp_path: Path) -> None:

@@ -61,22 +61,3 @@ def test_wrong_predictions_that_come_back_more_often_move_the_rate_where_they_ar
     assert found.overall > 1.3
     assert found.says.startswith("Labels come back more often at confidences")
     assert "may depend on the outcome" in found.says
-
-
-def test_a_difference_that_does_not_matter_is_not_told_however_sure():
-    def near(c, _):
-        return np.full(len(c), 0.11)
-
-    before, now = cohort(0, 400_000, tenth), cohort(1, 400_000, near)
-    assert abs(rate_changes(before, now).z) > 8
-    assert rate_changes(before, now).moved == ()
-    assert rate_changes(before, now, factor=1.02).moved
-
-
-def test_weights_do_not_count_and_labels_without_predictions_stay_sane():
-    heavy = rate_changes(cohort(0, 5000, tenth, weight=100.0), cohort(1, 5000, tenth))
-    assert heavy == rate_changes(cohort(0, 5000, tenth), cohort(1, 5000, tenth))
-    orphans = Sums.labelled(np.linspace(0, 1, 5000), np.ones(5000))
-    assert rate_changes(orphans, orphans).says == "Too few predictions or labels to compare their rates."
-    more = cohort(0, 5000, tenth) + orphans
-    assert math.isfinite(rate_changes(cohort(1, 5000, tenth), more).z)

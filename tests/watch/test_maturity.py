@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from calib_serve.receipts import DAY
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Dated, Key, SqliteLedger, Sums
 from calib_serve.watch.maturity import learned_delay
@@ -73,18 +74,13 @@ def test_too_few_labels_say_infinity():
 
 
 @pytest.mark.store
-def test_a_given_maturity_is_used_and_a_learned_one_renewed_within_a_minute(tmp_path):
-    now = [NOW]
-    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: now[0])
-    given = DriftFeed(ledger, maturity=123.0, clock=lambda: now[0]).maturity(("m", "1"))
-    assert (given.seconds, given.given, given.known) == (123.0, True, True)
-    feed = DriftFeed(ledger, clock=lambda: now[0])
-    assert (feed.maturity(("m", "1")).known, feed.maturity(("m", "1")).given) == (False, False)
-    from ledgers import accept, make_label
-
-    accept(ledger, [make_label(i, when=NOW - 10_000) for i in range(100)], delay=50.0)
-    assert not feed.maturity(("m", "1")).known  # learned less than a minute ago
-    now[0] += 60
-    assert feed.maturity(("m", "1")).seconds == 64
-    assert not feed.maturity(("m", "other")).known
+def test_learned_maturities_are_asked_of_each_version(tmp_path):
+    soon, late, never = ("m", "soon"), ("m", "late"), ("m", "never")
+    ledger = SqliteLedger(tmp_path / "l.db")
+    for version, delay in ((soon, 50.0), (late, 5000.0)):
+        sums = Sums.labelled([0.9] * 99, [1] * 99, delay=[delay] * 99)
+        for age in (0.3 * DAY, 1.0 * DAY):
+            ledger.add({Key(*version): sums}, time=NOW - age)
+    feed = DriftFeed(ledger, clock=lambda: NOW)
+    assert [feed.maturity(v).seconds for v in (soon, late, never)] == [64.0, 8192.0, math.inf]
     ledger.close()

@@ -14,15 +14,14 @@ from typer.testing import CliRunner
 from calib_serve.cli import app
 from calib_serve.errors import InputError, KeyringError, LedgerError
 from calib_serve.receipts import Keyring, keyring
-from calib_serve.watch import journal, shadow
+from calib_serve.watch import journal
 from calib_serve.watch.anew import begun_anew
-from calib_serve.watch.contracts import evidence
-from calib_serve.watch.drift import detector
 from calib_serve.watch.feed import detector_key
 from calib_serve.watch.ids import sqlite as ids
 from calib_serve.watch.journal import LabelJournal, read_journal
 from calib_serve.watch.ledger import SqliteLedger, backup, restore_ledger
 from calib_serve.watch.ledger.tables import FORMAT
+from calib_serve.watch.shadow import shadow_key
 
 pytestmark = pytest.mark.store
 
@@ -80,65 +79,40 @@ def test_a_backup_and_a_ledger_within_one(host: Host) -> None:
     assert not place.exists()
 
 
-def test_a_detector_s_state_waits_for_the_upgrade_and_its_labels_with_it(host: Host) -> None:
+def newer(kept: bytes) -> bytes:
+    """The same with format + 1: of a state with a header, or of one a tag or clause."""
+    head, line, body = kept.partition(b"\n")
+    told = json.loads(head)
+    for one in [told] if "format" in told else told.values():
+        one["format"] += 1
+    return json.dumps(told).encode() + line + body
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        (detector_key(V), "a detector's state"),
+        (shadow_key(V), "a shadow's test"),
+        ("contract/4/pets/1", "evidence about a clause"),
+    ],
+)
+def test_a_state_waits_for_the_upgrade_and_its_labels_with_it(host: Host, key: str, what: str) -> None:
     with host.watch() as watch:
-        kept = watch.ledger.load(detector_key(V)) or b""
-        head, _, body = kept.partition(b"\n")
-        newer = json.dumps({**json.loads(head), "format": detector._FORMAT + 1}).encode() + b"\n" + body
-        watch.ledger.store(detector_key(V), newer)
-        label(watch, host)
-        with pytest.raises(LedgerError, match=f"a detector's state of format 2, {NEWER} 1"):
+        kept = watch.ledger.load(key) or b""
+        written = newer(kept)
+        watch.ledger.store(key, written)
+        labels = [{"receipt": one, "label": 0} for one in host.told["open"][:3]]
+        assert [one.accepted for one in watch.labels(labels)] == [True] * 3
+        with pytest.raises(LedgerError, match=f"{what} of format 2, {NEWER} 1"):
             watch.feed.tick()
-        waits_and_says_so(watch, "a detector's state")
-        assert watch.ledger.load(detector_key(V)) == newer
-        watch.ledger.store(detector_key(V), kept)
+        assert watch.ledger.waiting() == {V: 3}
+        assert all("format" not in one.why for one in begun_anew(watch.ledger))
+        watch.checks.run()
+        assert str(watch.checks.reasons()["drift"]).startswith(f"drift detection waits: {what} of format")
+        assert watch.ledger.load(key) == written
+        watch.ledger.store(key, kept)
         watch.feed.tick()
         assert watch.ledger.waiting() == {}
-        watch.checks.run()
-        assert watch.checks.reasons()["drift"] is None or "clause" in str(watch.checks.reasons()["drift"])
-
-
-def test_the_test_of_a_shadow(host: Host) -> None:
-    with host.watch() as watch:
-        key = shadow.shadow_key(V)
-        kept = json.loads(watch.ledger.load(key) or b"")
-        newer = {tag: {**one, "format": shadow._FORMAT + 1} for tag, one in kept.items()}
-        watch.ledger.store(key, json.dumps(newer).encode())
-        with pytest.raises(LedgerError, match=f"a shadow's test of format 2, {NEWER} 1"):
-            watch.shadow_states(V)
-        label(watch, host)
-        with pytest.raises(LedgerError, match="a shadow's test of format 2"):
-            watch.feed.tick()
-        waits_and_says_so(watch, "a shadow's test")
-        assert json.loads(watch.ledger.load(key) or b"") == newer
-
-
-def test_the_evidence_about_a_contract(host: Host) -> None:
-    with host.watch() as watch:
-        key = "contract/4/pets/1"
-        kept = json.loads(watch.ledger.load(key) or b"")
-        assert {one["format"] for one in kept.values()} == {evidence._FORMAT}
-        newer = {name: {**one, "format": evidence._FORMAT + 1} for name, one in kept.items()}
-        watch.ledger.store(key, json.dumps(newer).encode())
-        label(watch, host)
-        with pytest.raises(LedgerError, match=f"evidence about a clause of format 2, {NEWER} 1"):
-            watch.feed.tick()
-        waits_and_says_so(watch, "evidence about a clause")
-        assert json.loads(watch.ledger.load(key) or b"") == newer
-
-
-def label(watch: object, host: Host) -> None:
-    found = watch.labels([{"receipt": one, "label": 0} for one in host.told["open"][:3]])  # type: ignore[attr-defined]
-    assert [one.accepted for one in found] == [True] * 3
-
-
-def waits_and_says_so(watch: object, what: str) -> None:
-    assert watch.ledger.waiting() == {V: 3}  # type: ignore[attr-defined]
-    noted = begun_anew(watch.ledger)  # type: ignore[attr-defined]
-    assert all("format" not in one.why for one in noted)
-    watch.checks.run()  # type: ignore[attr-defined]
-    reason = watch.checks.reasons()["drift"]  # type: ignore[attr-defined]
-    assert reason.startswith(f"drift detection waits: {what} of format")
 
 
 def test_a_label_journal(host: Host) -> None:

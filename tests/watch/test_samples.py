@@ -11,7 +11,6 @@ from calib_serve.artifact import Artifact, Head, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.cli import app as cli
 from calib_serve.metrics import softmax
-from calib_serve.nonces import Nonces
 from calib_serve.receipts import Keyring, Label, Receipt
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.samples import SampleLog, read_samples
@@ -51,18 +50,6 @@ def test_predictions_and_late_labels_are_joined_by_receipt_over_processes(tmp_pa
     np.testing.assert_array_equal(found.labels, np.arange(20, 50) % 4)
     assert (found.predictions, found.labels_seen, found.damaged) == (50, 31, 0)
     assert len(read_samples(tmp_path, model="m", version="1", since=40.0).labels) == 10
-
-
-@pytest.mark.parametrize("drawn", [1000, 60_000])
-def test_the_sampled_share_is_that_asked_for_within_one_epoch(tmp_path, drawn):
-    source = Nonces(random=np.random.default_rng(3).bytes)
-    log = SampleLog(tmp_path, rate=0.1, shard_rows=100_000)
-    log.predicted(
-        "m", "1", [source.draw() for _ in range(drawn)], np.zeros((drawn, 2)), times=np.zeros(drawn)
-    )
-    log.close()
-    share = read_samples(tmp_path, model="m", version="1").predictions / drawn
-    assert share == pytest.approx(0.1, abs=4 * (0.09 / drawn) ** 0.5)
 
 
 def test_what_is_kept_is_bounded_in_bytes_and_days(tmp_path):
@@ -136,15 +123,6 @@ def test_refit_brings_ece_down_after_drift_and_keeps_the_head(tmp_path):
     assert isinstance(new.steps[0], Head)
     assert new.class_names == old.class_names
     assert new.data["refit_of"] == old.fingerprint
-
-
-def test_refit_changes_nothing_when_the_current_one_is_as_good(tmp_path):
-    Artifact((LogitMap.temperature(3.0),), method="temperature", classes=4).save(tmp_path / "old")
-    fill(tmp_path / "log", 1500, sharp=3.0)
-    result = refit(tmp_path)
-    assert result.exit_code == 1
-    assert not json.loads(result.stdout)["kept"]
-    assert not (tmp_path / "new").exists()
 
 
 def test_watch_keeps_samples_that_refit_can_use(tmp_path):

@@ -4,13 +4,12 @@ import time
 
 import numpy as np
 import pytest
-from ledgers import make_label, open_one
+from ledgers import open_one
 from real_watch import RING, make_watch, talk_to
 from sizes import sized
 
 from calib_serve.watch.http import Token
-from calib_serve.watch.ledger import Key, Sums
-from calib_serve.watch.slices import OTHER, SOURCES, Slices
+from calib_serve.watch.ledger import Sums
 from calib_serve.watch.sources import source_gaps
 
 pytestmark = pytest.mark.store
@@ -40,15 +39,6 @@ def test_labels_are_counted_by_the_name_of_their_token(tmp_path):
     assert sum(found.values(), Sums.zeros()) == watch.ledger.sums()[V]
     assert 'calib_source_labels_total{model="m",source="lab",version="1"} 3.0' in text
     watch.close()
-
-
-def test_sources_are_bounded_and_keep_their_slice_after_a_restart(tmp_path):
-    slices = Slices({V: 3}, known=lambda _, kind: [Key(*V, "old", kind)])
-    (one,) = (make_label(1).receipt for _ in range(1))
-    found = [slices.of_label(one, source=f"client {i}")[-1].name for i in range(100)]
-    assert len(set(found) - {OTHER}) == SOURCES - 1
-    assert slices.of_label(one, source="old")[-1] == Key(*V, "old", "source")
-    assert {key.kind for key in slices.of_label(one)} == {"segment", "class"}
 
 
 @pytest.fixture
@@ -87,20 +77,3 @@ def test_a_source_that_lies_is_told_by_name():
     assert (first.name, first.differs) == ("liar", True)
     assert first.difference == pytest.approx(0.2 * 0.7, abs=0.04)
     assert not any(one.differs for one in others) or abs(first.difference) > abs(others[0].difference)
-
-
-def test_a_source_that_differs_is_on_the_metrics_and_on_the_page(tmp_path):
-    watch = make_watch(tmp_path, maturity=0.0)
-    for name, wrong in (("lab", 0), ("crowd", 0), ("<liar>", 250)):
-        sent = labels(1000 - wrong, confidence=0.99) + labels(wrong, label=0, confidence=0.99)
-        assert sum(one.accepted for one in watch.labels(sent, source=name)) == 1000
-    with talk_to(watch) as client:
-        text, page = client.get("/metrics").text, client.get("/").text
-    (line,) = (
-        one for one in text.splitlines() if one.startswith("calib_source_gap_difference{") and "liar" in one
-    )
-    assert float(line.split()[-1]) == pytest.approx(0.25, abs=0.01)
-    assert 'kind="source"' not in text
-    assert "&lt;liar&gt;" in page
-    assert "says something else" in page
-    watch.close()

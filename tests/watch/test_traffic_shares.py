@@ -79,8 +79,6 @@ def test_they_are_on_the_page_in_the_api_and_in_the_metrics(watch, artifact) -> 
     with TestClient(create_app(watch, hosts=["testserver"])) as client:
         told = client.get("/v1/class-shares", params={"model": "pets", "version": "1"}).json()
         page, gauges = client.get("/?model=pets&version=1").text, scrape(client)
-        bare = client.get("/v1/class-shares", params={"model": "pets", "version": "0"}).json()
-        bare_page = client.get("/?model=pets&version=0").text
         gone = client.get("/v1/class-shares", params={"model": "cars", "version": "1"})
         bad = client.get("/v1/class-shares", params={"model": "pets", "version": "1", "window": "2h"})
     assert [one["share"] for one in told["classes"]] == [one.share for one in expected.classes]
@@ -90,16 +88,4 @@ def test_they_are_on_the_page_in_the_api_and_in_the_metrics(watch, artifact) -> 
     assert "<cow>" not in page
     assert gauges["calib_class_share"] == {(one.name,): one.share for one in expected.classes}
     assert gauges["calib_class_shares_moved"] == {(): 1.0}
-    assert (bare["kind"], bare["classes"]) == ("unknown", [])
-    assert "without its artifact" in bare["says"]
-    assert "without its artifact" in bare_page
     assert (gone.status_code, bad.status_code) == (404, 400)
-
-
-def test_a_prior_of_the_fit_is_what_traffic_is_compared_with(tmp_path) -> None:
-    fitted = calibrate(*drawn([0.5, 0.3, 0.2], 4000, 0), "temperature", prior=[0.2, 0.2, 0.6])
-    with Watch.open({V: fitted}, keyring=Keyring.new(), ledger=tmp_path / "l.db") as watch:
-        serve(watch, fitted, [0.2, 0.2, 0.6], labels=False)
-        found = watch.class_shares(V)
-    assert found.kind == "same"
-    assert [one.old for one in found.classes] == [0.2, 0.2, 0.6]

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
-from calib_serve.receipts import Keyring
 from calib_serve.watch.ledger import SqliteLedger
 
 pytestmark = pytest.mark.server
@@ -71,20 +70,3 @@ def write_tokens(folder):
     path.write_text("0123456789abcdef\n")
     path.chmod(0o600)
     return path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["digits=3"], "NAME:VERSION=ARTIFACT"),
-        (["digits:1=3", "--host", "0.0.0.0"], "can be reached by others"),
-        (["digits:1=3", "--arl", "0"], "arl is a number of labels"),
-        (["digits:1=/nowhere"], "/nowhere"),
-    ],
-)
-def test_invalid_options_are_refused_before_anything_is_opened(tmp_path, arguments, says):
-    Keyring.new().save(tmp_path / "keys.json")
-    options = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "l.db")]
-    result = CliRunner().invoke(cli, ["watch", *arguments, *options])
-    assert says in str(result.exception)
-    assert not (tmp_path / "l.db").exists()

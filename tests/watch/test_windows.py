@@ -7,11 +7,10 @@ import pytest
 from ledgers import NOW, accept, entries, make_label, open_one
 
 from calib_serve.receipts import DAY
-from calib_serve.watch.estimates import estimate
 from calib_serve.watch.ledger import Entry, Key, SqliteLedger, Sums
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.verdict import judge
-from calib_serve.watch.windows import WINDOWS, read_window
+from calib_serve.watch.windows import WINDOWS, read_window, read_windows
 
 pytestmark = pytest.mark.store
 
@@ -55,6 +54,24 @@ def test_mature_and_immature_add_up_to_the_totals(store, maturity):
     ledger.close()
 
 
+@pytest.mark.parametrize("maturity", [AT_ONCE, Maturity(5000.0, given=False)])
+def test_windows_that_are_read_together_are_those_read_alone(ledger, maturity):
+    rng = np.random.default_rng(0)
+    for version in (V, ("m", "2")):
+        for age in rng.exponential(DAY, 20).tolist():
+            c = rng.uniform(0.3, 1, 30)
+            sums = Sums.served(c) + Sums.labelled(c[:9], rng.random(9) < c[:9], delay=rng.exponential(99, 9))
+            ledger.add({Key(*version, "north"): sums, Key(*version, "1", "class"): sums}, time=NOW - age)
+    found = read_windows(ledger, V, WINDOWS, maturity=maturity, now=NOW)
+    for name in WINDOWS:
+        alone = window(ledger, name, maturity, NOW)
+        assert found[name].slices == alone.slices
+        assert found[name].immature == alone.immature
+        assert (found[name].since, found[name].until) == (alone.since, alone.until)
+        assert [one.start for one in found[name].dated] == [one.start for one in alone.dated]
+        assert alone.sums.labels.sum() > 0 or name == "1h"
+
+
 def test_what_is_not_mature_stands_apart(ledger):
     served(ledger, [60, 1800, 2 * 3600, 5 * 3600])
     accept(ledger, [make_label(1, when=NOW - 60), make_label(2, when=NOW - 5 * 3600)])
@@ -87,44 +104,6 @@ def test_a_window_is_about_as_long_as_it_says_whatever_the_maturity(tmp_path, na
         found = window(ledger, name, Maturity(seconds, given=True), now=NOW + shift)
         assert 36 <= found.sums.labels.sum() <= 60
     ledger.close()
-
-
-def test_ten_points_off_show_within_the_window_and_go_with_it(tmp_path):
-    noon = 19_700.5 * DAY
-    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: now)
-    rng, now = np.random.default_rng(0), noon
-
-    def serve(count, since, gap):
-        c = rng.uniform(0.5, 0.95, count)
-        y = rng.random(count) < c - gap
-        times = np.linspace(since, since + DAY, count, endpoint=False)
-        # As many spans as a day has, without as many receipts: what they add up to is what counts here.
-        for at in range(0, count, count // 96):
-            some = slice(at, at + count // 96)
-            sums = Sums.served(c[some]) + Sums.labelled(c[some], y[some], delay=10.0)
-            ledger.add({Key(*V): sums}, time=times[at])
-
-    def verdict(name):
-        return judge(estimate(window(ledger, name, now=now).sums)).level
-
-    for day in range(7):
-        serve(30_000, noon - (8 - day) * DAY, 0.0)
-    now = noon - DAY
-    assert (verdict("24h"), verdict("7d"), verdict("all")) == ("calibrated", "calibrated", "calibrated")
-    serve(1920, noon - DAY, 0.1)
-    now = noon
-    assert verdict("24h") == "off"
-    assert verdict("all") == "calibrated"  # two thousand among two hundred thousand
-    serve(30_000, noon, 0.0)
-    now = noon + DAY
-    assert verdict("24h") == "calibrated"
-    ledger.close()
-
-
-def test_a_week_is_split_into_its_last_day_and_the_days_before(ledger):
-    accept(ledger, [make_label(i, when=NOW - age * 3600) for i, age in enumerate((1, 10, 30, 100))])
-    before, last = window(ledger, "7d").split(DAY)
-    assert (before.labels.sum(), last.labels.sum()) == (2, 2)
 
 
 def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_is_no_verdict(ledger):

@@ -7,7 +7,6 @@ import pytest
 from plain_detector import PlainDetector
 
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.drift.wealth import SIGNED, signed_stakes
 
 
 def draw(rng, n):
@@ -56,15 +55,6 @@ def test_what_a_group_says_later_is_left_out():
     assert more.labels == 102
 
 
-def test_the_groups_it_remembers_are_bounded():
-    detector = Detector(arl=1e9)
-    for start in range(1, 5001, 1000):
-        ids = np.arange(start, start + 1000, dtype=np.uint64)
-        detector.update(np.full(1000, 0.9), np.arange(1000) % 10 > 0, group=ids)
-    detector.update([0.9, 0.9], [1, 1], group=[5000, 1])  # the first is remembered, the last forgotten
-    assert detector.left_out == 1
-
-
 def test_errors_that_come_in_groups_are_no_drift_when_the_groups_are_told():
     rng = np.random.default_rng(23)
     alarms = {True: 0, False: 0}
@@ -92,16 +82,3 @@ def test_errors_that_cancel_over_predicted_classes_are_found_and_the_classes_nam
     assert len(alarm.classes) >= 3
     assert all((one.predicted < 102) == (one.gap > 0) for one in alarm.classes)
     assert alarm.classes[0].log_evidence >= alarm.classes[-1].log_evidence
-
-
-@pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.1])
-def test_where_labels_hang_together_the_whole_stake_is_one_a_label(tolerance):
-    # So that the run length is a theorem there: the bets of one direction die as blocks, not as labels.
-    assert signed_stakes(tolerance=tolerance, arl=1000, block=20).sum() == pytest.approx(SIGNED)
-    single = signed_stakes(tolerance=tolerance, arl=1000).sum()
-    assert single > SIGNED if tolerance else single == pytest.approx(SIGNED)
-    detector = Detector(arl=1000, tolerance=tolerance)
-    detector.update([0.9] * 4, [1, 1, 0, 1], group=[7, 7, 0, 0])
-    again = Detector.restore(detector.state())
-    for one in (detector, again):
-        assert one._stakes.sum() == pytest.approx(SIGNED)

@@ -28,21 +28,3 @@ def test_a_state_of_another_format_or_of_impossible_counts_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(InputError, match="detector"):
             Detector.restore(changed(state, **wrong))
-
-
-@pytest.mark.parametrize(
-    ("options", "good"),
-    [
-        ({"arl": 2}, True), ({"arl": 1.99}, False), ({"arl": 1e30}, True), ({"arl": 1.01e30}, False),
-        ({"tolerance": 0.0}, True), ({"tolerance": -0.001}, False), ({"tolerance": 0.499}, True),
-        ({"tolerance": 0.5}, False), ({"bins": 1}, True), ({"bins": 0}, False), ({"bins": 1000}, True),
-        ({"bins": 1001}, False), ({"block": 1}, True), ({"block": 0}, False),
-    ],
-)  # fmt: skip
-def test_options_are_taken_up_to_their_limits(options: dict[str, float], good: bool) -> None:
-    if good:
-        (name,) = options
-        assert getattr(Detector(**options), name) == options[name]  # type: ignore[arg-type]
-        return
-    with pytest.raises(InputError):
-        Detector(**options)  # type: ignore[arg-type]

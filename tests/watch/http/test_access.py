@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 from real_watch import make_watch, talk_to
-from typer.testing import CliRunner
 
-from calib_serve.cli import app as cli
 from calib_serve.errors import InputError
 from calib_serve.watch.http import Token, TokenFile, read_tokens
 
@@ -88,13 +86,6 @@ def test_a_file_with_a_wrong_line_is_refused_without_its_secret(tmp_path, line):
     assert "that-is-long" not in str(error.value)
 
 
-def test_a_file_that_others_may_read_is_refused(tmp_path):
-    path = write(tmp_path / "tokens", LINES[0])
-    path.chmod(0o644)
-    with pytest.raises(InputError, match="chmod 600"):
-        read_tokens(path)
-
-
 def test_a_changed_file_counts_at_once_and_a_broken_one_not_at_all(tmp_path, watch):
     now, failures = [0.0], []
     path = write(tmp_path / "tokens", "lab label a-token-that-is-long")
@@ -116,30 +107,6 @@ def test_a_changed_file_counts_at_once_and_a_broken_one_not_at_all(tmp_path, wat
         assert len(failures) == 9  # once for each try
         write(path, "lab label a-token-that-is-long")
         assert (status("a-token-that-is-long"), status("another-token-here")) == (200, 401)
-
-
-def test_the_command_makes_a_token_and_a_line_that_holds_no_secret(tmp_path):
-    said = CliRunner().invoke(cli, ["tokens", "new", "lab", "--scopes", "label,predict"]).output
-    token, line = (one.split(maxsplit=1)[1] for one in said.splitlines())
-    assert token not in line
-    (one,) = read_tokens(write(tmp_path / "tokens", line))
-    assert (one.name, one.scopes, one.digest) == (
-        "lab", {"label", "predict"}, hashlib.sha256(token.encode()).digest(),
-    )  # fmt: skip
-    assert CliRunner().invoke(cli, ["tokens", "new", "la b", "--scopes", "label"]).exit_code
-    assert CliRunner().invoke(cli, ["tokens", "new", "lab", "--scopes", "all"]).exit_code
-
-
-def test_another_batch_under_a_used_key_is_a_conflict_and_not_acknowledged(watch):
-    key = {"idempotency-key": "batch-7"}
-    with talk_to(watch) as client:
-        first = client.post("/v1/predictions", json=[PREDICTION], headers=key)
-        again = client.post("/v1/predictions", json=[PREDICTION], headers=key)
-        other = client.post("/v1/predictions", json=[PREDICTION] * 2, headers=key)
-    assert first.json() == again.json()
-    assert other.status_code == 409
-    assert "another batch" in other.json()["detail"]
-    assert watch.ledger.sums()["m", "1"].predictions.sum() == 1
 
 
 def test_a_key_of_another_client_is_another_key(watch):

@@ -97,24 +97,11 @@ def test_a_wrong_prediction_is_refused_alone(client, watch, wrong):
     assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1
 
 
-def test_a_repeated_batch_of_predictions_is_counted_once(client, watch):
-    for _ in range(2):
-        answer = client.post("/v1/predictions", json=[prediction()], headers={"idempotency-key": "batch-7"})
-        label = {"receipt": answer.json()["items"][0]["receipt"], "label": 1}
-        outcomes = watch.labels([label])
-    assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1
-    # Whichever of its receipts comes back, a prediction's label is counted once.
-    assert outcomes[0].reason == "duplicate"
-    assert watch.ledger.sums()["digits", "1.0"].labels.sum() == 1
-
-
 @pytest.mark.parametrize(
     ("content", "kind", "status"),
     [
         (b"{", "application/json", 400),
         (b"[" * 100_000, "application/json", 400),
-        (b'{"item": []}', "application/json", 400),
-        (b"3", "application/json", 400),
         (b"[]", "text/plain", 415),
         (b"\xff\xfe", "application/json", 400),
         (b"[" + b" " * (5 << 20) + b"]", "application/json", 413),
@@ -128,21 +115,6 @@ def test_bodies_that_cannot_be_are_refused(client, content, kind, status):
 def test_a_page_of_another_site_cannot_use_the_loopback(watch):
     client = TestClient(create_app(watch), base_url="http://evil.example")
     assert client.get("/metrics").status_code == 400  # another Host: DNS rebinding
-
-
-def test_responses_forbid_scripts_of_others(client):
-    policy = client.get("/").headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe-inline" not in policy
-
-
-def test_every_bin_of_every_version_is_there_from_the_first_scrape(client):
-    found = scrape(client)
-    for version in ("1.0", "2.0"):
-        for name in ("calib_predictions_total", "calib_feedback_total", "calib_feedback_correct_total"):
-            for b in ("0", "1"):
-                assert found[name, ("bin", b), ("model", "digits"), ("version", version)] == 0
-    assert found["calib_reference_share", ("bin", "0"), ("model", "digits"), ("version", "1.0")] == 0.5
 
 
 def test_exported_sums_are_those_of_numpy(client):
@@ -189,38 +161,6 @@ def test_too_many_batches_are_told_so_at_once(client, watch):
         assert [one.result().status_code for one in waiting].count(200) == 3 - len(done)
 
 
-def test_a_scrape_during_writes_sees_whole_batches(client):
-    receipts = [
-        [
-            one["receipt"]
-            for one in client.post("/v1/predictions", json=[prediction(confidence=0.75)] * 10).json()["items"]
-        ]
-        for _ in range(15)
-    ]
-
-    def write():
-        for batch in receipts:
-            client.post("/v1/labels", json=[{"receipt": r, "label": 1} for r in batch])
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    seen = set()
-
-    def counts(found, name):
-        return found[name, ("bin", "1"), ("model", "digits"), ("version", "1.0")]
-
-    while writer.is_alive():
-        found = scrape(client)
-        count = counts(found, "calib_feedback_total")
-        assert count % 10 == 0
-        assert counts(found, "calib_feedback_confidence_total") == 0.75 * count
-        assert counts(found, "calib_feedback_correct_total") == count
-        seen.add(count)
-    writer.join()
-    assert counts(scrape(client), "calib_feedback_total") == 150
-    assert len(seen) > 1
-
-
 def drift(client, watch):
     """Sixty labels that show no prediction right, seen by the detector."""
     items = [prediction(confidence=0.95) for _ in range(60)]
@@ -260,18 +200,12 @@ def test_a_person_closes_an_incident_once_with_a_note(client, watch):
     ("number", "content"),
     [
         ("1", b'{"by": ""}'),
-        ("1", b'{"by": 7}'),
         ("1", b'{"by": "a", "more": 1}'),
         ("1", b'{"by": "\\ud800"}'),
-        ("1", b'{"by": "a", "note": "\\udfff"}'),
         ("1", b'{"by": "' + b"a" * 101 + b'"}'),
-        ("1", b'{"by": NaN}'),
-        ("1", b'{"by": "a", "\\ud800": 1}'),
         ("1", b'{"by": ' + b"[" * 5000),
         ("1", b"\xff"),
-        ("x", b'{"by": "a"}'),
         ("9" * 4301, b'{"by": "a"}'),
-        ("-1", b'{"by": "a"}'),
     ],
 )
 def test_what_cannot_close_an_incident_is_refused_and_closes_none(client, watch, number, content):
@@ -292,22 +226,3 @@ def test_names_from_clients_are_escaped_on_the_page(tmp_path):
     assert name not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     ledger.close()
-
-
-SHADOW = {"predicted": 2, "confidence": 0.625, "tag": "0a1b2c3d"}
-
-
-def test_what_a_shadow_said_is_signed_and_its_verdict_is_scraped(client, watch):
-    answer = client.post("/v1/predictions", json=[prediction(shadow=SHADOW)] * 400)
-    receipts = [one["receipt"] for one in answer.json()["items"]]
-    assert RING.verify(receipts[0]).shadow == (2, 0.625, bytes.fromhex("0a1b2c3d"))
-    client.post("/v1/labels", json=[{"receipt": one, "label": 2} for one in receipts])
-    watch.feed.tick()
-    at = (("model", "digits"), ("tag", "0a1b2c3d"), ("version", "1.0"))
-    found = {name: value for (name, *labels), value in scrape(client).items() if tuple(labels) == at}
-    # -log 0.1 + log 0.625 is the most of what could come out, and more than a nat: it counts as one.
-    assert found["calib_shadow_labels"] == 400
-    assert found["calib_shadow_gain"] == pytest.approx(1)
-    assert found["calib_shadow_gain_low"] < found["calib_shadow_gain"] <= found["calib_shadow_gain_high"]
-    assert found["calib_shadow_verdict"] == 1
-    assert len(found) == 5

@@ -1,14 +1,12 @@
 """What a scrape tells: versions up to a cap, windows within a bounded time, and incidents that are open."""
 
-import math
-
 import pytest
 
 from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.drift.alarm import ShiftedBin
-from calib_serve.watch.http.exporter import Requests, WatchCollector, WindowGauges
+from calib_serve.watch.http.exporter import Requests, WatchCollector
 from calib_serve.watch.intake import Classes
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
@@ -63,32 +61,6 @@ def test_versions_beyond_the_cap_are_told_as_one_and_none_is_lost(watch):
     assert scraped(watch, max_versions=6)["calib_versions_left_out"] == {(): 0}
 
 
-def test_versions_of_the_ledger_come_after_those_that_are_watched(watch):
-    serve(watch, VERSIONS)
-    few = Watch(Keyring.new(), watch.ledger, models={V: Watched(Classes(10))}, maturity=0.0)
-    assert predictions(scraped(few)) == dict.fromkeys(VERSIONS, 1)
-    assert predictions(scraped(few, max_versions=2)) == {V: 1, VERSIONS[1]: 1, REST: 4}
-
-
-def test_a_scrape_renews_no_more_windows_than_it_has_time_for(watch, monkeypatch):
-    gauges, asked = WindowGauges(watch, seconds=0.0), []
-    whole = watch.windows
-    monkeypatch.setattr(watch, "windows", lambda v, names: asked.append(v) or whole(v, names))
-    monkeypatch.setattr("calib_serve.watch.http.exporter._KEEP", 0.0)
-    for turn in range(len(VERSIONS)):  # those that are not known yet come first
-        assert set(gauges.rows(VERSIONS)) == set(VERSIONS[: turn + 1])
-    assert asked == VERSIONS
-    serve(watch, VERSIONS)
-    for turn in range(len(VERSIONS)):
-        asked.clear()
-        found = gauges.rows(VERSIONS)
-        assert len(asked) == 1
-        counted = sum(v for rows in found.values() for _, v in rows["calib_window_predictions"]) / 3
-        assert counted == turn + 1  # the oldest is renewed first
-    (age,) = scraped(watch)["calib_windows_age_seconds"].values()
-    assert 0 <= age < 60
-
-
 def drifted(watch, *, since):
     bins = tuple(
         ShiftedBin(b, b / 15, (b + 1) / 15, 50, 0.9, right, 5.0) for b, right in ((13, 0.7), (9, 0.95))
@@ -125,10 +97,3 @@ def test_gap_onset_and_bins_of_an_open_incident_and_nothing_once_it_is_closed(wa
     closed = scraped(watch)
     for name in ("gap", "onset_timestamp_seconds", "bin_gap"):
         assert not closed[f"calib_incident_{name}"]
-
-
-def test_an_onset_that_is_not_known_is_not_published(watch):
-    drifted(watch, since=math.nan)
-    told = scraped(watch)
-    assert not told["calib_incident_onset_timestamp_seconds"]
-    assert told["calib_incident_gap"] == {V: pytest.approx(0.12)}
