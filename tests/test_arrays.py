@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError
 from calib_serve.fit.output import fit_temperature, select
-from calib_serve.fit.samples import Samples
 from calib_serve.report.prepare import class_table, reliability
 from calib_serve.study import optimal_temperature
 
@@ -139,13 +137,6 @@ def test_bfloat16_is_taken_at_its_own_precision() -> None:
     assert found == pytest.approx(fit_temperature(LOGITS, LABELS).fit["temperature"], rel=0.02)
     numpys = np.asarray(LOGITS, library("ml_dtypes").bfloat16)
     assert fit_temperature(numpys, LABELS).fit["temperature"] == pytest.approx(found)
-
-
-def test_a_memory_mapped_array_is_not_read(tmp_path: Path) -> None:
-    np.save(tmp_path / "z.npy", LOGITS)
-    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
-    assert as_array(mapped) is mapped
-    assert Samples.of(mapped, LABELS).logits is mapped
 
 
 def _missing(kind: str, values: list[Any]) -> Any:

@@ -48,29 +48,9 @@ def test_the_index_is_what_a_search_among_the_edges_finds(bins: int, confidence:
         assert np.array_equal(found, np.searchsorted(edges[1:-1], near, side=side))
 
 
-@given(predictions, predictions)
-def test_merge_is_commutative(a: list[tuple[float, bool]], b: list[tuple[float, bool]]) -> None:
-    assert tally(a) + tally(b) == tally(b) + tally(a)
-
-
-@given(predictions, predictions, predictions)
-def test_merge_is_associative(
-    a: list[tuple[float, bool]], b: list[tuple[float, bool]], c: list[tuple[float, bool]]
-) -> None:
-    assert close((tally(a) + tally(b)) + tally(c), tally(a) + (tally(b) + tally(c)))
-
-
 @given(predictions, st.integers(0, 60))
 def test_bins_of_shards_merge_to_the_bins_of_the_whole(pairs: list[tuple[float, bool]], cut: int) -> None:
     assert close(tally(pairs[:cut]) + tally(pairs[cut:]), tally(pairs))
-
-
-@given(predictions)
-def test_nothing_is_lost_or_counted_twice(pairs: list[tuple[float, bool]]) -> None:
-    bins = tally(pairs)
-    assert bins.n == len(pairs)
-    assert bins.correct.sum() == sum(y for _, y in pairs)
-    assert bins.confidence.sum() == pytest.approx(math.fsum(c for c, _ in pairs))
 
 
 @given(predictions.filter(bool), st.integers(1, 40))
@@ -98,21 +78,6 @@ def test_a_calibrated_model_shows_an_ece_within_the_noise_floors_band() -> None:
     squares = np.array([b.debiased_l2_squared() for b in drawn])
     assert abs(squares.mean()) < 3 * squares.std() / math.sqrt(len(squares))
     assert min(b.l2() for b in drawn) > 0
-
-
-@pytest.mark.parametrize("confidence", [[-0.1], [1.1], [math.nan], [math.inf], [70.0]])
-def test_a_confidence_outside_the_unit_interval_is_refused(confidence: list[float]) -> None:
-    with pytest.raises(InputError, match="not logits or percent"):
-        Bins.tally(confidence, [1])
-
-
-def test_the_sums_are_read_only_and_their_own_copy() -> None:
-    count = np.ones(3)
-    bins = Bins(count, count, count)
-    count[0] = 7
-    assert bins.count[0] == 1
-    with pytest.raises(ValueError, match="read-only"):
-        bins.count[0] = 2
 
 
 def test_ratios_of_no_prediction_are_nan() -> None:

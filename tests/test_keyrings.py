@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import os
-import pickle
-import signal
 from pathlib import Path
 
 import pytest
 
 from calib_serve.errors import KeyringError, Refused
 from calib_serve.receipts import DAY, SKEW, Keyring, KeyTimes, LiveKeyring
-from calib_serve.signals import on_hangup
 
 
 def at(when: float):
@@ -22,14 +17,6 @@ def at(when: float):
 
 def signed(ring: Keyring) -> str:
     return ring.sign(model="m", version="1", predicted=1, confidence=0.5)
-
-
-def test_a_keyring_that_has_signed_can_be_copied_and_sent_to_another_process() -> None:
-    ring = Keyring.new()
-    signed(ring)
-    for other in (pickle.loads(pickle.dumps(ring)), copy.deepcopy(ring)):
-        assert other == ring
-        assert ring.verify(signed(other)).key_id == ring.active
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -194,11 +181,6 @@ def test_a_broken_file_leaves_the_ring_as_it_was_and_says_so_until_it_is_mended(
     assert live.trouble() is None
 
 
-def test_a_ring_that_cannot_be_read_at_first_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(KeyringError, match="keys new"):
-        LiveKeyring(tmp_path / "none.json")
-
-
 def test_an_unknown_key_is_looked_up_in_the_file_at_once(path: Path, clock: Clock) -> None:
     live = LiveKeyring(path, clock=clock)
     ring = Keyring.edit(path, lambda ring: ring.rotated())
@@ -206,16 +188,3 @@ def test_an_unknown_key_is_looked_up_in_the_file_at_once(path: Path, clock: Cloc
     with pytest.raises(Refused) as refused:
         live.verify(signed(Keyring.new()))
     assert refused.value.reason == "unknown_key"
-
-
-def test_a_hangup_reads_the_file_again_also_where_it_looks_unchanged(path: Path, clock: Clock) -> None:
-    live = LiveKeyring(path, clock=clock)
-    first, before = live.current(), signal.getsignal(signal.SIGHUP)  # ignored under nohup
-    undo = on_hangup(live.again)
-    try:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert live.current() is not first
-        assert live.current() == first
-    finally:
-        undo()
-    assert signal.getsignal(signal.SIGHUP) == before

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 from locks import LOCKS, locked
 from packaging.utils import canonicalize_name
 
@@ -23,7 +20,6 @@ import calib_serve
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (GITHUB / "workflows").glob("*.yml")}
-FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 VERSION = calib_serve.__version__
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
@@ -44,46 +40,6 @@ def script(name: str) -> ModuleType:
 
 def steps() -> list[dict[str, Any]]:
     return [step for flow in WORKFLOWS.values() for job in flow["jobs"].values() for step in job["steps"]]
-
-
-@pytest.mark.server  # the schemas' checker looks for a network
-@pytest.mark.parametrize(
-    ("schema", "files"),
-    [
-        ("vendor.github-workflows", sorted((GITHUB / "workflows").glob("*.yml"))),
-        ("vendor.github-actions", sorted((GITHUB / "actions").glob("*/action.yml"))),
-        ("vendor.github-issue-forms", FORMS),
-        ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE" / "config.yml"]),
-        ("vendor.dependabot", [GITHUB / "dependabot.yml"]),
-        ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
-    ],
-)
-def test_a_file_is_valid_by_its_published_schema(schema: str, files: list[Path], tmp_path: Path) -> None:
-    if importlib.util.find_spec("check_jsonschema") is None:
-        assert os.environ.get("CI") != "true", "check-jsonschema is not installed, and CI must not skip"
-        pytest.skip("check-jsonschema is not installed: make setup")
-    broken = tmp_path / files[0].name
-    broken.write_text("nonsense: [1]\n")
-    from check_jsonschema import main
-
-    def check(*paths: Path) -> Result:
-        return CliRunner().invoke(main, ["--builtin-schema", schema, *map(str, paths)])
-
-    done = check(*files)
-    assert done.exit_code == 0, done.output
-    assert check(broken).exit_code == 1
-
-
-def test_every_target_and_program_that_a_workflow_calls_is_there() -> None:
-    matrix = WORKFLOWS["nightly"]["jobs"]["nightly"]["strategy"]["matrix"]["target"]
-    said = "\n".join(step.get("run", "") for step in steps())
-    targets = {*matrix, *re.findall(r"\bmake ([a-z-]+)", said)}
-    assert {"check", "test", "versions", "dist", "release", "nightly", "bench-quick", "audit"} <= targets
-    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert targets <= known
-    assert known & {"nightly", "bench-quick", "mutants", "coverage", "audit"} == set(matrix)
-    assert ".ci/run" in said
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
 def test_actions_are_pinned_by_commit_and_may_do_no_more_than_they_must() -> None:
@@ -161,37 +117,6 @@ def git(folder: Path, *words: str) -> None:
         "tag.gpgsign=false",
     )
     subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
-
-
-def checked(folder: Path) -> tuple[int, str]:
-    """What ``scripts/release.sh --check`` says."""
-    done = subprocess.run(
-        [folder / "scripts" / "release.sh", "--check"],
-        env=os.environ | {"VENV": sys.prefix},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.server
-def test_a_clean_commit_whose_files_agree_can_be_released_also_by_its_own_tag(checkout: Path) -> None:
-    assert checked(checkout) == (0, f"{calib_serve.__version__} can be released\n")
-    git(checkout, "tag", f"v{calib_serve.__version__}")
-    assert checked(checkout)[0] == 0
-
-
-@pytest.mark.server
-def test_a_commit_beside_the_tag_and_changes_that_are_not_committed_are_refused(checkout: Path) -> None:
-    git(checkout, "tag", f"v{calib_serve.__version__}")
-    (checkout / "new").touch()
-    code, said = checked(checkout)
-    assert (code, "commit or stash first" in said) == (1, True)
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "-m", "two")
-    code, said = checked(checkout)
-    assert (code, "the tag of another commit" in said) == (1, True)
 
 
 @pytest.mark.server

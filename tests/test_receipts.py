@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-import struct
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve.errors import InputError, KeyringError, Refused
+from calib_serve.errors import Refused
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.receipts import DAY, Keyring, Shadow, shadow_tag
+from calib_serve.receipts import DAY, Keyring
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 
@@ -106,17 +104,6 @@ def test_nonces_differ_over_processes_that_share_a_seed() -> None:
     assert len(nonces) == 200
 
 
-def test_a_keyring_file_keeps_its_keys_to_itself(tmp_path: Path) -> None:
-    path = tmp_path / "keyring.json"
-    RING.save(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert Keyring.load(path) == RING
-    assert "AAEC" not in repr(RING)  # the first bytes of k1 in base64
-    path.chmod(0o644)
-    with pytest.raises(KeyringError, match="chmod 600"):
-        Keyring.load(path)
-
-
 def intake(path: Path, **options: Any) -> Intake:
     models = {("digits", "1.0"): Classes(10, tuple(f"digit {k}" for k in range(10)))}
     return Intake(
@@ -163,40 +150,5 @@ def test_ten_thousand_concurrent_copies_count_once(tmp_path: Path) -> None:
         home.ledger.close()
 
 
-@given(
-    shadow=st.builds(
-        Shadow, st.integers(0, 2**32 - 1), st.floats(0, 1, width=32), st.binary(min_size=4, max_size=4)
-    ),
-    inclusion=st.sampled_from([1.0, 0.25]),
-    group=st.integers(0, 2**63 - 1),
-    wanted=st.booleans(),
-)
-def test_a_shadow_comes_back_whole_in_twelve_bytes_beside_whatever_else_is_said(
-    shadow: Shadow, inclusion: float, group: int, wanted: bool
-) -> None:
-    more = {"inclusion": inclusion, "group": group, "wanted": wanted, "nonce": bytes(10)}
-    text = token(shadow=shadow, **more)
-    receipt = RING.verify(text, now=NOW)
-    assert receipt.shadow == shadow
-    assert (receipt.inclusion, receipt.group, receipt.wanted) == (inclusion, group, wanted)
-    plain = token(**more)
-    assert RING.verify(plain, now=NOW) == replace(receipt, shadow=None)
-    assert len(raw(text)) == len(raw(plain)) + 12
-
-
 def raw(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def test_a_shadow_s_confidence_is_kept_in_single_precision_and_never_leaves_the_range() -> None:
-    for confidence in (0.1, 1 - 1e-12, 1e-50, 0.0, 1.0):
-        receipt = RING.verify(token(shadow=Shadow(1, confidence, b"abcd")), now=NOW)
-        assert receipt.shadow is not None
-        assert receipt.shadow.confidence == struct.unpack(">f", struct.pack(">f", confidence))[0]
-        assert 0 <= receipt.shadow.confidence <= 1
-
-
-@pytest.mark.parametrize("odd", ["", "sha256:", "0a1b2c3d", "g" * 64, "sha256:" + "A" * 64])
-def test_a_tag_is_of_a_fingerprint_alone(odd: str) -> None:
-    with pytest.raises(InputError, match="fingerprint"):
-        shadow_tag(odd)

@@ -8,23 +8,15 @@ from __future__ import annotations
 import secrets
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from http.client import HTTPResponse
-from pathlib import Path
 
-import httpx
 import psutil
 import pytest
-from live_server import total, until
+from live_server import until
 from proxied_server import FIRST, SECOND, Pod, X, running_pod
-from real_servers import needed
-
-from calib_serve.serve.properties import read_properties
 
 pytestmark = pytest.mark.server
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -129,35 +121,11 @@ def test_only_predictions_and_ping_are_there_even_with_a_token(pod: Pod, path: s
     assert pod.ask(FIRST, path).status_code == 404
 
 
-def test_the_port_of_the_metrics_has_the_metrics_alone(pod: Pod) -> None:
-    assert pod.ask(FIRST).status_code == 200
-    until(lambda: total(pod.scrape(), "calib_predictions_total") > 0)
-    for path in ("/", "/predictions/digits", "/models", "/metrics/../predictions/digits"):
-        assert httpx.post(pod.metrics + path, json=X, trust_env=False).status_code == 404
-
-
 def test_a_label_is_counted_through_the_proxy(pod: Pod) -> None:
     label = [{"receipt": pod.ask(FIRST).json()["receipt"], "label": 3}]
     reply = pod.ask(SECOND, "/predictions/calibration_feedback", json=label)
     assert reply.status_code == 200, reply.text
     assert reply.json()["accepted"] == 1
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_the_largest_body_is_that_of_torchserve(pod: Pod, more: int) -> None:
-    size = int(read_properties(ROOT / "config.properties")["max_request_size"]) + more
-    body = str(X).encode().ljust(size)  # a prediction, with blanks behind it
-    answers = [
-        httpx.post(
-            f"{where}/predictions/digits",
-            content=body,
-            headers={"Authorization": f"Bearer {FIRST}", "Content-Type": "application/json"},
-            timeout=60,
-            trust_env=False,
-        ).status_code
-        for where in (pod.predictions, pod.behind)
-    ]
-    assert answers == [413 if more else 200] * 2
 
 
 def test_nothing_of_torchserve_listens_beyond_loopback(pod: Pod) -> None:
@@ -192,29 +160,3 @@ def test_the_logs_tell_no_token_and_no_query(pod: Pod) -> None:
     assert "/predictions/digits" in text
     assert FIRST not in text
     assert "Anna" not in text
-
-
-@pytest.mark.parametrize(
-    ("tokens", "fault"),
-    [
-        (None, "tokens.conf"),
-        ("secret\n", "unexpected end of file"),
-        ('"Bearer a" 1;\n"Bearer a" 1;\n', "conflicting"),
-    ],
-)
-def test_a_proxy_without_readable_tokens_does_not_start(
-    pod: Pod, tmp_path: Path, tokens: str | None, fault: str
-) -> None:
-    text = (pod.tokens.with_name("nginx.conf")).read_text()
-    text = text.replace(str(pod.tokens), str(tmp_path / "tokens.conf"))
-    (tmp_path / "nginx.conf").write_text(text)
-    if tokens is not None:
-        (tmp_path / "tokens.conf").write_text(tokens)
-    done = subprocess.run(
-        [needed("nginx", "nginx"), "-t", "-c", tmp_path / "nginx.conf"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert fault in done.stderr

@@ -69,9 +69,3 @@ def test_it_names_this_release_and_each_locked_package_with_its_hashes(made: Pat
             told = held[package, version]
             assert f"pkg:pypi/{package}@" in told
             assert all(one.removeprefix("--hash=sha256:") in told for one in hashes), package
-
-
-def test_it_is_the_same_bytes_every_time(made: Path, tmp_path: Path) -> None:
-    make(tmp_path)
-    for path in made.iterdir():
-        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
