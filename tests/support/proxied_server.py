@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import httpx
 import psutil
 import yaml
 from live_server import CLASSES, foreign, inputs, small_store, temperature_artifact, until
-from processes import started
+from processes import free_ports, started
 from real_servers import needed
 
 from calib_serve import Keyring
@@ -84,14 +83,6 @@ def _status(url: str) -> int | None:
         return None
 
 
-def _free_ports(n: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    found = [str(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return found
-
-
 @contextmanager
 def running_pod(folder: Path, redis: str) -> Iterator[Pod]:
     """Both containers, in a folder and on ports of their own."""
@@ -102,7 +93,7 @@ def running_pod(folder: Path, redis: str) -> Iterator[Pod]:
     keyring = Keyring.new()
     keyring.save(folder / "keyring.json")
     names = ("8080", "8083", "8085", "8081", "8082", "7070", "7071")
-    ports = dict(zip(names, _free_ports(len(names)), strict=True))
+    ports = dict(zip(names, map(str, free_ports(len(names))), strict=True))
     tokens = folder / "tokens.conf"
     tokens.write_text(f'"Bearer {FIRST}" 1;\n"Bearer {SECOND}" 1;\n')
     (folder / "tmp").mkdir()

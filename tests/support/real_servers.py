@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 from processes import end, ended_on_failure
+from processes import free_port as _free_port
 
 from calib_serve.receipts import Keyring
 
@@ -195,12 +196,6 @@ class Server:
     def __exit__(self, *_):
         end(self.process)
         self.process.stderr.close()
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
