@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
@@ -67,14 +65,6 @@ def cli(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["doctor", "--for", "kafka", *map(str, arguments)])
 
 
-def test_versions_outside_of_a_range_are_wrong(site: Site) -> None:
-    site.add("onnxruntime", "1.19.2")
-    assert site.levels()["extra onnx"] == "wrong"
-    site.add("numpy", "not a version")
-    site.add("calib-serve", "1.0", OURS.format(python=">=3.99"))
-    assert site.levels()["calib-serve"] == site.levels()["python"] == "wrong"
-
-
 @pytest.mark.parametrize(
     ("line", "level"),
     [
@@ -95,33 +85,6 @@ def test_a_package_that_needs_another_numpy_or_torch_is_wrong(
     site.add("torchvision", "0.28.0", f"Requires-Dist: {line}\n")
     base = line.partition(" ")[0].lower()[:5]
     assert site.levels().get(base, site.levels().get("torch")) == level
-
-
-@pytest.mark.parametrize(
-    ("version", "cuda", "gpu", "level"),
-    [
-        ("2+cpu", None, False, "ok"),
-        ("2+cpu", None, True, "note"),
-        ("2", "12.8", False, "note"),
-        ("2", "12.8", True, "wrong"),
-    ],
-)
-def test_torch_and_the_gpu_are_for_one_another(
-    site: Site, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None, gpu: bool, level: Level
-) -> None:
-    def init() -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old")
-
-    fake = SimpleNamespace(
-        __version__=version,
-        version=SimpleNamespace(cuda=cuda),
-        cuda=SimpleNamespace(is_available=lambda: False, init=init),
-    )
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setattr(doctor, "_GPUS", (site.folder if gpu else site.folder / "gone",))
-    site.add("torch", "2.13.0")
-    assert site.levels("torch")["torch"] == level
-    assert level != "wrong" or "too old" in site.found("torch")["torch"].what
 
 
 def test_a_ledger_of_the_network_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,13 +169,6 @@ def test_the_help_of_the_command_line_brings_no_room_but_its_own_and_nothing_hea
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, *FIRST_HEAVY}
 
 
-@pytest.mark.server
-def test_what_serves_and_watches_measures_without_loading_scipy() -> None:
-    rooms = ("metrics", "judgement", "priors", "artifact", "receipts", "watch.service", "reporter.reporter")
-    loaded = loaded_by("\n".join(f"import calib_serve.{room}" for room in rooms))
-    assert not {name.split(".")[0] for name in loaded} & {"scipy", "torch", "sklearn", "pandas", "matplotlib"}
-
-
 def test_type_checkers_see_each_public_name_where_it_is_imported_from() -> None:
     tree = ast.parse((ROOT / "__init__.py").read_text())
     (hidden,) = (node for node in tree.body if isinstance(node, ast.If))
