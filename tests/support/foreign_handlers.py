@@ -149,11 +149,6 @@ def postprocess(self, outputs):
         own("def postprocess(self, outputs):\n    return torch.sigmoid(outputs[:, 0]).tolist()"), out=1
     ),
     "sigmoid": Foreign(own(AS_IT_IS), returns="torch.sigmoid(z)", refused="multi-label"),
-    "wide": Foreign(
-        own("def postprocess(self, outputs):\n    return torch.softmax(outputs, 1).tolist()"),
-        out=1000,
-        refused="returns 1000 classes, the artifact is for 10",
-    ),
     "own_handle": Foreign(own("""
 def handle(self, data, context):
     with torch.no_grad():
@@ -210,15 +205,6 @@ def __init__(self):
 """ + SOFTMAX).replace(
         "import torch\n", "import torch\nfrom ts.handler_utils.micro_batching import MicroBatching\n", 1
     )),
-    "metrics": Foreign(own("""
-def initialize(self, context):
-    super().initialize(context)
-    self.mine = context.metrics.get_metric("rows_of_mine")
-
-def handle(self, data, context):
-    self.mine.add_or_update(len(data), ["mine"])
-    return super().handle(data, context)
-""" + SOFTMAX)),
     "base_handler": Foreign("base_handler", model="torchscript"),
     "kserve_v2": Foreign(own("""
 def preprocess(self, data):
