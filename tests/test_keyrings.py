@@ -64,17 +64,6 @@ def test_the_key_that_signs_and_one_that_may_sign_elsewhere_are_not_retired() ->
     assert set(ring.without(fresh).keys) == {ring.active}
 
 
-def test_keys_of_another_host_are_joined_and_one_id_has_one_secret() -> None:
-    here, there = Keyring.new(), Keyring.new().extended()
-    both = here.joined(there, clock=at(5.0))
-    assert both.active == here.active
-    assert set(both.keys) == {*here.keys, *there.keys}
-    assert both.times[there.active] == KeyTimes(5.0)
-    assert both.joined(there) == both
-    with pytest.raises(KeyringError, match="another one in each"):
-        here.joined(Keyring(here.active, {here.active: bytes(32)}))
-
-
 # --- files --------------------------------------------------------------------------------------
 
 
@@ -104,17 +93,6 @@ def test_a_second_first_key_is_refused_and_makes_nothing_new(tmp_path: Path) -> 
         Keyring.create(path)
     assert Keyring.load(path) == ring
     assert [p.name for p in path.parent.iterdir()] == ["keys.json"]
-
-
-def test_a_change_that_fails_changes_nothing_and_lets_the_next_one_in(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    ring = Keyring.create(path)
-    with pytest.raises(KeyringError):
-        Keyring.edit(path, lambda ring: ring.promoted("x"))
-    assert Keyring.edit(path, lambda ring: ring) == ring
-    with pytest.raises(KeyringError, match="cannot read the keyring"):
-        Keyring.edit(tmp_path / "none" / "keys.json", lambda ring: ring)
-    assert [p.name for p in tmp_path.iterdir()] == ["keys.json"]
 
 
 # --- a ring that follows its file ---------------------------------------------------------------

@@ -4,66 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from injection import Ended, Fault, bytes_to_try, under
 from ledgers import accept, make_label
 from sizes import sized
-from small_models import WIDTH, linear_onnx
 
 from calib_serve.errors import LedgerError
-from calib_serve.model import load_model
-from calib_serve.model.cache import CachedClassifier
 from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.server
 
 
-def hidden(folder: Path) -> list[str]:
-    return [p.name for p in folder.rglob("*") if p.name.startswith(".") or "partial" in p.name]
-
-
 # --- a real file system without room ----------------------------------------------------------
-
-
-def keep_samples(folder: Path) -> tuple[int, int, list[str]]:
-    """Samples until the disk is full, then again once there is room: (errors, kept, what is left)."""
-    log, errors = SampleLog(folder, rate=1.0), 0
-    ballast = folder / "ballast"
-    ballast.write_bytes(bytes(60_000))
-    for i in range(20):
-        log.predicted("m", "1", [i.to_bytes(10, "big")], np.zeros((1, 300)), times=[float(i)])
-        try:
-            log.flush()
-        except OSError:
-            errors += 1
-    assert log._predictions == {}
-    ballast.unlink()
-    log.predicted("m", "1", [bytes(9) + b"x"], np.zeros((1, 300)), times=[0.0])
-    log.flush()
-    found = read_samples(folder, model="m", version="1")
-    return errors, found.predictions * (not found.damaged), hidden(folder)
-
-
-def test_a_sample_log_lets_go_of_what_it_cannot_write_and_leaves_no_crumbs(tmp_path: Path) -> None:
-    errors, kept, crumbs = under(Fault(disk=(tmp_path, 80 << 10)), keep_samples, tmp_path).result
-    assert 0 < errors < 20
-    assert kept == 20 - errors + 1
-    assert crumbs == []
-
-
-def cache_features(folder: Path, rows: int) -> tuple[int, ...]:
-    linear_onnx(folder / "net.onnx", width=WIDTH)
-    model = CachedClassifier(load_model(folder / "net.onnx", batch_size=64), folder)
-    return tuple(model.logits(np.zeros((rows, WIDTH), np.float32)).shape)
-
-
-def test_memory_mapped_logits_on_a_full_disk_are_an_error_and_no_crash(tmp_path: Path) -> None:
-    ended = under(Fault(disk=(tmp_path, 256 << 10)), cache_features, tmp_path, 50_000)
-    assert ended.ours, ended
-    assert "No space left" in ended.said
-    assert under(Fault(), cache_features, tmp_path, 50_000).result == (50_000, 3)
 
 
 def count_until_full(folder: Path) -> tuple[int, int, str]:

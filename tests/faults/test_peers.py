@@ -49,22 +49,6 @@ def connect(url: str, text: bytes) -> socket.socket:
     return peer
 
 
-def test_a_prometheus_that_never_reads_its_scrape_keeps_nobody_waiting(make_server) -> None:
-    server = make_server()
-    host = f"Host: 127.0.0.1:{server.port}\r\n".encode()
-    scrape = b"GET /metrics HTTP/1.1\r\n" + host + b"\r\n"
-    deaf = [connect(server.url, scrape * 20) for _ in range(sized(8, 100))]  # answers pile up, unread
-    tokens = receipts(server.url, 20)
-    answer = httpx.post(
-        f"{server.url}/v1/labels", json=[{"receipt": r, "label": 1} for r in tokens], timeout=60
-    )
-    assert answer.json()["accepted"] == 20
-    assert "calib_feedback_total" in httpx.get(f"{server.url}/metrics", timeout=60).text
-    for peer in deaf:
-        peer.close()
-    assert server.stop() == 0
-
-
 def test_clients_that_send_half_a_batch_keep_nobody_waiting_and_are_not_counted(make_server) -> None:
     server = make_server()
     body = json.dumps([ONE] * 50).encode()

@@ -11,12 +11,9 @@ from injection import Fault, under
 from ledgers import accept, make_label
 from small_models import archive, linear_onnx, temperature
 
-from calib_serve import Artifact, Keyring
-from calib_serve.data.logits_file import read_logits
+from calib_serve import Keyring
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.serve.properties import read_properties
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog
 
@@ -89,52 +86,3 @@ def test_in_a_folder_that_is_read_only(write: Work, tmp_path: Path) -> None:
     assert ended.ours, ended
     assert str(tmp_path) in ended.said
     assert contents(tmp_path) == there
-
-
-READERS: dict[str, Work] = {
-    "artifact/manifest.yaml": lambda folder: Artifact.load(folder / "artifact"),
-    "keys.json": lambda folder: Keyring.load(folder / "keys.json"),
-    "digits.mar": lambda folder: read_archive(folder / "digits.mar"),
-    "logits.npy": lambda folder: read_logits(folder / "logits.npy"),
-    "config.properties": lambda folder: read_properties(folder / "config.properties"),
-    "l.db": open_ledger,
-}
-
-
-def read(name: str, folder: Path) -> None:
-    READERS[name](folder)
-
-
-def fill(folder: Path) -> None:
-    archive(folder)
-    save_artifact(folder)
-    save_keys(folder)
-    np.save(folder / "logits.npy", np.zeros((2, 3)))
-    (folder / "config.properties").write_text("a=1\n")
-    open_ledger(folder)
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_from_a_file_that_may_not_be_read(name: str, tmp_path: Path) -> None:
-    fill(tmp_path)
-    (tmp_path / name).chmod(0o000)
-    ended = under(Fault(powerless=True), read, name, tmp_path)
-    assert ended.ours, ended
-    assert Path(name).name in ended.said
-
-
-@pytest.mark.parametrize("work", [save_artifact, save_keys, pack_archive, open_ledger])
-def test_with_too_few_files_to_open(work: Work, tmp_path: Path) -> None:
-    work(tmp_path)
-    there = contents(tmp_path)
-    said = 0
-    for files in range(24):
-        ended = under(Fault(files=files), work, tmp_path)
-        assert ended.well or ended.ours, ended
-        said += ended.ours
-        if ended.ours and work is not open_ledger:
-            assert contents(tmp_path) == there
-        if ended.well:
-            break
-    assert said > 0
-    assert ended.well, "a few files are enough"

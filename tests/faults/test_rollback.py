@@ -7,50 +7,15 @@ from pathlib import Path
 
 import pytest
 from ledgers import NOW, accept, make_label, open_one
-from real_servers import Redis
 
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.publish import Publisher
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums, WriterLease
 from calib_serve.watch.publication import Publication
-from calib_serve.watch.series import PUBLISHED
 
 pytestmark = pytest.mark.store
 
 KEY = Key("m", "1")
-
-
-class Snapshot:
-    """A Redis that can be put back."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.redis = folder, Redis(folder)
-
-    def __enter__(self) -> Snapshot:
-        self.redis.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.redis.kill()
-
-    def take(self) -> None:
-        import redis
-
-        with redis.Redis.from_url(self.redis.url) as server:
-            server.save()
-        shutil.copy(self.folder / "dump.rdb", self.folder / "kept")
-
-    def put_back(self) -> None:
-        self.redis.kill()
-        shutil.copy(self.folder / "kept", self.folder / "dump.rdb")
-        self.redis.start()
-
-
-@pytest.fixture
-def snapshot(tmp_path: Path):
-    (tmp_path / "redis").mkdir()
-    with Snapshot(tmp_path / "redis") as found:
-        yield found
 
 
 def count(ledger, numbers) -> None:
@@ -97,19 +62,6 @@ def test_sums_that_are_taken_out_on_purpose_are_another_generation_and_no_rollba
     assert (found.generation, labels(found), publication.rollbacks) == (began, 2, 0)
     assert ledger.generation() == began
     assert ledger.new_generation("again") > began
-    ledger.close()
-
-
-def test_a_last_digit_that_differs_is_no_fall_and_none_is_published(store) -> None:
-    ledger = open_one(*store)
-    publication = Publication(ledger)
-    count(ledger, range(5))
-    before = publication.read().sums[KEY]
-    ledger.add({KEY: Sums.zeros() - Sums(15, before.vector * 1e-15)}, time=NOW)
-    after = publication.read()
-    assert after.generation == 0
-    for one in PUBLISHED:
-        assert (after.sums[KEY][one.name] >= before[one.name]).all()
     ledger.close()
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 from injection import Fault, bytes_to_try, killed_everywhere, under
 from ledgers import accept, make_label, open_one
@@ -26,7 +25,6 @@ from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.server
 
@@ -97,41 +95,6 @@ def test_what_is_replaced_is_the_old_or_the_new_at_every_operation(
     assert len(seen) == 2
 
 
-def first_save(folder: Path, t: float) -> None:
-    temperature(t).save(folder / "first")
-
-
-def test_an_artifact_that_is_new_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    for _, ended in killed_everywhere(first_save, tmp_path, NEW):
-        whole = (tmp_path / "first").exists()
-        assert whole == (not ended.signal)
-        if whole:
-            Artifact.load(tmp_path / "first")
-
-
-# --- the sample log ---------------------------------------------------------------------------
-
-
-def keep_samples(folder: Path, count: int) -> None:
-    log = SampleLog(folder, rate=1.0)
-    for i in range(count):
-        log.predicted("m", "1", [i.to_bytes(10, "big")], np.zeros((1, 3)), times=[float(i)])
-        log.flush()
-
-
-def test_a_killed_sample_log_has_whole_shards_only_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    for n, ended in killed_everywhere(keep_samples, tmp_path / "log", 3):
-        if not ended.signal:
-            assert n > 3
-            break
-        if not (tmp_path / "log").is_dir():
-            continue
-        found = read_samples(tmp_path / "log", model="m", version="1")
-        assert found.damaged == 0
-        assert found.predictions <= 3
-        shutil.rmtree(tmp_path / "log")
-
-
 # --- the ledger -------------------------------------------------------------------------------
 
 
@@ -159,24 +122,6 @@ def test_a_ledger_whose_writer_dies_at_any_byte_holds_what_was_acknowledged(tmp_
         assert again.count(True) == 10 * batches - counted
         ledger.close()
     assert died > sized(3, 30)
-
-
-def test_a_writer_killed_before_its_commit_leaves_nothing_behind(tmp_path: Path) -> None:
-    script = f"""
-import os, signal
-from ledgers import *
-ledger = SqliteLedger({str(tmp_path / "l.db")!r})
-accept(ledger, [make_label(1)])
-with ledger.transaction():
-    accept(ledger, [make_label(2), make_label(3)])
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=300, env=with_support())
-    assert done.returncode == -signal.SIGKILL
-    ledger = SqliteLedger(tmp_path / "l.db")
-    assert ledger.sums()["m", "1"].feedback.n == 1
-    assert accept(ledger, [make_label(i) for i in (1, 2, 3)]) == [False, True, True]
-    ledger.close()
 
 
 def with_support() -> dict[str, str]:

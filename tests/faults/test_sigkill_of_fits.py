@@ -73,20 +73,6 @@ def test_a_killed_fit_goes_on_and_ends_the_same(fit: Any, at: int, tmp_path: Pat
     assert before or at < 4
 
 
-def test_a_masked_head_goes_on_after_the_epochs_that_were_done(tmp_path: Path) -> None:
-    assert under(Fault(kill_before=9), save_fit, mask, tmp_path / "kept", tmp_path / "killed").signal
-    done: list[int] = []
-    features = INPUTS.reshape(ROWS, -1)
-    sets = (features[:100], LABELS[:100], features[100:], LABELS[100:])
-    how: dict[str, Any] = {"masking": Masking(epochs=5, batch=32, hidden=8), "checkpoints": tmp_path / "kept"}
-    fit_masked_head(*sets, **how, progress=lambda epoch, of: done.append(epoch))
-    assert done
-    assert done == list(range(done[0], 6))
-    assert done[0] > 1
-    fit_masked_head(*sets, **how, seed=9)
-    assert len(list((tmp_path / "kept").glob("*.npz"))) == 2  # another seed is another fit
-
-
 def cache(folder: Path) -> None:
     CachedClassifier(classifier(batch_size=1), folder).features(INPUTS)
 

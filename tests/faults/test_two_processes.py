@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from sizes import sized
 from small_models import archive, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.errors import ArtifactError
 from calib_serve.fuse.torchserve.archive import read_archive
 
 pytestmark = pytest.mark.server
@@ -66,18 +64,6 @@ def test_two_publishers_of_one_ledger_publish_each_label_once(store, tmp_path: P
     sent = [float((tmp_path / name).read_text()) for name in ("one", "two")]
     assert sum(sent) + rest == 200
     ledger.close()
-
-
-def save(folder: str, t: float) -> None:
-    for _ in range(TURNS):
-        with suppress(ArtifactError):  # the other one came between, and that is said
-            temperature(t).save(folder)
-
-
-def test_two_that_save_one_artifact_leave_one_of_theirs_whole(tmp_path: Path) -> None:
-    together((save, str(tmp_path / "a"), 1.5), (save, str(tmp_path / "a"), 2.5))
-    assert Artifact.load(tmp_path / "a").fingerprint in {temperature(t).fingerprint for t in (1.5, 2.5)}
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def save_and_stop(folder: str) -> None:

@@ -97,15 +97,6 @@ def test_after_sigterm_every_answered_prediction_is_counted(running: Running) ->
 
 
 @pytest.mark.nightly
-def test_an_idle_worker_leaves_on_sigterm_too(running: Running) -> None:
-    (victim,) = running.server.workers("calibration_feedback")
-    os.kill(victim, signal.SIGTERM)
-    until(lambda: running.server.workers("calibration_feedback") not in ([], [victim]))
-    (receipt,) = [r.json()["receipt"] for r in running.predict_all(inputs(1, seed=9))]
-    assert running.label([{"receipt": receipt, "label": 1}]).json()["accepted"] == 1
-
-
-@pytest.mark.nightly
 def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running) -> None:
     load, victim, at, live = end_one_under_load(running, signal.SIGKILL)
     unflushed = sum(pid == victim and when > at - FLUSH - 0.5 for when, pid in load.answered)

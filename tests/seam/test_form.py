@@ -85,13 +85,6 @@ def test_what_are_no_scores_is_refused_with_what_it_is(held: Any, says: str) -> 
         find_scores(held, K)
 
 
-def test_a_form_that_does_not_fit_says_what_came_instead() -> None:
-    with pytest.raises(
-        ModelError, match=r"returned Tensor \(3, 4\) of float64 where its logits was expected"
-    ):
-        Form.parse("logits").scores(torch.tensor(Z), K)
-
-
 def test_a_list_of_one_output_and_a_list_of_one_row_are_read_by_their_own_forms() -> None:
     one = [torch.tensor(Z[:1])]
     assert str(find_scores(one, K)[0]) == "0", "of one row either may be meant"

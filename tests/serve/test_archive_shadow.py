@@ -6,10 +6,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-import yaml
 from live_server import (
     CLASSES,
     Running,
@@ -22,9 +20,7 @@ from live_server import (
     until,
 )
 
-from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Clause, Contract, Head
-from calib_serve.errors import InputError
+from calib_serve.artifact import Clause, Contract
 from calib_serve.fuse.torchserve import pack, pack_around, recalibrated, same_model
 from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
@@ -94,18 +90,6 @@ def test_a_broken_shadow_is_counted_and_changes_no_reply(running: Running) -> No
     until(lambda: total(running.server.scrape(), "calib_monitor_errors_total", stage="shadow") >= 1)
 
 
-def test_another_calibration_takes_the_shadow_s_place_or_leaves_it(store: Path, tmp_path: Path) -> None:
-    promoted = recalibrated(store / "shadowed.mar", SHADOW, tmp_path, version="1.1")
-    with zipfile.ZipFile(promoted) as archive:
-        assert not [name for name in archive.namelist() if name.startswith("shadow")]
-        assert "shadow" not in yaml.safe_load(archive.read("model-config.yaml"))["calib_serve"]
-    again = recalibrated(promoted, SHADOW, tmp_path, version="1.2", shadow=SERVED)
-    with zipfile.ZipFile(again) as archive:
-        archive.extractall(tmp_path / "out")
-    assert Artifact.load(tmp_path / "out" / "shadow").fingerprint == SERVED.fingerprint
-    assert Artifact.load(tmp_path / "out" / "artifact").fingerprint == SHADOW.fingerprint
-
-
 def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_path: Path) -> None:
     again = recalibrated(store / "shadowed.mar", SHADOW, tmp_path, version="1.1")
     other = torch.nn.Linear(16, CLASSES)
@@ -120,22 +104,3 @@ def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_p
     ]
     assert same_model(wrapped[0], recalibrated(wrapped[0], SHADOW, tmp_path, version="2", shadow=SERVED))
     assert not same_model(*wrapped)
-
-
-@pytest.mark.parametrize(
-    ("shadow", "why"),
-    [
-        (
-            Artifact((LogitMap.temperature(1.0),), method="t", classes=CLASSES + 1),
-            "classes of what is served",
-        ),
-        (
-            Artifact((Head((np.eye(CLASSES),), (np.zeros(CLASSES),)),), method="h", classes=CLASSES),
-            "other ways",
-        ),
-    ],
-)
-def test_a_shadow_that_acts_on_something_else_is_refused(tmp_path: Path, shadow: Artifact, why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        pack(torchscript(tmp_path / "net.pt"), SERVED, tmp_path / "store", name="digits", shadow=shadow)
-    assert not (tmp_path / "store").exists() or not list((tmp_path / "store").iterdir())

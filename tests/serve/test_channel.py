@@ -15,7 +15,6 @@ from ledgers import accept, make_label
 
 from calib_serve.errors import InputError
 from calib_serve.serve.emit import LINE, Emitter, label_value, metric_line
-from calib_serve.serve.observer import Observer
 from calib_serve.serve.publish import Publisher
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
@@ -86,17 +85,6 @@ def test_deltas_add_up_over_threads_and_flushes() -> None:
     assert len(lines) < 1000, "deltas, not one line an update"
 
 
-def test_gauges_keep_their_last_value_and_counters_refuse_to_be_set() -> None:
-    sent: list[str] = []
-    emitter = Emitter(write=sent.append)
-    for value in (1.0, -3.0, 2.5):
-        emitter.set("calib_drift_log_evidence", value, "m", "1")
-    emitter.flush()
-    assert read_back(sent[0].strip())[1] == 2.5
-    with pytest.raises(InputError):
-        emitter.set("calib_predictions_total", 1, "m", "1", "0")
-
-
 def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
     sent: list[str] = []
     emitter = Emitter(write=sent.append)
@@ -105,31 +93,6 @@ def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
     assert [emitter.flush(), emitter.flush()] == [1, 1]
     names = [read_back(text.strip())[0] for text in sent]
     assert names == ["calib_predictions_total", "calib_monitor_errors_total"]
-
-
-class Broken(Exception):
-    """What a monitor may raise."""
-
-
-def broken(*_: object, **__: object) -> None:
-    raise Broken
-
-
-@pytest.mark.parametrize("part", ["_emitter", "_keyring", "_waiting"])
-def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-    observer = Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
-    if part == "_emitter":
-        monkeypatch.setattr(observer._emitter, "add_all", broken)
-    elif part == "_keyring":
-        observer._keyring = object()  # type: ignore[assignment]
-    else:
-        observer._waiting = object()  # type: ignore[assignment]
-    assert observer.served([(1, 0.5), (2, 0.9)], invalid=1) == [None, None]
-    if part != "_emitter":
-        observer.flush()
-        errors = [read_back(line) for line in "".join(sent).splitlines() if "monitor_errors" in line]
-        assert sum(value for _, value, _ in errors) >= 1
 
 
 def waiting(seconds: float) -> subprocess.Popen[bytes]:
@@ -150,14 +113,6 @@ def test_a_worker_waits_until_the_server_has_read_far_beyond_its_last_line() -> 
     assert first == "first"
     assert sum(map(len, behind)) > 20_000
     assert {read_back(line)[1] for line in behind} == {0.0}, "they change nothing"
-
-
-@pytest.mark.server
-def test_it_does_not_wait_for_ever_where_nobody_reads() -> None:
-    with waiting(0.1) as process:
-        assert process.wait(timeout=60) == 0
-        assert process.stdout is not None
-        assert process.stdout.read() == b"first\n"
 
 
 @pytest.mark.store

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,9 +18,9 @@ from live_server import inputs, temperature_artifact, torchscript
 from processes import started, with_sigint_ignored
 
 import calib_serve
-from calib_serve.errors import KeyringError, ServerError
+from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import pack
-from calib_serve.serve.properties import Ports, read_properties
+from calib_serve.serve.properties import read_properties
 from calib_serve.serve.server import Server, Tokens
 
 ROOT = Path(calib_serve.__file__).parents[1]
@@ -102,47 +100,10 @@ def test_packed_served_asked_and_stopped(
     assert not (folder / "key_file.json").exists()
 
 
-@pytest.mark.server
-@pytest.mark.nightly
-def test_a_port_that_another_program_has_is_named(tmp_path: Path) -> None:
-    """TorchServe's own log does not say it."""
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
-    ports = Ports.free()
-    server = Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", ports=ports)
-    said = rf"another program has port {ports.metrics} \(metrics\): "
-    with socket.create_server(("127.0.0.1", ports.metrics)), pytest.raises(ServerError, match=said):
-        server.start(timeout=600)
-
-
-def test_an_archive_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
-    for name in ("digits.mar", "../digits.mar"):
-        with pytest.raises(ServerError, match="no archive"):
-            Server(tmp_path, [name], folder=tmp_path / "run")
-    with pytest.raises(ServerError, match="at least one"):
-        Server(tmp_path, [], folder=tmp_path / "run")
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
-    with pytest.raises(ServerError, match=r"no archive digits in .+; it has digits\.mar"):
-        Server(tmp_path, ["digits"], folder=tmp_path / "run")
-
-
 def test_settings_cannot_smuggle_lines(tmp_path: Path) -> None:
     pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
     with pytest.raises(ServerError, match="line break"):
         Server(tmp_path, ["digits.mar"], folder=tmp_path, settings={"x": "1\nenable_model_api=true"})
-
-
-def test_what_a_worker_would_choke_on_is_told_before_anything_starts(tmp_path: Path) -> None:
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
-    for wrong in ({"sample_rate": 0.0}, {"sample_rate": math.nan}, {"sample_seconds": 0.0}):
-        with pytest.raises(ServerError, match="sample_rate is above 0"):
-            Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", **wrong)
-    open_to_all = tmp_path / "keys.json"
-    open_to_all.write_text("{}")
-    open_to_all.chmod(0o644)
-    for path, says in ((tmp_path / "nothing.json", "cannot read"), (open_to_all, "chmod 600")):
-        with pytest.raises(KeyringError, match=says):
-            Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", keyring=path)
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_shipped_configuration_is_safe() -> None:

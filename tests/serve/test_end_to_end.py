@@ -25,7 +25,6 @@ from sizes import sized
 
 from calib_serve import Bins
 from calib_serve.fuse.torchserve import Batching, pack
-from calib_serve.receipts import group_number
 
 pytestmark = pytest.mark.server
 
@@ -56,13 +55,6 @@ def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
         receipt = running.keyring.verify(reply["receipt"])
         assert receipt.confidence == reply["confidence"] == max(reply["probabilities"])
         assert (receipt.model, receipt.version, receipt.predicted) == (MODEL, "1.0", reply["predicted"])
-
-
-def test_headers_name_the_segment_and_the_group(running: Running) -> None:
-    headers = {"X-Calib-Segment": "north", "X-Calib-Group": "match 3"}
-    reply = running.predict(None, json=inputs(1, seed=9)[0].tolist(), headers=headers)
-    receipt = running.keyring.verify(reply.json()["receipt"])
-    assert (receipt.segment, receipt.group) == ("north", group_number("match 3"))
 
 
 def test_without_the_token_nothing_is_answered_but_the_metrics(running: Running) -> None:

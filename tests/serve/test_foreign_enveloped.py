@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from deciding import ACTS, acts_by_hand, deciding
 from foreign_handlers import FOREIGN, archive, artifact, probabilities
-from live_server import Running, inputs, total, until
-from protocol_clients import model_infer, predictions
+from live_server import Running, inputs
+from protocol_clients import model_infer
 
 from calib_serve import Artifact
 from calib_serve.fuse.torchserve import pack_around
@@ -90,11 +90,6 @@ def test_kserve_v1_has_lists_beside_its_predictions(v1: Running, n: int) -> None
     check(v1, "base_handler", body["confidences"], body["receipts"], n)
 
 
-def test_over_grpc_v1_has_them_in_the_body(v1: Running) -> None:
-    body = predictions(v1, "base_handler", data=json.dumps({"instances": X.tolist()}).encode())
-    check(v1, "base_handler", body["confidences"], body["receipts"], 3)
-
-
 def v2_inputs(n: int) -> list[dict[str, Any]]:
     return [{**REQUEST, "name": f"x{i}", "data": X[i].tolist()} for i in range(n)]
 
@@ -114,15 +109,3 @@ def test_over_grpc_v2_has_them_in_tensors(v2: Running) -> None:
     found = model_infer(v2, "kserve_v2", *tensors)
     check(v2, "kserve_v2", found["confidence"], found["receipt"], 2)
     check_decided("kserve_v2", found["set"], found["abstain"], found["act"], 2)
-
-
-def test_nothing_goes_by_the_calibration(v1: Running, v2: Running) -> None:
-    v1.http.post("/v1/models/base_handler:predict", json={"instances": X.tolist()})
-    v2.http.post("/v2/models/kserve_v2/infer", json={"id": "7", "inputs": v2_inputs(1)})
-    for running in (v1, v2):
-
-        def counted(name: str, running: Running = running) -> float:
-            return total(running.server.scrape(), name, model=running.model)
-
-        until(lambda counted=counted: counted("calib_predictions_total") > 0)
-        assert counted("calib_uncalibrated_total") == 0

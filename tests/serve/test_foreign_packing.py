@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foreign_handlers import FOREIGN, Foreign, archive, artifact
+from foreign_handlers import FOREIGN, archive, artifact
 from sizes import sized
 
 from calib_serve import Artifact, LogitMap
@@ -67,32 +67,3 @@ def request_file(folder: Path) -> Path:
     path = folder / "request.json"
     path.write_text(str([0.1 * k for k in range(16)]))
     return path
-
-
-@pytest.mark.nightly
-def test_a_handler_that_answers_errors_with_200_is_asked_what_it_understands(tmp_path: Path) -> None:
-    polite = FOREIGN["plain"].handler.replace(
-        "    def postprocess",
-        "    def handle(self, data, context):\n"
-        "        try:\n"
-        "            return super().handle(data, context)\n"
-        "        except Exception as error:\n"
-        '            return [{"error": str(error)} for _ in data]\n\n'
-        "    def postprocess",
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(FOREIGN, "polite", Foreign(polite))
-        source = archive("polite", tmp_path)
-    # No shape is known: pictures and texts are tried before arrays of the network's first layer.
-    unknown = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=10)
-    made = pack_around(source, unknown, tmp_path / "out")
-    assert ModelOptions.read(read_archive(made).config).seam == "inference"
-
-
-@pytest.mark.parametrize("mode", ["asyncCommunication", "continuousBatching"])
-def test_loops_of_another_kind_are_refused(tmp_path: Path, mode: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(FOREIGN, "loop", Foreign(FOREIGN["plain"].handler, config=f"{mode}: true\n"))
-        source = archive("loop", tmp_path)
-    with pytest.raises(FuseError, match=mode):
-        pack_around(source, artifact(FOREIGN["plain"]), tmp_path / "out")

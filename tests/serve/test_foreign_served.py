@@ -27,16 +27,6 @@ NUMBERS = [name for name in ALL if name not in ("base_handler", "kserve_v2")]  #
 CI = ("micro_batching",)
 SERVED = sized(ci=[name for name in NUMBERS if name in CI], nightly=NUMBERS)
 
-CACHED = FOREIGN["own_handle"].handler.replace(
-    "    def handle(self, data, context):\n",
-    "    kept = {}\n\n"
-    "    def handle(self, data, context):\n"
-    "        key = str(rows(data).tolist())\n"
-    "        if key not in self.kept:\n"
-    "            self.kept[key] = self.answered(data, context)\n"
-    "        return self.kept[key]\n\n"
-    "    def answered(self, data, context):\n",
-)
 MOODY = FOREIGN["tuple"].handler.replace(
     "    def postprocess",
     "    def inference(self, data):\n"
@@ -45,7 +35,6 @@ MOODY = FOREIGN["tuple"].handler.replace(
     "    def postprocess",
 )
 FOREIGN_HERE = {
-    "cached": Foreign(CACHED, config="minWorkers: 1\nmaxWorkers: 1\nbatchSize: 1\n"),
     "moody": Foreign(MOODY, returns="(z, x)", config="minWorkers: 1\nmaxWorkers: 1\nbatchSize: 1\n"),
 }
 
@@ -53,7 +42,6 @@ FOREIGN_HERE = {
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("foreign")
-    more = sized(ci=("moody",), nightly=("moody", "cached"))
     with pytest.MonkeyPatch.context() as patch:
         for name, foreign in FOREIGN_HERE.items():
             patch.setitem(FOREIGN, name, foreign)
@@ -65,7 +53,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
                 folder / "store",
                 **FOREIGN[name].options,
             )
-            for name in (*SERVED, *more)
+            for name in (*SERVED, "moody")
         ]
     return register(*made)
 
@@ -126,16 +114,6 @@ def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Runni
     label = {"receipt": more["receipt"], "label": receipt.predicted}
     outcome = over_grpc(running, "calibration_feedback", data=json.dumps(label).encode())
     assert outcome["accepted"] == 1
-
-
-@pytest.mark.nightly
-def test_answers_that_went_by_the_calibration_are_counted(running: Running) -> None:
-    x = inputs(1, seed=24)[0]
-    first, second = asked(running, "cached", x), asked(running, "cached", x)
-    assert first.text == second.text
-    assert "x-calib-receipt" in first.headers
-    assert "x-calib-receipt" not in second.headers
-    until(lambda: total(running.server.scrape(), "calib_uncalibrated_total", model="cached") == 1)
 
 
 def test_where_the_calibration_fails_the_original_answer_goes_out_and_is_counted(running: Running) -> None:

@@ -16,16 +16,14 @@ import torch
 from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
-from calib_serve import Artifact, Keyring
+from calib_serve import Keyring
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
 from calib_serve.fuse.torchserve import pack, pack_around
 from calib_serve.fuse.torchserve.archive import read_archive, write_archive
 from calib_serve.receipts import group_number
 from calib_serve.serve import observer
-from calib_serve.serve.carrying import Said, in_body, in_headers
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction
-from calib_serve.serve.decided import Decided
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.wrapped import CalibratedWrapper
 
@@ -175,17 +173,6 @@ def test_a_model_file_that_was_exchanged_does_not_load(tmp_path: Path) -> None:
         CalibratedClassifier().initialize(ctx)
 
 
-def test_without_a_keyring_there_is_no_receipt_and_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv(KEYRING)
-    handler, ctx = started(tmp_path)
-    ((status, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
-    assert status == 200
-    assert "receipt" not in reply
-    assert "receipts are off" in caplog.text
-
-
 def test_when_monitoring_breaks_the_predictions_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: list[str]
 ) -> None:
@@ -238,30 +225,6 @@ def test_a_label_budget_says_whose_labels_are_wanted_and_signs_the_chance(
     assert {one.inclusion for one in receipts} == {0.25}
     assert [reply.get("label_wanted", True) for reply in replies] == [one.wanted for one in receipts]
     assert 20 < sum(one.wanted for one in receipts) < 90
-
-
-def wrapped(
-    tmp_path: Path, handler: str, artifact: Artifact | None = None
-) -> tuple[CalibratedWrapper, Context]:
-    """An archive with one of TorchServe's own handlers, packed again and about to be loaded."""
-    fields = {"handler": handler, "serializedFile": "net.pt"}
-    files = {"net.pt": torchscript(tmp_path / "net.pt")}
-    old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", **fields)
-    path = pack_around(old, artifact or temperature_artifact(), tmp_path / "store", trial=False)
-    return CalibratedWrapper(), context(path, tmp_path / "unpacked")
-
-
-def test_sets_of_too_many_classes_for_a_header_are_in_the_body() -> None:
-    def row(n: int) -> Said:
-        return Said(0.5, None, Decided(tuple(range(n)), True), (), 300)
-
-    put: dict[str, str] = {}
-    assert in_headers(put.__setitem__, [row(200), row(56)])
-    assert put["x-calib-set"].count(" ") == 199 + 1 + 55
-    put.clear()
-    assert not in_headers(put.__setitem__, [row(200), row(57)])
-    assert put == {"x-calib-confidence": "0.5, 0.5", "x-calib-abstain": "true, true"}
-    assert in_body("x", [row(257)])["set"] == list(range(257))
 
 
 SKIPPING = """

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from urllib.parse import quote
 
-import httpx
 import pytest
 from live_server import Running, inputs, samples, serve, temperature_artifact, torchscript, total, until
 
@@ -122,40 +120,6 @@ def test_in_labels_and_receipts(running: Running, text: str) -> None:
     )
     assert lines.status_code == 400 or lines.json()["accepted"] == 0
     assert total(running.server.scrape(), "calib_feedback_total") == before
-
-
-@pytest.mark.parametrize(
-    "text", [t for t in ODD.values() if len(t) < 1000], ids=[k for k in ODD if k != "long"]
-)
-def test_in_addresses_queries_and_form_fields(running: Running, text: str) -> None:
-    http, body = running.http, json.dumps(inputs(1)[0].tolist())
-    assert http.post(f"/predictions/{quote(text, safe='')}", content=body).status_code in (400, 404, 405)
-    assert http.post(f"/predictions/digits/{quote(text, safe='')}", content=body).status_code in (400, 404)
-    asked = running.predict(
-        None, content=body, headers={"content-type": "application/json"}, params={text: text}
-    )
-    assert asked.status_code in (200, 400)
-    form = running.predict(None, files={"data": (text, text.encode())})
-    assert form.status_code == 400
-
-
-@pytest.mark.usefixtures("sound")
-def test_in_headers(running: Running) -> None:
-    for name, text in ODD.items():
-        try:
-            reply = running.predict(None, content=b"[]", headers={"x-odd": text[:4000].encode()})
-        except (httpx.LocalProtocolError, httpx.RemoteProtocolError):
-            continue  # the client or the server would not have it
-        assert reply.status_code == 400, name
-
-
-def test_refusals_are_counted(running: Running) -> None:
-    def refused() -> float:
-        return total(running.server.scrape(), "calib_feedback_refused_total", reason="malformed")
-
-    before = refused()
-    running.label([{"receipt": FORGED, "label": 1}])
-    until(lambda: refused() > before)
 
 
 @pytest.mark.last

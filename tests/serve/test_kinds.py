@@ -14,7 +14,6 @@ import pytest
 import torch
 from live_server import (
     CLASSES,
-    NAMES,
     WIDTH,
     Running,
     inputs,
@@ -25,7 +24,6 @@ from live_server import (
     until,
 )
 from onnx import TensorProto, helper, numpy_helper
-from protocol_clients import predictions
 from safetensors.torch import save_file
 from sizes import NIGHTLY, sized
 
@@ -155,18 +153,6 @@ def test_over_rest_every_kind_gives_the_artifact_s_probabilities(running: Runnin
     replies = [reply.json() for reply in running.predict_all(x, kind)]
     np.testing.assert_allclose([r["probabilities"] for r in replies], expected(x), atol=1e-6)
     assert {r["model"] for r in replies} == {kind}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_over_grpc_the_answer_and_its_receipt_are_the_same(running: Running, kind: str) -> None:
-    x = inputs(1, seed=12)[0]
-    reply = predictions(running, kind, data=json.dumps(x.tolist()).encode())
-    np.testing.assert_allclose(reply["probabilities"], expected(x[None])[0], atol=1e-6)
-    assert running.keyring.verify(reply["receipt"]).model == kind
-    label = {"receipt": reply["receipt"], "label": NAMES[0]}
-    outcome = predictions(running, "calibration_feedback", data=json.dumps(label).encode())
-    assert outcome["accepted"] == 1
-    until(lambda: total(running.server.scrape(), "calib_feedback_total", model=kind) == 1)
 
 
 def test_a_repacked_archive_keeps_its_handler_and_is_calibrated(running: Running) -> None:

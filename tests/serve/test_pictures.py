@@ -129,17 +129,6 @@ def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Fi
     assert right >= 0.9 * SENT
 
 
-@pytest.mark.server
-def test_pictures_for_a_model_that_does_not_say_are_refused_and_arrays_answered(
-    running: Running, field: Field
-) -> None:
-    refused = running.predict(None, "untold", content=png(field.pixels[0]))
-    assert refused.status_code == 400
-    for told in ("send an array", "--mean and --std", "--transforms", "--mean 0 --std 1"):
-        assert told in refused.json()["message"]
-    assert running.predict(field.arrays[0].astype(float).tolist(), "untold").status_code == 200
-
-
 def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was_fitted(
     field: Field, tmp_path: Path
 ) -> None:

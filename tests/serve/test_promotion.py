@@ -16,7 +16,7 @@ from live_server import Running, inputs, temperature_artifact, torchscript, unti
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
-from calib_serve.errors import ConflictError, ServerError
+from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, recalibrated
 from calib_serve.promotion import Host, evidence_of, swap
 from calib_serve.watch.ledger import Noted, Shadowed, SqliteLedger
@@ -180,33 +180,3 @@ def test_a_version_whose_workers_do_not_start_is_not_promoted_and_leaves_nothing
         swap(host, broken)
     assert host.versions(MODEL) == known
     assert running.predict(X, MODEL).status_code == 200
-
-
-@pytest.mark.server
-def test_what_cannot_be_promoted_is_said_and_changes_nothing(
-    running: Running, host: Host, tmp_path: Path
-) -> None:
-    same = edited(running.server.store / f"{MODEL}.mar", tmp_path / "other.mar", "more.txt", "more")
-    with pytest.raises(ConflictError, match="registered already"):
-        swap(host, same)
-    (tmp_path / f"{MODEL}.mar").write_bytes(same.read_bytes())
-    with pytest.raises(ConflictError, match="another archive of that name"):
-        swap(host, tmp_path / f"{MODEL}.mar")
-    listed = host.models_file.read_bytes()
-    host.models_file.write_text("[")
-    with pytest.raises(ServerError, match="list of models"):
-        swap(host, newer(running, "4.0"))
-    host.models_file.write_bytes(listed)
-    code, output = asked(newer(running, "5.0"), "--folder", host.folder, "--yes")
-    assert code == 1
-    assert "No label says anything of shadow" in output
-    keys = running.server.key_file.read_text()
-    running.server.key_file.write_text(keys.replace(running.server.tokens.management, "wrong"))
-    with pytest.raises(ServerError, match="token is not taken"):
-        host.default(MODEL)
-    running.server.key_file.write_text(keys)
-    with pytest.raises(ServerError, match="no model cats"):
-        host.default("cats")
-    with pytest.raises(ServerError, match="cannot read"):
-        Host.of(tmp_path)
-    assert host.default(MODEL).version == "1.0"

@@ -9,31 +9,26 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import CLASSES, WIDTH, inputs, temperature_artifact, torchscript
+from live_server import CLASSES, inputs, temperature_artifact, torchscript
 
 from calib_serve import Keyring
-from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.torchserve import pack
 from calib_serve.serve import observer
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.protocols import read_message
-from calib_serve.serve.requests import MOST_ROWS, opened, plain_tags, read_request
+from calib_serve.serve.requests import MOST_ROWS, opened, read_request
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
     from ts.context import RequestProcessor
     from ts.model_loader import TsModelLoader
-    from ts.torch_handler import request_envelope
-    from ts.torch_handler.request_envelope.json import JSONEnvelope
-    from ts.utils.util import PredictionException
 
 HTTP = {"Host": "here", "Content-Type": "application/json"}
 JSON = st.recursive(
@@ -94,25 +89,10 @@ def test_more_rows_than_a_batch_should_hold_are_refused() -> None:
     assert f"1 to {MOST_ROWS}" in read_request(read_message({"body": body}, HTTP), shape=(1,)).refused
 
 
-def test_one_field_named_like_a_header_costs_no_other_request_its_tags() -> None:
-    rows: list[dict[str, Any]] = [{"data": [1.0], "x-calib-segment": b"west"}, {"body": [1.0]}]
-
-    class Context:
-        def get_all_request_header(self, index: int) -> dict[str, Any]:
-            return [{"x-calib-segment": {"content-type": "a/b"}}, {"X-Calib-Segment": "north"}][index]
-
-    assert [tag.segment for tag in plain_tags(rows, Context())] == ["west", "north"]
-
-
 def test_large_unsigned_numbers_come_from_java_as_negative_ones() -> None:
     tensor = {"name": "x", "shape": [1, 2], "datatype": "UINT32", "data": [-1, 7]}
     body = {"id": "", "model_name": "m", "inputs": [tensor]}
     assert read_request(read_message({"body": body}, {}), shape=(2,)).payloads == [[2**32 - 1, 7]]
-
-
-def test_a_workflow_s_node_that_several_lead_to_is_told_why_it_has_no_input() -> None:
-    request = read_request(read_message({"first": b"[1]", "second": b"[2]"}, HTTP), shape=(1,))
-    assert "only 'first', 'second'; a workflow gives" in request.refused
 
 
 @pytest.fixture
@@ -176,22 +156,3 @@ def test_an_instance_that_the_model_fails_on_fails_its_request_uncounted(archive
     assert first == (500, {"error": "instance 1: the model's output for this input is NaN or infinite"})
     assert second[0] == 200
     assert served == [(2, 1)]
-
-
-def test_an_envelope_of_somebody_s_own_is_refused_at_load(
-    archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"{request_envelope.__name__}.mine"
-    module = ModuleType(name)
-    module.Mine = type("Mine", (JSONEnvelope,), {"__module__": name})  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, name, module)
-    with pytest.raises(ModelError, match="body, json, kserve, kservev2, not of mine"):
-        loaded(archive, "mine")
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_behind_an_envelope_whose_place_it_has_not_it_says_so(archive: Path, rows: int) -> None:
-    service = loaded(archive, None)
-    service._entry_point = JSONEnvelope(service._entry_point).handle  # a loader that we do not know
-    with pytest.raises(PredictionException, match="remove it from config"):
-        answered(service, {"instances": np.zeros((rows, WIDTH)).tolist()})

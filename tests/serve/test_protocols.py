@@ -23,65 +23,25 @@ from live_server import (
     total,
     until,
 )
-from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, stream_predictions, v2_body
+from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, v2_body
 from sizes import sized
 
-from calib_serve import Preprocessing
 from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.receipts import group_number
 
 pytestmark = pytest.mark.server
 ENVELOPES = ("", "kserve", "kservev2", "json")
 SERVED = sized(ci=ENVELOPES[1:3], nightly=ENVELOPES)
-with_all_models = pytest.mark.parametrize("running", ["kserve"], indirect=True)
-
-OWN = """
-import numpy as np
-from calib_serve.errors import InputError
-from calib_serve.serve.classifier import CalibratedClassifier
-
-
-class Handler(CalibratedClassifier):
-    def initialize(self, ctx):
-        super().initialize(ctx)
-        self.ready = True
-
-    def preprocess(self, payload):
-        text = bytes(payload).decode() if isinstance(payload, (bytes, bytearray)) else payload
-        if not isinstance(text, str):
-            raise InputError("send text")
-        return np.array([text.count(c) for c in "abcdefghijklmnop"], np.float32)
-
-    def postprocess(self, prediction):
-        return {"class": prediction.predicted, "receipt": prediction.receipt}
-"""
-
-
-class Squares(torch.nn.Module):
-    """Pictures of 1 x 4 x 4 for the small classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = network()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x.flatten(1))
 
 
 @pytest.fixture(scope="module", params=SERVED, ids=lambda name: name or "none")
 def running(
     request: pytest.FixtureRequest, register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
 ) -> Running:
-    """``counted`` for one test alone; behind "kserve" ``letters`` with a handler of its own, ``squares``."""
+    """``counted`` for one test alone."""
     folder = tmp_path_factory.mktemp("protocols")
     model = torchscript(folder / "net.pt")
     archives = [pack(model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100))]
-    if request.param == "kserve":
-        (folder / "own.py").write_text(OWN)
-        own = pack(model, temperature_artifact(), folder, name="letters", handler=folder / "own.py")
-        squares = temperature_artifact(model={"input_shape": [1, 4, 4]})
-        net, how = torchscript(folder / "squares.pt", Squares()), Preprocessing(mean=(0.0,), std=(1.0,))
-        archives += [own, pack(net, squares, folder, name="squares", pictures=how)]
     return replace(register(*archives, envelope=request.param), model="digits")
 
 
@@ -194,18 +154,7 @@ def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running
     assert model_infer(running, "calibration_feedback", ("label", "INT64", [1], [1]))["code"] == [400]
 
 
-def test_v2_gives_the_outputs_that_are_asked_for(running: Running) -> None:
-    body = {**v2_body(inputs(2)), "outputs": [{"name": "receipt"}, {"name": "label"}]}
-    found = columns(clients.checked(running.http.post("/v2/models/digits/infer", json=body)))
-    assert set(found) == {"receipt", "label"}
-    assert found["label"] == [NAMES[k] for k in probabilities(inputs(2)).argmax(1)]
-    body["outputs"] = [{"name": "logits"}]
-    reply = running.http.post("/v2/models/digits/infer", json=body)
-    assert reply.status_code == 400
-    assert "no output 'logits'; there are predicted, confidence, label" in reply.json()["error"]
-
-
-@with_all_models
+@pytest.mark.parametrize("running", ["kserve"], indirect=True)
 def test_tags_come_by_header_parameter_input_or_tensor(running: Running) -> None:
     post, x, ring = running.http.post, inputs(2), running.keyring
     headers = {"X-Calib-Segment": "north"}
@@ -230,45 +179,3 @@ def test_tags_come_by_header_parameter_input_or_tensor(running: Running) -> None
     refused = post("/v1/models/digits:predict", json=v1)
     assert refused.status_code == 400
     assert "a list of 2 of them" in refused.json()["error"]
-
-
-@with_all_models
-def test_a_handler_of_one_s_own_keeps_its_payloads_and_replies(running: Running) -> None:
-    post, words = running.http.post, ["abba", "cabbage"]
-    plain = [
-        clients.checked(post("/predictions/letters", content=w, headers={"Content-Type": "text/plain"}))
-        for w in words
-    ]
-    assert all(set(one) == {"class", "receipt"} for one in plain)
-    v1 = clients.checked(post("/v1/models/letters:predict", json={"instances": words}))["predictions"]
-    one = {"name": "words", "shape": [2], "datatype": "BYTES", "data": words}
-    v2 = columns(clients.checked(post("/v2/models/letters/infer", json={"inputs": [one]})))
-    over_grpc = model_infer(running, "letters", ("words", "BYTES", [2], [w.encode() for w in words]))
-    for replies, tokens in (
-        (v1, [one["receipt"] for one in v1]),
-        ([json.loads(one) for one in v2["reply"]], v2["receipt"]),
-        ([json.loads(one) for one in over_grpc["reply"]], over_grpc["receipt"]),
-    ):
-        assert [one["class"] for one in replies] == [one["class"] for one in plain]
-        assert [one["receipt"] for one in replies] == tokens
-        assert {running.keyring.verify(token).model for token in tokens} == {"letters"}
-
-
-def test_a_stream_has_one_reply_and_costs_no_worker(running: Running) -> None:
-    workers = [running.server.workers(model) for model in ("digits", "calibration_feedback")]
-    x = inputs(1)
-    (reply,) = stream_predictions(running, "digits", json.dumps(x[0].tolist()).encode())
-    check(running, "digits", clients.of_replies([reply]), x)
-    label = json.dumps({"receipt": reply["receipt"], "label": 1}).encode()
-    assert stream_predictions(running, "calibration_feedback", label)[0]["accepted"] == 1
-    assert [running.server.workers(model) for model in ("digits", "calibration_feedback")] == workers
-
-
-def test_who_asks_for_an_explanation_is_not_given_a_prediction_for_one(running: Running) -> None:
-    replies = [
-        running.http.post("/explanations/digits", json=inputs(1)[0].tolist()),
-        running.http.post("/v1/models/digits:explain", json={"instances": inputs(1).tolist()}),
-        running.http.post("/v2/models/digits/explain", json=v2_body(inputs(1))),
-    ]
-    assert [one.status_code for one in replies] == [400] * 3
-    assert all("no explanations" in one.text for one in replies)

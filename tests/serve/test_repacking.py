@@ -16,8 +16,7 @@ from others_archives import archived
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
-from calib_serve.cli.serve import _remarks as said_before_serving
-from calib_serve.errors import CalibServeError, FuseError
+from calib_serve.errors import FuseError
 from calib_serve.fuse.torchserve import read_archive, recalibrated, remarks
 from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST
 
@@ -158,27 +157,6 @@ def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_pat
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"runtime": "LSP"}, "runtime 'LSP'"),
-        ({"runtime": "perl"}, "runtime 'perl'"),
-        ({"model_modelName": "my pets"}, "--name"),
-        pytest.param({"model_modelName": "Kätzchen"}, "--name", marks=pytest.mark.nightly),
-        pytest.param({"model_modelVersion": "1.0+cu118"}, "--version", marks=pytest.mark.nightly),
-        ({"model_serializedFile": "other.pt"}, "does not carry it"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_kept_is_refused_with_a_way_out(
-    store: Path, changes: dict[str, str], says: str
-) -> None:
-    edited(store / "pets.mar", **changes)
-    with pytest.raises(CalibServeError, match=says):
-        around(store)
-    assert {path.name for path in store.iterdir()} == {"pets.mar"}
-
-
 def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1")
     for extra in ("mine.py", "nothing.txt", "artifact"):
@@ -188,15 +166,3 @@ def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None
         archive.writestr("calibration/manifest.yaml", "theirs")
     with pytest.raises(FuseError, match=r"calibration/manifest\.yaml already"):
         around(store)
-
-
-def test_serve_says_which_packages_nobody_installs(store: Path) -> None:
-    edited(store / "pets.mar", model_requirementsFile="requirements.txt")
-    config = store.parent / "config.properties"
-    for value, told in (("true", 0), ("TRUE", 0), ("false", 1), (None, 1)):
-        config.write_text("" if value is None else f"install_py_dep_per_model={value}\n")
-        assert len(list(said_before_serving(store, ["pets.mar"], config, {}))) == told
-    settings = {"install_py_dep_per_model": "true"}
-    assert not list(said_before_serving(store, ["pets.mar"], None, settings))
-    (said,) = said_before_serving(store, ["pets.mar"], None, {})  # the safe configuration
-    assert "requirements.txt" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,20 +12,15 @@ from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions
 from calib_serve.receipts.receipt import SignedReceipt, UnwantedReceipt
 from calib_serve.reporter.decisions import Decision
-from calib_serve.serve.carrying import SaidOfLabels, in_protocol
-from calib_serve.serve.classifier import device_of
-from calib_serve.serve.decided import NOTHING, Decided, as_dict, decide_rows
-from calib_serve.serve.protocols import Message, Tensor
+from calib_serve.serve.decided import NOTHING, Decided, decide_rows
+from calib_serve.serve.protocols import Tensor
 from calib_serve.serve.replies import (
     in_full,
-    label_columns,
     of_labels,
     own_columns,
     prediction_columns,
-    refusal,
-    v2_reply,
 )
-from calib_serve.serve.results import Failure, LabelsPrediction, Prediction, all_or_none
+from calib_serve.serve.results import LabelsPrediction, Prediction
 
 NAMES = ("ant", "bee", "cat", "dog")
 P = np.array([0.2, 0.4, 0.1, 0.3])
@@ -63,24 +57,6 @@ def test_a_reply_names_the_class_and_lists_the_likeliest_in_their_order() -> Non
     }  # fmt: skip
 
 
-def test_a_receipt_says_no_more_than_whether_its_label_is_not_wanted() -> None:
-    wanted = told(replace(ONE, receipt=SignedReceipt("abc")))
-    assert wanted["receipt"] == "abc"
-    assert "label_wanted" not in wanted
-    other = told(replace(ONE, receipt=UnwantedReceipt("abc")))
-    assert (other["receipt"], other["label_wanted"]) == ("abc", False)
-
-
-def test_a_decision_is_in_the_reply_as_it_is() -> None:
-    for abstain in (True, False):
-        for act in (True, False):
-            reply = told(replace(ONE, decided=Decided((3, 1), abstain, act)))
-            assert (reply["set"], reply["abstain"], reply["act"]) == (["dog", "bee"], abstain, act)
-    assert told(replace(ONE, decided=Decided((3, 1))), names=())["set"] == [3, 1]
-    assert told(replace(ONE, decided=Decided(())))["set"] == []
-    assert as_dict(NOTHING, NAMES) == {}
-
-
 # What is decided
 
 
@@ -99,25 +75,6 @@ def test_rows_are_decided_by_the_artifact_or_by_the_archives_threshold() -> None
     assert [one.abstain for one in decide_rows(sets, probs)] == [None, None]
     even = np.array([0.3, 0.4, 0.3, 0.0])
     assert decide_rows(sets, [even])[0].in_set == (1, 0, 2)
-
-
-def test_rows_may_be_acted_on_by_confidence_class_and_segment() -> None:
-    clauses = (Clause("act", 0.9, above=0.45), Clause("act", 0.95, above=0.8, predicted=1))
-    nord = Clause("act", 0.99, above=0.72, segment="nord")
-    acting = replace(ARTIFACT, contract=Contract((*clauses, nord)))
-    probs = [
-        np.array([0.5, 0.3, 0.1, 0.1]),
-        np.array([0.2, 0.6, 0.1, 0.1]),
-        np.array([0.1, 0.1, 0.1, 0.7]),
-        P,
-    ]
-    assert [one.act for one in decide_rows(acting, probs)] == [True, False, True, False]
-    assert [one.act for one in decide_rows(acting, probs, segments="nord")] == [False] * 4
-    assert [one.act for one in decide_rows(acting, probs, segments=["", "", "nord", ""])] == [
-        True, False, False, False,
-    ]  # fmt: skip
-    silent = replace(ARTIFACT, contract=Contract((Clause("calibration", 0.05),)))
-    assert decide_rows(silent, probs)[0].act is None
 
 
 # Several labels
@@ -140,37 +97,6 @@ def test_a_multi_label_reply_lists_labels_by_id_and_by_name() -> None:
     twice = of_labels(labels(None), every, ("ant", "ant", "cat", "dog"), model="m", version="v")
     assert twice["probabilities"] == [0.2, 0.4, 0.1, 0.3]  # two of one name would be one entry
     assert twice["labels"] == ["ant", "dog"]
-
-
-def test_a_multi_label_reply_has_receipts_where_one_is_signed() -> None:
-    given = labels(SignedReceipt("a"), UnwantedReceipt("b"), None)
-    reply = of_labels(given, OPTIONS, NAMES, model="m", version="v")
-    assert reply["receipts"] == [
-        {"label": "ant", "predicted": False, "confidence": 0.9, "receipt": "a"},
-        {"label": "bee", "predicted": True, "confidence": 0.8, "receipt": "b", "label_wanted": False},
-        {"label": "cat", "predicted": False, "confidence": 0.7},
-    ]
-    assert "receipts" not in of_labels(labels(None, None), OPTIONS, NAMES, model="m", version="v")
-
-
-def test_labels_go_beside_the_predictions_of_each_protocol() -> None:
-    row = SaidOfLabels(
-        [Decision(0, True, 0.9, SignedReceipt("a")), Decision(1, False, 0.8, None)], ("x", "y")
-    )
-    each = [
-        {"label": "x", "predicted": True, "confidence": 0.9, "receipt": "a"},
-        {"label": "y", "predicted": False, "confidence": 0.8},
-    ]
-    v1 = in_protocol({"predictions": [[1]]}, Message("v1", {}, {}), [row])
-    assert v1 == {"predictions": [[1]], "labels": [each]}
-    outputs = {"outputs": [{"name": "z", "data": [1]}]}
-    (v2,) = in_protocol(outputs, Message("v2", {}, {}), [row])["outputs"]
-    assert json.loads(v2["parameters"]["labels"]) == each
-    _, *tensors = in_protocol(outputs, Message("v2", {}, {}, grpc=True), [row])["outputs"]
-    assert {one["name"]: (one["shape"], one["data"]) for one in tensors} == {
-        "confidence": ([1, 2], [0.9, 0.8]),
-        "receipt_label": ([1, 2], [0, 1]),
-    }
 
 
 # Tensors of the Open Inference Protocol
@@ -219,39 +145,6 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
     assert plain(made["label_wanted"](rows)) == ("label_wanted", "BOOL", [True, False, False])
 
 
-def test_columns_that_say_nothing_are_left_out(bare: pytest.MonkeyPatch) -> None:
-    unnamed = replace(ARTIFACT, class_names=())
-    assert [*prediction_columns(OPTIONS, unnamed)] == ["predicted", "confidence"]
-    assert [*prediction_columns(replace(OPTIONS, abstain_below=0.0), unnamed)][2:] == ["abstain"]
-    silent = replace(unnamed, contract=Contract((Clause("calibration", 0.05),)))
-    assert "act" not in prediction_columns(OPTIONS, silent)
-    bare.setenv(LABEL_BUDGET, "0.1")  # without a keyring there are no receipts
-    assert [*prediction_columns(OPTIONS, unnamed)] == ["predicted", "confidence"]
-    assert [*label_columns(OPTIONS, unnamed)] == ["predicted"]
-
-
-def test_columns_of_labels_have_a_number_for_each_label(bare: pytest.MonkeyPatch) -> None:
-    rows = [labels(SignedReceipt("a"), UnwantedReceipt("b")), labels(None, SignedReceipt("d"))]
-    options = replace(OPTIONS, probabilities=True, threshold=0.3)
-    made = label_columns(options, ARTIFACT)
-    assert {name: plain(make(rows))[1:] for name, make in made.items()} == {
-        "predicted": ("BOOL", [[False, True, False, True]] * 2),
-        "probabilities": ("FP64", [P.tolist()] * 2),
-    }
-    bare.setenv(KEYRING, "keys.json")
-    made = label_columns(OPTIONS, ARTIFACT)
-    assert {name: plain(make(rows)) for name, make in made.items() if name != "predicted"} == {
-        "receipt": ("receipt", "BYTES", [["a", "b"], ["", "d"]]),
-        "receipt_label": ("receipt_label", "INT64", [[0, 1], [0, 1]]),
-        "confidence": ("confidence", "FP64", [[0.9, 0.8], [0.9, 0.8]]),
-    }
-    assert made["receipt"](rows).values.dtype == object  # type: ignore[union-attr]
-    assert made["confidence"](rows).values.dtype == np.float64  # type: ignore[union-attr]
-    bare.setenv(LABEL_BUDGET, "0.1")
-    made = label_columns(OPTIONS, ARTIFACT)
-    assert plain(made["label_wanted"](rows)) == ("label_wanted", "BOOL", [[True, False], [False, True]])
-
-
 def test_replies_of_a_handler_of_its_own_go_as_text(bare: pytest.MonkeyPatch) -> None:
     made = own_columns(lambda one: f"<{one.predicted}>", multilabel=False)
     assert plain(made["reply"]([ONE, OTHER])) == ("reply", "BYTES", ["<1>", "<2>"])
@@ -259,65 +152,3 @@ def test_replies_of_a_handler_of_its_own_go_as_text(bare: pytest.MonkeyPatch) ->
     bare.setenv(KEYRING, "keys.json")
     assert [*own_columns(str, multilabel=False)] == ["reply", "receipt"]
     assert [*own_columns(str, multilabel=True)] == ["reply", "receipt", "receipt_label", "confidence"]
-
-
-def test_tensors_go_flat_with_their_shape() -> None:
-    asked = Message("v2", {}, {}, id="7")
-    outputs = [
-        Tensor("probabilities", "FP64", np.array([[0.1, 0.9], [0.5, 0.5]])),
-        Tensor("label", "BYTES", ["a", "b"])
-    ]  # fmt: skip
-    assert v2_reply(asked, outputs, model="pets", version="3") == {
-        "id": "7", "model_name": "pets", "model_version": "3",
-        "outputs": [
-            {"name": "probabilities", "datatype": "FP64", "shape": [2, 2], "data": [0.1, 0.9, 0.5, 0.5]},
-            {"name": "label", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]},
-        ],
-    }  # fmt: skip
-
-
-def test_a_refusal_is_said_as_its_protocol_says_it() -> None:
-    def refused(form: str, *, grpc: bool = False) -> dict[str, object]:
-        message = Message(form, {}, {}, id="7", grpc=grpc)  # type: ignore[arg-type]
-        return refusal(message, 400, "too short", model="pets", version="3")
-
-    assert refused("plain") == {"code": 400, "message": "too short"}
-    assert refused("v1") == refused("v2") == {"error": "too short"}
-    assert refused("v2", grpc=True) == {
-        "id": "7", "model_name": "pets", "model_version": "3",
-        "outputs": [
-            {"name": "error", "datatype": "BYTES", "shape": [1], "data": ["too short"]},
-            {"name": "code", "datatype": "INT32", "shape": [1], "data": [400]},
-        ],
-    }  # fmt: skip
-
-
-# Where it runs, and what fails
-
-
-def test_a_request_of_several_fails_for_what_the_client_can_mend_first() -> None:
-    good: list[object] = [1, 2]
-    assert all_or_none(good) == good
-    rows = [1, Failure(500, "no"), Failure(400, "b"), Failure(400, "a")]
-    assert all_or_none(rows) == [Failure(400, "instance 2: b")]
-    assert all_or_none([1, Failure(503, "no")]) == [Failure(503, "instance 1: no")]
-
-
-@pytest.mark.parametrize(
-    ("gpu", "there", "device"),
-    [
-        (None, True, "cpu"), (0, True, "cuda:0"), (3, True, "cuda:3"), ("1", True, "cuda:1"),
-        (3, False, "cpu"),
-    ],
-)  # fmt: skip
-def test_a_worker_runs_on_the_gpu_that_it_was_given(
-    gpu: object, there: bool, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-
-    class Context:
-        system_properties = {} if gpu is None else {"gpu_id": gpu}
-
-    assert device_of(Context()) == device

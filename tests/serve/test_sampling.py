@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from calib_serve.errors import ModelError
-from calib_serve.fuse.mar_options import SAMPLE_RATE, SAMPLES
 from calib_serve.receipts import Keyring, Label
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.observer import Observer, host_sample_log
+from calib_serve.serve.observer import Observer
 from calib_serve.watch.samples import SampleLog, read_samples
 
 LOGITS = np.array([[2.0, 0.5, -1.0], [0.0, 1.0, 0.25]])
@@ -33,14 +30,3 @@ def test_logits_and_late_labels_meet_again_by_receipt(tmp_path: Path) -> None:
     kept = read_samples(tmp_path, model="m", version="1")
     assert (kept.predictions, kept.labels.tolist()) == (2, [2])
     assert np.allclose(kept.logits, LOGITS[1:])
-
-
-def test_a_host_that_does_not_ask_gets_no_log_and_a_wrong_rate_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(SAMPLES, raising=False)
-    assert host_sample_log() is None
-    monkeypatch.setenv(SAMPLES, str(tmp_path))
-    monkeypatch.setenv(SAMPLE_RATE, "2")
-    with pytest.raises(ModelError, match="at rate 2"):
-        host_sample_log()

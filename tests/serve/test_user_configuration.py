@@ -19,11 +19,8 @@ from live_server import (
 )
 
 from calib_serve.errors import ServerError
-from calib_serve.fuse.mar_options import KEYRING, ModelOptions
 from calib_serve.fuse.torchserve import pack
 from calib_serve.receipts import Keyring
-from calib_serve.serve import observer
-from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metrics_file import metrics_file, undeclared
 from calib_serve.serve.properties import Ports, parse_properties
 from calib_serve.serve.server import Server
@@ -119,19 +116,6 @@ def test_a_handler_with_metrics_of_its_own_keeps_them_and_predictions_are_counte
 
 
 @pytest.mark.server
-def test_log_settings_are_the_user_s(running: Running) -> None:
-    assert "digits" in (running.server.folder / "mine.log").read_text()
-    assert not running.server.log_file.exists()
-
-
-@pytest.mark.server
-def test_each_change_is_said(running: Running) -> None:
-    said = {note.partition(":")[0]: note for note in running.server.notes}
-    assert set(said) == {"metrics_mode", "metrics_config", "load_models"}
-    assert "prometheus instead of log" in said["metrics_mode"]
-
-
-@pytest.mark.server
 def test_models_that_fail_are_told_and_the_others_serve(store: Path, tmp_path: Path) -> None:
     names = ["digits.mar", "broken.mar", "slow.mar", "slower.mar"]
     settings = {"default_startup_timeout": "2", "default_workers_per_model": "1"}
@@ -181,24 +165,6 @@ def test_what_is_not_said_is_torchserve_s_and_what_must_differ_is_laid_over_it(
     assert {note.partition(":")[0] for note in server.notes} == {"enable_envvars_config", "model_snapshot"}
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("enable_metrics_api=false", "nobody could read"),
-        ("inference_address=unix:/tmp/x", "http://HOST:PORT"),
-        ("metrics_address=$$WHERE$$", "http://HOST:PORT"),
-        ("blacklist_env_vars=CALIB_.*", "narrow it"),
-        ("metrics_config=nowhere.yaml", "cannot read the metrics file"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_anything_starts(
-    store: Path, tmp_path: Path, line: str, says: str
-) -> None:
-    with pytest.raises(ServerError, match=says):
-        configured(store, tmp_path, line)
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_metrics_file_keeps_all_it_has(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)
@@ -212,40 +178,3 @@ def test_a_metrics_file_keeps_all_it_has(tmp_path: Path) -> None:
     assert merged["ts_metrics"] == ours["ts_metrics"]
     assert undeclared(tmp_path / "merged.yaml") == []
     assert yaml.safe_load(metrics_file(tmp_path / "merged.yaml")) == merged
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            "model_metrics: {gauge: [{name: calib_predictions_total, unit: x, dimensions: [a]}]}",
-            "rename yours",
-        ),
-        (
-            "ts_metrics: {counter: [{name: calib_predictions_total, unit: x, dimensions: [a]}]}",
-            "rename yours",
-        ),
-        ("model_metrics: {gauge: [{unit: x}]}", "is no metrics file"),
-        ("[1, 2]", "is no metrics file"),
-        ("a: [", "cannot read"),
-    ],
-)
-def test_a_metrics_file_that_cannot_be_merged_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(ServerError, match=says):
-        metrics_file(tmp_path / "mine.yaml")
-
-
-def test_a_worker_of_a_server_that_drops_its_series_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv(KEYRING, raising=False)
-    monkeypatch.setattr(observer, "end_cleanly", lambda flush: lambda: None)
-    monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=[].append, interval=interval))
-    options = ModelOptions(kind="torchscript", model="net.pt", sha256="0")
-    for text, warns in ((MINE, True), (metrics_file(), False)):
-        (tmp_path / "mine.yaml").write_text(text)
-        monkeypatch.setattr("sys.argv", ["worker", "--metrics-config", str(tmp_path / "mine.yaml")])
-        caplog.clear()
-        observer.observe(options, temperature_artifact(), model="m", version="1")
-        assert ("python -m calib_serve.serve.metrics_file" in caplog.text) is warns

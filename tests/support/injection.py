@@ -54,8 +54,8 @@ class Fault:
     ``kill_before``: SIGKILL before its n-th operation that changes a folder or opens a file to write.
     ``kill_at_byte``: the kernel ends it when a file grows beyond so many bytes. ``no_room_after``: that
     write fails instead. ``disk``: (folder, bytes), a file system of its own, so small. ``memory``: bytes
-    it may take beyond what it has. ``files``: how many more it may open. ``powerless``: root's powers
-    are gone, so that the modes of folders and files hold for it too.
+    it may take beyond what it has. ``powerless``: root's powers are gone, so that the modes of folders and
+    files hold for it too.
     """
 
     kill_before: int | None = None
@@ -63,7 +63,6 @@ class Fault:
     no_room_after: int | None = None
     disk: tuple[Path, int] | None = None
     memory: int | None = None
-    files: int | None = None
     powerless: bool = False
 
 
@@ -159,8 +158,6 @@ def inject(fault: Fault) -> None:
         how = signal.SIG_DFL if fault.no_room_after is None else signal.SIG_IGN
         signal.signal(signal.SIGXFSZ, how)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    if fault.files is not None:
-        limit_files(fault.files)
     if fault.memory is not None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + fault.memory
@@ -168,16 +165,6 @@ def inject(fault: Fault) -> None:
     if fault.kill_before is not None:
         _counted.append(fault.kill_before)
         sys.addaudithook(_count)
-
-
-def limit_files(more: int) -> None:
-    """This process may open so many more files than it has."""
-    highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
-    while (last := os.open("/dev/null", os.O_RDONLY)) < highest:  # the limit is a number, so no gaps
-        pass
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (last + 1 + more, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    )
 
 
 _counted: list[int] = []

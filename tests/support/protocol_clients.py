@@ -16,7 +16,6 @@ from tritonclient.grpc import service_pb2
 
 OIP = "/org.pytorch.serve.grpc.openinference.GRPCInferenceService/ModelInfer"
 PREDICTIONS = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
-STREAM = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/StreamPredictions"
 
 
 @dataclass(frozen=True)
@@ -97,12 +96,12 @@ def rest_v2(running: Running, model: str, x: np.ndarray) -> Answer:
 
 
 @contextmanager
-def grpc_call(running: Running, call: str, token: str | None = None) -> Iterator[Any]:
-    """A unary call with the server's token, or another."""
+def grpc_call(running: Running, call: str) -> Iterator[Any]:
+    """A unary call with the server's token."""
     metadata = (
         ("protocol", "gRPC"),
         ("channel", "predict"),
-        ("authorization", f"Bearer {token or running.server.tokens.inference}"),
+        ("authorization", f"Bearer {running.server.tokens.inference}"),
     )
     options = [("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(running.server.grpc, options=options) as channel:
@@ -120,23 +119,13 @@ def field(number: int, body: bytes) -> bytes:
             return bytes([number << 3 | 2]) + encoded + body
 
 
-def predictions(running: Running, model: str, *, token: str | None = None, **inputs: bytes) -> Any:
+def predictions(running: Running, model: str, **inputs: bytes) -> Any:
     """inference.proto's Predictions(model_name = 1, input map = 3) -> prediction = 1, JSON."""
     request = field(1, model.encode()) + b"".join(
         field(3, field(1, name.encode()) + field(2, value)) for name, value in inputs.items()
     )
-    with grpc_call(running, PREDICTIONS, token) as call:
+    with grpc_call(running, PREDICTIONS) as call:
         return _body(call(request))
-
-
-def stream_predictions(running: Running, model: str, data: bytes) -> list[Any]:
-    """The replies of a stream, each JSON."""
-    request = field(1, model.encode()) + field(3, field(1, b"data") + field(2, data))
-    metadata = (("protocol", "gRPC"), ("channel", "predict"))
-    token = ("authorization", f"Bearer {running.server.tokens.inference}")
-    with grpc.insecure_channel(running.server.grpc, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        stream = channel.unary_stream(STREAM)
-        return [_body(one) for one in stream(request, metadata=(*metadata, token), timeout=30)]
 
 
 def _body(reply: bytes) -> Any:

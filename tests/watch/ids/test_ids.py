@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -12,8 +11,8 @@ import time
 import pytest
 from real_watch import RING
 
-from calib_serve.errors import LedgerError, Refused
-from calib_serve.watch.ids import Binding, is_id, open_ids, receipt_of
+from calib_serve.errors import Refused
+from calib_serve.watch.ids import Binding, open_ids, receipt_of
 
 pytestmark = pytest.mark.store
 
@@ -57,15 +56,6 @@ def test_an_id_finds_its_receipt_also_by_another_process_and_after_a_restart(mak
     assert make().size() == 2
 
 
-def test_the_first_binding_of_an_id_stays_and_the_same_one_may_come_again(make):
-    ids = make()
-    (first,), (second,) = bindings("a"), bindings("a")
-    assert ids.bind([first]) == [first.receipt]
-    assert ids.bind([second, first]) == [first.receipt] * 2
-    assert ids.find(["a"]) == [{"m": first.receipt}]
-    assert ids.size() == 1
-
-
 def test_an_id_may_name_predictions_of_two_models(make):
     ids = make()
     (one,), (two,) = bindings("a"), bindings("a", model="n")
@@ -97,11 +87,6 @@ def test_ids_leave_with_the_time_to_live_of_labels_and_that_is_no_eviction(make)
     assert (ids.evicted, ids.size()) == (0, 10)
 
 
-def test_what_can_be_an_id():
-    assert all(is_id(one) for one in ("a", "0", " ", "\0", "x" * 255, "\N{GRINNING FACE}" * 255))
-    assert not any(is_id(one) for one in ("", "x" * 256, 17, None, b"a", ["a"], "\ud800"))
-
-
 def test_threads_that_bind_one_id_agree_who_was_first(make):
     stores = [make() for _ in range(4)]
     offered = [bindings(*map(str, range(50))) for _ in stores]
@@ -126,29 +111,6 @@ def test_the_file_is_its_owners_and_holds_no_id(tmp_path):
     for path in tmp_path.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert b"Ana Maria" not in path.read_bytes()
-    ids.close()
-
-
-@pytest.mark.parametrize("content", [b"no database at all" * 100, "another"])
-def test_a_file_that_is_no_store_of_ids_is_refused(tmp_path, content):
-    path = tmp_path / "ledger.db.ids"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        with sqlite3.connect(path) as db:
-            db.execute("CREATE TABLE others (x)")
-        db.close()
-    with pytest.raises(LedgerError, match="move it aside"):
-        open_ids(str(tmp_path / "ledger.db"), most=10)
-
-
-def test_a_file_that_is_removed_while_in_use_is_said_and_not_written_to(tmp_path):
-    ids = open_ids(str(tmp_path / "ledger.db"), most=10)
-    ids.bind(bindings("a"))
-    (tmp_path / "ledger.db.ids").unlink()
-    for call in (lambda: ids.bind(bindings("b")), lambda: ids.find(["a"]), ids.trouble):
-        with pytest.raises(LedgerError, match="removed or replaced"):
-            call()
     ids.close()
 
 

@@ -1,9 +1,7 @@
 """Labels that name their prediction by the user's own id, from the request that counted it on."""
 
 import json
-import sqlite3
 
-import httpx
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,8 +11,7 @@ from real_watch import RING, make_watch, talk_to
 
 from calib_serve import Reporter
 from calib_serve.receipts import Keyring
-from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.ids import UnboundReceipt, open_ids
+from calib_serve.watch.ids import open_ids
 
 pytestmark = pytest.mark.store
 
@@ -100,15 +97,6 @@ def test_a_batch_that_is_sent_again_has_the_same_ids_also_after_keys_changed(cli
     assert label(client, {"receipt": again[0]["receipt"], "label": 1})[0]["reason"] == "duplicate"
 
 
-def test_a_prediction_that_is_refused_binds_nothing(client):
-    answers = predict(client, prediction("a", confidence=7.0), prediction("x" * 256), prediction("b"))
-    assert [one.get("reason") for one in answers] == ["malformed", "malformed", None]
-    assert [one.get("reason") for one in label(client, *({"id": i, "label": 1} for i in "ab"))] == [
-        "unknown_id",
-        None,
-    ]
-
-
 def test_a_prediction_that_was_signed_elsewhere_is_bound_to_its_own_receipt(client, watch):
     facts = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
     one, two, unwanted = RING.sign(**facts), RING.sign(**facts), RING.sign(**facts, wanted=False)
@@ -142,16 +130,6 @@ def test_a_reporter_sends_ids_and_labels_come_by_them(tmp_path):
         ]
 
 
-def test_a_watch_without_ids_says_so(tmp_path):
-    watch = make_watch(tmp_path)
-    with talk_to(watch) as client:
-        assert predict(client, prediction("a"))[0]["id_bound"] is False
-        (refused,) = label(client, {"id": "a", "label": 1})
-        assert refused["reason"] == "unknown_id"
-        assert scrape(client)["calib_prediction_ids",] == 0
-    watch.close()
-
-
 def test_a_store_that_is_gone_stops_no_prediction_and_no_label_of_a_receipt(client, watch, tmp_path):
     (one,) = predict(client, prediction("a"))
     (tmp_path / "l.db.ids").unlink()
@@ -180,29 +158,3 @@ def test_labels_whose_ids_gave_way_are_an_alert_and_ids_that_nobody_names_are_no
     watch.checks.run("ids")
     assert "--max-ids" in watch.checks.reasons()["ids"]
     assert scrape(client)["calib_check_ok", "ids"] == 0
-
-
-def test_an_embedded_watch_binds_as_well(tmp_path):
-    watch = make_watch(tmp_path, ids=open_ids(str(tmp_path / "l.db"), most=100))
-    (receipt,) = watch.predictions([ServedPrediction("m", "1", 1, 0.9, id="a")])
-    assert not isinstance(receipt, UnboundReceipt)
-    assert RING.verify(receipt).predicted == 1
-    assert watch.labels([{"id": "a", "label": 1}])[0].accepted
-    watch.close()
-
-
-@pytest.mark.server
-def test_ids_outlive_a_kill_of_the_real_watch(tmp_path):
-    with Server(tmp_path) as server:
-        items = [
-            {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9, "id": f"order-{i}"}
-            for i in range(100)
-        ]
-        assert httpx.post(f"{server.url}/v1/predictions", json=items, timeout=60).status_code == 200
-        server.stop(9)
-        server.start()
-        sent = [{"id": one["id"], "label": 1} for one in items]
-        assert httpx.post(f"{server.url}/v1/labels", json=sent, timeout=60).json()["accepted"] == 100
-        with sqlite3.connect(tmp_path / "ledger.db.ids") as db:
-            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        db.close()
