@@ -65,6 +65,13 @@ def cli(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["doctor", "--for", "kafka", *map(str, arguments)])
 
 
+def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site) -> None:
+    assert site.levels()["extra torch"] == "note"
+    assert site.levels("torch")["extra torch"] == "wrong"
+    site.add("scipy", "1.17.1")
+    assert site.found()["extra torch"].what == "lacks torch"
+
+
 @pytest.mark.parametrize(
     ("line", "level"),
     [

@@ -66,6 +66,15 @@ def test_every_change_of_one_byte_is_refused() -> None:
     assert seen == {"malformed", "unknown_key", "bad_signature"}
 
 
+def test_every_change_of_one_character_is_refused() -> None:
+    text = token()
+    for position in range(len(text)):
+        for letter in "Aa0_-=+/ \n\x00é":
+            forged = text[:position] + letter + text[position + 1 :]
+            if forged != text:
+                assert reason(forged) in ("malformed", "unknown_key", "bad_signature")
+
+
 def test_every_beginning_and_every_lengthening_is_refused() -> None:
     text = token()
     for end in range(len(text)):

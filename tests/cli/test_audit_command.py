@@ -1,14 +1,11 @@
-"""``calib-serve audit``: what it prints, what it refuses, and that it tells no secret."""
+"""``calib-serve audit``: its numbers and what it refuses."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from libraries import library
 from logs import expected, some_logs
@@ -16,7 +13,6 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
-from calib_serve.errors import InputError
 
 library("ibis")
 
@@ -53,34 +49,11 @@ def test_json_holds_the_numbers_of_numpy_and_nothing_but_json(logs: Path) -> Non
     assert rows["rows"] == rows["counted"] == 400
 
 
-def test_text_names_groups_and_what_is_left_out_as_they_are(tmp_path: Path) -> None:
-    table = {"id": [1, 2], "predicted": [0, 0], "confidence": [0.5, 0.7], "model": ["[/bold]", "[red]x"]}
-    parquet.write_table(pa.table(table), tmp_path / "p.parquet")
-    parquet.write_table(pa.table({"id": [1], "label": [0]}), tmp_path / "l.parquet")
-    shown = run(str(tmp_path / "p.parquet"), "--labels", str(tmp_path / "l.parquet"), "--ranks")
-    for text in ("[/bold]", "[red]x", "have no label", "AUROC", "Too few labels to tell"):
-        assert text in shown
-
-
-def test_columns_of_other_names_are_told(logs: Path) -> None:
-    table = parquet.read_table("p.parquet").rename_columns({"confidence": "score", "id": "request"})
-    parquet.write_table(table, "q.parquet")
-    truth = parquet.read_table("l.parquet").rename_columns(["request", "truth"])
-    parquet.write_table(truth, "m.parquet")
-    named = ("--on", "request", "--column", "confidence=score", "--column", "label=truth", "--json")
-    told = json.loads(run("q.parquet", "--labels", "m.parquet", *named))
-    assert told["labels"]["counted"] == 400
-    for wrong in ("confidence", "nothing=x", "id=x"):
-        with pytest.raises(InputError, match="--column is NAME=COLUMN"):
-            run("p.parquet", "--labels", "l.parquet", "--column", wrong)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
         ("--since", "2026-01-01", "no zone"),
         ("--until", "soon", "it is a time such as"),
-        ("--every", "0d", "such as 1d"),
         ("--every", "1 month", "such as 1d"),
         ("--bins", "0", "--bins"),
     ],
@@ -98,15 +71,3 @@ def test_since_is_read_with_its_zone(logs: Path) -> None:
     told = json.loads(run(*words))
     assert told["total"]["since"] == "2025-06-15T15:16:40+00:00"
     assert told["predictions"]["rows"] == 590
-
-
-@pytest.mark.server
-def test_an_error_is_one_line_and_tells_no_password(logs: Path) -> None:
-    words = ("p.parquet", "--labels", "l.parquet", "--json", "--engine", "postgres://ana:s3cret@db/logs")
-    done = subprocess.run(
-        [sys.executable, "-m", "calib_serve", "audit", *words], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("calib-serve: the engine's address postgres://db/logs holds a password")
-    assert len(done.stderr.splitlines()) == 1
-    assert "s3cret" not in done.stderr + done.stdout

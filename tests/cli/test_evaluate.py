@@ -15,21 +15,9 @@ from calib_serve.cli import app
 from calib_serve.errors import InputError, ShapeError
 
 KEYS = {
-    "accuracy",
-    "nll",
-    "brier",
-    "ece",
-    "adaptive_ece",
-    "classwise_ece",
-    "mce",
-    "overconfidence_error",
-    "smooth_ece",
-    "signed_gap",
-    "noise_floor",
-    "entropy",
-    "refinement_auroc",
-    "mean_confidence",
-}
+    "accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "mce", "overconfidence_error",
+    "smooth_ece", "signed_gap", "noise_floor", "entropy", "refinement_auroc", "mean_confidence",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -69,15 +57,6 @@ def test_json_holds_each_metric_with_its_interval(file: Path, logits) -> None:
     assert found["nll"]["value"] == pytest.approx(metrics.nll_from_logits(z[200:], y[200:]))
 
 
-def test_probabilities_are_read_as_such(tmp_path: Path, logits) -> None:
-    z, y = logits
-    np.savez(tmp_path / "probs.npz", probs=metrics.softmax(z), labels=y)
-    np.savez(tmp_path / "logits.npz", logits=z, labels=y)
-    probs, from_logits = (measured(tmp_path / f"{name}.npz") for name in ("probs", "logits"))
-    for name in KEYS:
-        assert probs[name]["value"] == pytest.approx(from_logits[name]["value"], abs=1e-9), name
-
-
 def test_an_artifact_calibrates_first(tmp_path: Path, file: Path, logits) -> None:
     z, y = logits
     Artifact((LogitMap.temperature(3.0),), method="temperature", classes=5).save(tmp_path / "artifact")
@@ -85,12 +64,6 @@ def test_an_artifact_calibrates_first(tmp_path: Path, file: Path, logits) -> Non
     probs = metrics.softmax(z[200:].astype(float) / 3)
     assert found["ece"]["value"] == pytest.approx(metrics.ece(probs, y[200:]))
     assert found["accuracy"] == measured(file, "--split", "test")["accuracy"]
-
-
-def test_the_table_begins_with_the_verdict_and_names_the_metrics(file: Path) -> None:
-    result = evaluate(file, "--split", "test", "--all")
-    assert result.stdout.startswith("Not calibrated: overconfident")
-    assert all(name in result.stdout for name in KEYS)
 
 
 def test_without_replicates_json_says_null_where_there_is_no_interval(file: Path) -> None:
@@ -101,12 +74,9 @@ def test_without_replicates_json_says_null_where_there_is_no_interval(file: Path
 
 def test_bad_files_and_options_are_refused_in_our_own_words(file: Path, tmp_path: Path, logits) -> None:
     z, y = logits
-    assert isinstance(evaluate(file).exception, InputError)  # which split?
-    assert "cal, test" in str(evaluate(file).exception)
+    assert "cal, test" in str(evaluate(file).exception)  # which split?
     assert isinstance(evaluate(tmp_path / "none.npz").exception, InputError)
     assert evaluate(file, "--split", "test", "--edges", "both").exit_code == 2
-    np.savez(tmp_path / "unlabelled.npz", logits=z)
-    assert "--labels" in str(evaluate(tmp_path / "unlabelled.npz").exception)
     np.savez(tmp_path / "onehot.npz", logits=z, labels=np.eye(5, dtype=int)[y])
     assert isinstance(evaluate(tmp_path / "onehot.npz").exception, ShapeError)
     np.savez(tmp_path / "loose.npz", probs=metrics.softmax(z) * 0.5, labels=y)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ def exported(*words: str) -> str:
     return CliRunner().invoke(app, ["export", "constraints", *words], catch_exceptions=False).output
 
 
-def test_it_writes_what_the_package_carries_and_is_content_to_find_it(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "pins.txt"
-    assert exported(str(path)) == exported(str(path)) == f"wrote {path}\n"
-    assert path.read_bytes() == (files("calib_serve") / "constraints.txt").read_bytes()
-
-
 def test_a_file_that_says_something_else_is_kept_unless_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,9 +26,3 @@ def test_a_file_that_says_something_else_is_kept_unless_told(
     assert path.read_text() == "mine==1\n"
     exported("--force")
     assert "numpy==" in path.read_text()
-
-
-def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot write"):
-        exported(str(tmp_path / "file" / "pins.txt"))

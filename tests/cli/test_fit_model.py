@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
 from calib_serve.cli import app
-from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.errors import InputError
 
 
 def network() -> nn.Module:
@@ -58,7 +58,6 @@ def run(arguments: list[str]):
             ["head", "logit_map"],
         ),
         ("tuned-head", ["--strength", "inf", "--then", "none"], ["head"]),
-        ("temperature", [], ["logit_map"]),
     ],
 )
 def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
@@ -77,7 +76,7 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
     assert artifact.model.input_shape == (1, 6, 6)
     assert len(artifact.model.sha256) == 64
     assert artifact.data["measured_on"] == "test"
-    if method in ("neural-clamping", "temperature"):
+    if method == "neural-clamping":
         assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
 
 
@@ -90,26 +89,6 @@ def test_auto_keeps_the_simpler_method_unless_clamping_gains(asked, tmp_path) ->
     worth_it = beside["gain"] > 1.645 * beside["standard_error"]
     assert Artifact.load(out).method == ("neural-clamping" if worth_it else chosen)
     assert not worth_it  # these labels were drawn from a temperature alone
-
-
-def test_what_cannot_be_fitted_is_said_at_once(asked, tmp_path) -> None:
-    def said(*more: str) -> BaseException:
-        done = run([*asked, "-o", str(tmp_path / "never"), *more])
-        assert done.exit_code == 1
-        assert not (tmp_path / "never").exists()
-        return done.exception
-
-    unknown = said("--method", "neural-clamping", "--strength", "0.5")
-    assert isinstance(unknown, InputError)
-    assert "neural-clamping has no option strength; it has gamma" in str(unknown)
-    assert isinstance(said("--method", "temperature", "--train-split", "train"), InputError)
-    behind = said("--method", "neural-clamping", "--then", "temperature")
-    assert isinstance(behind, InputError)
-    assert "neural-clamping has no option then" in str(behind)
-    assert "there is no method 'x'" in str(said("--method", "tuned-head", "--then", "x"))
-    assert isinstance(said("--method", "masked-head", "--last-linear", "1"), ModelError)
-    assert isinstance(said("--method", "neural-clamping", "--input-shape", "1,6,5"), (ModelError, ShapeError))
-    assert "nosuch_inputs" in str(said("--split", "nosuch", "--method", "temperature"))
 
 
 def test_delta_behind_a_normalisation_is_refused_where_pictures_are_normalised_outside(tmp_path) -> None:
@@ -137,8 +116,3 @@ def test_delta_behind_a_normalisation_is_refused_where_pictures_are_normalised_o
     facts = Artifact.load(tmp_path / "b").model
     assert facts.pictures is not None
     assert facts.pictures.as_dict() == {"mean": [0.0], "std": [1.0], "channels": 1}
-    untold = run([*asked, "-o", str(tmp_path / "c")])
-    assert isinstance(untold.exception, InputError)
-    assert "--mean, --std" in str(untold.exception)
-    on_scores = run(["fit", "--logits", "x.npz", "--mean", "0", "--std", "1", "-o", str(tmp_path / "d")])
-    assert "for a fit on --model" in str(on_scores.exception)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import stat
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.errors import InputError, KeyringError
-from calib_serve.receipts import Keyring, KeyTimes
+from calib_serve.receipts import Keyring
 
 DAY = 86_400.0
 
@@ -39,45 +38,12 @@ def test_a_key_goes_from_added_to_promoted_to_retired(tmp_path: Path) -> None:
     assert keys("promote", path, "--key", new).output == f"{path}: {new} signs; {old} verify\n"
     row = listed(path, "--ttl-days", "2")[old]
     assert row["retire_from"] == row["demoted"] + 2 * DAY + 300
-    assert re.search(rf"{old}  verifies  .* retire from \d{{4}}-\d\d-\d\d .*Z on", keys("list", path).output)
     refused = keys("retire", path, "--key", old)
     assert isinstance(refused.exception, KeyringError)
     assert "are accepted until" in str(refused.exception)
     assert set(Keyring.load(path).keys) == {old, new}
     assert keys("retire", path, "--key", old, "--force").output == f"{path}: {new} signs\n"
     assert set(Keyring.load(path).keys) == {new}
-
-
-def test_a_key_whose_time_is_over_is_retired_without_force(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    ring = Keyring.new().rotated()
-    (old,) = set(ring.keys) - {ring.active}
-    Keyring(ring.active, ring.keys, {old: KeyTimes(1.0, 1.0, 2.0)}).save(path)
-    assert "retire now" in keys("list", path).output
-    assert keys("retire", path, "--key", old).exit_code == 0
-    assert set(Keyring.load(path).keys) == {ring.active}
-
-
-def test_keys_of_another_host_are_added_by_their_file(tmp_path: Path) -> None:
-    here, there = tmp_path / "a.json", tmp_path / "b.json"
-    for path in (here, there):
-        keys("new", path)
-    own = Keyring.load(here).active
-    assert keys("add", here, "--from", there).exit_code == 0
-    ring = Keyring.load(here)
-    assert ring.active == own
-    assert ring.keys == Keyring.load(here).keys == {**ring.keys, **Keyring.load(there).keys}
-
-
-def test_rotate_adds_and_promotes_and_its_help_says_when_that_is_safe(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    keys("new", path)
-    old = Keyring.load(path).active
-    keys("rotate", path)
-    assert set(listed(path)) > {old}
-    assert not listed(path)[old]["signs"]
-    told = " ".join(re.sub(r"[│╭╮╰╯─]", " ", keys("--help").output).split())
-    assert "safe where one host alone uses the keys" in told
 
 
 def test_no_verb_shows_a_secret(tmp_path: Path) -> None:
@@ -94,11 +60,7 @@ def test_no_verb_shows_a_secret(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("retire",), "need --key"),
-        (("promote",), "need --key"),
-        (("add", "--key", "x"), "need --key"),
         (("new", "--from", "x"), "only add takes --from"),
-        (("add", "--force"), "only retire takes --force"),
-        (("add", "--json"), "only list takes --json"),
     ],
 )
 def test_options_of_other_verbs_are_refused(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:

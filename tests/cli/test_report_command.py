@@ -1,4 +1,4 @@
-"""``calib-serve report`` and ``study shift`` on logits and on the model itself."""
+"""``calib-serve report`` on logits and on the model itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
-from calib_serve.cli import app, main
+from calib_serve.cli import app
 from calib_serve.metrics import ece, softmax
 
 RNG = np.random.default_rng(8)
@@ -36,15 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         torch.jit.save(traced, str(place / "model.pt"))
     np.savez(place / "logits.npz", logits=LOGITS, labels=LABELS)
-    np.savez(
-        place / "data.npz",
-        cal_inputs=INPUTS[:300],
-        cal_labels=LABELS[:300],
-        test_inputs=INPUTS[300:],
-        test_labels=LABELS[300:],
-    )
+    np.savez(place / "data.npz", test_inputs=INPUTS[300:], test_labels=LABELS[300:])
     Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3).save(place / "cool")
-    Artifact((LogitMap.temperature(3.0),), method="temperature", classes=3).save(place / "cooler")
     shift = InputShift(np.full((3, 2, 2), 0.01, np.float32), 0.0, 1.0)
     head = Head((2 * WEIGHT,), (-WEIGHT.sum(axis=1),))
     Artifact((shift, head), method="neural-clamping", classes=3).save(place / "deep")
@@ -88,40 +81,3 @@ def test_what_logits_cannot_show_is_said(folder: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code != 0
     assert "--model and --data" in str(result.exception)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "--logits FILE, or --model"),
-        (["--logits", "none.npz"], "none.npz"),
-        (["--logits", "logits.npz", "--against", "x"], "--against wants --artifact"),
-        (["--logits", "logits.npz", "--plots-as", "pdf"], "is not one of"),
-        (["--model", "m.pt"], "--data"),
-    ],
-)
-def test_what_cannot_be_reported_on_writes_no_page_and_ends_with_two(
-    arguments: list[str],
-    says: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("sys.argv", ["calib-serve", "report", *arguments, "-o", "nothing.html"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    told = capsys.readouterr()
-    assert (told.out, says in told.err) == ("", True)
-    assert not Path("nothing.html").exists()
-
-
-def test_the_shift_study_runs_the_model(folder: Path) -> None:
-    arguments = ["--model", str(folder / "model.pt"), "--data", str(folder / "data.npz")]
-    options = ["--corruptions", "noise,brightness", "--severities", "5", "--json"]
-    result = CliRunner().invoke(app, ["study", "shift", *arguments, *options], catch_exceptions=False)
-    rows = json.loads(result.stdout)["rows"]
-    clean = {row["method"]: row["ece"] for row in rows if row["shift"] == "clean"}
-    assert clean["none"] == pytest.approx(ece(softmax(LOGITS[300:]), LABELS[300:]), abs=1e-5)
-    assert {row["shift"] for row in rows} == {"clean", "noise", "brightness"}

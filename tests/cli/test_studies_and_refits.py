@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.cli import app, main
-from calib_serve.metrics import adaptive_ece, classwise_ece, noise_floor
 from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.samples import SampleLog
 
@@ -30,10 +29,10 @@ def draw(n: int, sharp: float, seed: int) -> Part:
     return sharp * z, (z + rng.gumbel(size=z.shape)).argmax(1)
 
 
-def ece(p: Floats, y: NDArray[np.int64], bins: int = 15) -> float:
+def ece(p: Floats, y: NDArray[np.int64]) -> float:
     c, right = p.max(1), p.argmax(1) == y
-    of = np.ceil(c * bins).astype(int) - 1
-    return sum(abs((c - right)[of == b].sum()) for b in range(bins)) / len(y)
+    of = np.ceil(c * 15).astype(int) - 1
+    return sum(abs((c - right)[of == b].sum()) for b in range(15)) / len(y)
 
 
 def temperature(z: Floats, y: NDArray[np.int64]) -> float:
@@ -55,89 +54,18 @@ def ended(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> object:
     return found.value.code or 0
 
 
-FIT, TEST = draw(600, 3, 0), draw(500, 3, 1)
-RAW, COOLED = softmax(TEST[0], axis=1), cooled(FIT, TEST[0])
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("studies") / "z.npz"
-    np.savez(path, cal_logits=FIT[0], cal_labels=FIT[1], test_logits=TEST[0], test_labels=TEST[1])
-    return path
-
-
-def rows(file: Path, *arguments: object) -> list[dict[str, object]]:
-    words = ["study", *arguments, "--logits", file, "--json"]
-    done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
-    return json.loads(done.stdout)["rows"]
-
-
-def close(wanted: list[tuple[object, ...]], found: list[dict[str, object]]) -> None:
-    assert [list(row.values()) for row in found] == [
-        [pytest.approx(one, rel=1e-5) if isinstance(one, float) else one for one in row] for row in wanted
-    ]
-
-
-def test_study_size(file: Path) -> None:
+def test_study_size(tmp_path: Path) -> None:
+    (z, y), (test, labels) = draw(600, 3, 0), draw(500, 3, 1)
+    np.savez(tmp_path / "z.npz", cal_logits=z, cal_labels=y, test_logits=test, test_labels=labels)
     rng, wanted = np.random.default_rng(5), []
     for size, parts in ((30, 3), (300, 3), (600, 1)):
         drawn = [rng.choice(600, size, replace=False) for _ in range(parts)]
-        values = [ece(cooled((FIT[0][part], FIT[1][part]), TEST[0]), TEST[1]) for part in drawn]
-        spread = float(np.std(values, ddof=1)) if parts > 1 else None
-        wanted.append(("temperature", size, float(np.mean(values)), spread, parts, 0))
-    close(wanted, rows(file, "size", "--sizes", "30,300", "--repeats", 3, "--seed", 5))
-
-
-def test_study_optimum(file: Path) -> None:
-    pool = np.arange(1, 1001) / 100
-
-    def best(of: Part) -> float:
-        return float(pool[np.argmin([ece(softmax(of[0] / t, axis=1), of[1]) for t in pool])])
-
-    fits = {"none": 1.0, "fitted by NLL on cal": temperature(*FIT), "fitted by ECE on cal": best(FIT)}
-    fits["best for test"] = best(TEST)
-    probs = {name: softmax(TEST[0] / t, axis=1) for name, t in fits.items()}
-    wanted = [
-        (name, t, ece(probs[name], TEST[1]), noise_floor(probs[name], TEST[1])) for name, t in fits.items()
-    ]
-    close(wanted, rows(file, "optimum"))
-
-
-def test_study_bins(file: Path) -> None:
-    wanted = [
-        (
-            name,
-            n,
-            ece(p, TEST[1], n),
-            *(measure(p, TEST[1], bins=n) for measure in (adaptive_ece, classwise_ece)),
-        )
-        for name, p in {"none": RAW, "temperature": COOLED}.items()
-        for n in (2, 15)
-    ]
-    close(wanted, rows(file, "bins", "--counts", "2,15"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("size", "--logits", "none.npz"), "none.npz"),
-        (("size", "--logits", "z.npz", "--metric", "brier"), "brier"),
-        (("stability",), "--logits FILE"),
-        (("bins", "--logits", "z.npz", "--counts", "0"), "bins"),
-    ],
-)
-def test_a_study_that_cannot_be_says_why_and_ends_with_two(
-    arguments: tuple[str, ...],
-    why: str,
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(file.parent)
-    assert ended("study", *arguments, monkeypatch=monkeypatch) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert why in told.err
+        values = [ece(cooled((z[part], y[part]), test), labels) for part in drawn]
+        spread = pytest.approx(np.std(values, ddof=1), rel=1e-5) if parts > 1 else None
+        wanted.append(["temperature", size, pytest.approx(np.mean(values), rel=1e-5), spread, parts, 0])
+    asked = ["--sizes", "30,300", "--repeats", "3", "--seed", "5", "--logits", str(tmp_path / "z.npz")]
+    done = CliRunner().invoke(app, ["study", "size", *asked, "--json"], catch_exceptions=False)
+    assert [list(row.values()) for row in json.loads(done.stdout)["rows"]] == wanted
 
 
 def served(folder: Path, z: Floats, y: NDArray[np.int64]) -> None:

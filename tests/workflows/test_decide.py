@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +36,6 @@ def test_sets_and_abstention_are_added_and_change_no_probability(artifact: Artif
     assert promises(again) == promises(found)
     facts = found.fit["decisions"]["sets"]
     assert (facts["samples"], facts["threshold_samples"], facts["always_in"]) == (1500, 1500, [])
-    assert len(facts["sha256"]) == 64
-    assert found.fit["temperature"] == artifact.fit["temperature"]
 
 
 def test_what_was_promised_is_what_is_measured(artifact: Artifact) -> None:
@@ -50,8 +47,6 @@ def test_what_was_promised_is_what_is_measured(artifact: Artifact) -> None:
     assert measured.sets.promised == 0.9
     assert 0.01 < measured.sets.p < 0.99
     assert measured.abstain.risk.low < 0.1
-    assert measured.as_dict().keys() == {"sets", "abstain"}
-    assert "promised 90 %" in measured.says()[0]
     assert not evaluate_decisions(artifact, artifact.probs(TEST[0]), TEST[1])
 
 
@@ -93,46 +88,22 @@ def test_what_cannot_be_is_refused(artifact: Artifact) -> None:
     with pytest.raises(InputError, match="outputs"):
         decide(artifact, artifact.probs(z), y, coverage=0.9)
     with pytest.raises(InputError):
-        decide(artifact, z, y, coverage=0.9, outputs="nonsense")  # type: ignore[arg-type]
-    with pytest.raises(InputError):
         decide(artifact, z[:, :4], np.minimum(y, 3), coverage=0.9)
     with pytest.raises(FitError, match="can be promised"):
         decide(artifact, z, y, risk=0.0001)
 
 
-def test_it_is_said_when_classes_are_in_every_set_and_when_sets_hold_more_than_promised(
-    artifact: Artifact,
-) -> None:
-    named = replace(artifact, class_names=("a", "b", "c", "d", "e"))
+def test_a_class_of_too_few_samples_is_in_every_set(artifact: Artifact) -> None:
     few = (HELD[1] != 3) | (np.cumsum(HELD[1] == 3) <= 4)
-    found = decide(named, HELD[0][few], HELD[1][few], coverage=0.9, per_class=True)
+    found = decide(artifact, HELD[0][few], HELD[1][few], coverage=0.9, per_class=True)
     assert found.fit["decisions"]["sets"]["always_in"] == [3]
-    assert any("Every set holds d (1 of 5 classes)" in said for said in promises(found))
-    assert "every class" in promises(found)[0]
-    little = decide(named, *HELD, coverage=0.5)
-    assert any("They hold more" in said for said in promises(little))
-    assert not any("They hold more" in said for said in promises(decide(named, *HELD, coverage=0.95)))
 
 
 def test_groups_are_counted_and_no_exact_range_is_claimed(artifact: Artifact) -> None:
     groups = np.arange(1500) // 5
     found = decide(artifact, *HELD, coverage=0.9, risk=0.2, groups=groups)
     assert found.fit["decisions"]["sets"]["groups"] == 300
-    assert "in 300 groups" in promises(found)[0]
     assert not any("Over draws" in said for said in promises(found))
     measured = evaluate_decisions(found, found.probs(TEST[0]), TEST[1])
     assert measured.sets is not None
     assert np.isnan(measured.sets.p)
-
-
-def test_decisions_written_by_hand_have_no_ground_and_parts_of_an_artifact_none_at_all(
-    artifact: Artifact,
-) -> None:
-    by_hand = replace(artifact, sets=PredictionSets(np.array(0.5), coverage=0.9), abstain=Abstain(0.5, 0.1))
-    assert all("on whatever ground its maker had" in said for said in promises(by_hand))
-    assert evaluate_decisions(by_hand, by_hand.probs(TEST[0]), TEST[1]).sets is not None
-    found = decide(artifact, *HELD, coverage=0.9)
-    part = found.only(*found.steps)
-    assert "decisions" not in part.fit
-    assert promises(part) == []
-    assert artifact.only(*artifact.steps).fit == artifact.fit

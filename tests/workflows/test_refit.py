@@ -42,18 +42,12 @@ def test_a_calibration_that_drifted_is_replaced_and_the_head_stays() -> None:
     assert found.nll[1] < found.nll[0]
     assert found.gain > found.error
     assert found.evidence > 1 / found.alpha
-    assert "better: temperature" in found.says()
 
 
 def test_a_calibration_that_still_fits_stays() -> None:
     z, y = drifted(1000, 4.0)
     found = refit(calibrate(z, y, "temperature"), z, y, method="temperature")
     assert found.artifact is None
-    assert "20 needed" in found.says()
-    assert "at most 5 %" in found.says()
-    assert "the current one stays" in found.says()
-    assert not found.as_dict()["kept"]
-    assert (found.as_dict()["needed"], found.as_dict()["alpha"]) == (20, 0.05)
 
 
 def test_how_much_evidence_is_needed_is_what_alpha_says() -> None:
@@ -139,20 +133,6 @@ def test_what_the_scores_are_stays_and_one_logit_is_fitted_as_one() -> None:
     assert found.logit_maps[0].weight.ndim == 0  # a scale for each class is one of z
 
 
-def test_probabilities_in_place_of_logits_are_refused() -> None:
-    z, y = drifted(300, 1.0)
-    with pytest.raises(InputError, match="are probabilities"):
-        refit(temperature(1.0), softmax(z), y)
-
-
-@pytest.mark.parametrize("labels", ["all right", "one class", "all wrong"])
-def test_labels_that_no_temperature_fits_are_an_error_that_says_so(labels: str) -> None:
-    z, _ = drifted(300, 1.0)
-    y = {"all right": z.argmax(1), "one class": np.zeros(300, int), "all wrong": z.argmin(1)}[labels]
-    with pytest.raises(FitError, match="no finite temperature"):
-        refit(temperature(1.0), z, y, method="temperature")
-
-
 def test_a_block_after_which_nothing_could_be_fitted_bets_nothing() -> None:
     z, y = drifted(300, 1.0)
     y[:150] = z[:150].argmax(1)  # all right: no finite temperature is best
@@ -175,11 +155,13 @@ def test_what_cannot_be_judged_is_refused() -> None:
         refit(old, *drifted(50, 4.0))
     with pytest.raises(InputError, match="the samples have 3 classes, the artifact 4"):
         refit(Artifact((), method="none", classes=4), *drifted(300, 4.0))
-    for alpha in (0.0, 1.0, 5.0, np.nan):
-        with pytest.raises(InputError, match="alpha must lie between 0 and 1"):
-            refit(old, *drifted(300, 4.0), alpha=alpha)
-    with pytest.raises(InputError, match="there is no method"):
-        refit(old, *drifted(300, 4.0), method="temprature")
+    z, y = drifted(300, 4.0)
+    with pytest.raises(InputError, match="are probabilities"):
+        refit(old, softmax(z), y)
+    with pytest.raises(InputError, match="alpha must lie between 0 and 1"):
+        refit(old, z, y, alpha=np.nan)
+    with pytest.raises(FitError, match="no finite temperature"):
+        refit(old, z, z.argmax(1), method="temperature")
     labels = Artifact((), method="none", classes=3, model={"outputs": "label_logits"})
     with pytest.raises(InputError, match="multi-label"):
         refit(labels, *drifted(300, 4.0))
