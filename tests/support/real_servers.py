@@ -58,51 +58,6 @@ class Redis:
         self.kill()
 
 
-class RedisCluster:
-    """Three nodes of a Redis Cluster, which share all slots, without replicas."""
-
-    def __init__(self, folder):
-        self.nodes = []
-        for number in range(3):
-            (folder / str(number)).mkdir()
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-            port = next(port for port in iter(_free_port, None) if port + 10_000 < 1 << 16)  # its bus' port
-            self.nodes.append(Redis(folder / str(number), *options, durable=True, port=port))
-        self.url = f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
-
-    def client(self, number):
-        """Of one node."""
-        import redis
-
-        return redis.Redis(port=self.nodes[number].port)
-
-    def __enter__(self):
-        with ExitStack() as started:
-            for node in self.nodes:
-                started.enter_context(node)
-            addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
-            made = [needed("redis-cli", "redis-tools"), "--cluster", "create", *addresses, "--cluster-yes"]
-            subprocess.run(made, check=True, capture_output=True, timeout=120)
-            self.wait()
-            self._started = started.pop_all()
-        return self
-
-    def wait(self):
-        """Until every node knows that all slots are served."""
-        until = time.monotonic() + 90
-        for number in range(len(self.nodes)):
-            while self._state(number) != "ok":
-                assert time.monotonic() < until, "the cluster did not form within 90 s"
-                time.sleep(0.05)
-
-    def _state(self, number):
-        with self.client(number) as node:
-            return node.execute_command("CLUSTER INFO")["cluster_state"]
-
-    def __exit__(self, *error):
-        self._started.__exit__(*error)
-
-
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
     """The address of a real Redis that ends with the tests."""
@@ -240,8 +195,3 @@ def shared_watch(tmp_path_factory):
 @pytest.fixture
 def free_port():
     return _free_port()
-
-
-@pytest.fixture(scope="session")
-def server_class():
-    return Server
