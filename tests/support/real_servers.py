@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
-from processes import end, ended_on_failure
+from processes import end, ended_on_failure, started
 from processes import free_port as _free_port
 
 from calib_serve.receipts import Keyring
@@ -26,43 +26,15 @@ def needed(program, package):
     return path
 
 
-class Redis:
-    """A real Redis on a port of its own; ``durable``: what it acknowledged survives ``kill``."""
-
-    def __init__(self, folder, *options, durable=False, port=None):
-        self.port = port or _free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        durably = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
-        self.command = [
-            needed("redis-server", "redis-server"),
-            *("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)),
-            *durably,
-            *options,
-        ]
-        self.process = None
-
-    def start(self):
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-        with ended_on_failure(self.process):
-            _wait(self.port)
-        return self
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self):
-        return self.start()
-
-    def __exit__(self, *_):
-        self.kill()
-
-
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
     """The address of a real Redis that ends with the tests."""
-    with Redis(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
-        yield server.url
+    port, folder = _free_port(), str(tmp_path_factory.mktemp("redis"))
+    command = [needed("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
+    command += ["--save", "", "--dir", folder, "--appendonly", "yes"]
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT):
+        _wait(port)
+        yield f"redis://127.0.0.1:{port}/0"
 
 
 @pytest.fixture

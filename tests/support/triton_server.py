@@ -124,22 +124,19 @@ def _environment(folder: Path, packages: list[str], keyring: Path) -> dict[str, 
         **os.environ,
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
-        "CALIB_SERVE_KEYRING": "" if keyring == Path() else str(keyring),
+        "CALIB_SERVE_KEYRING": str(keyring),
     }
 
 
 @contextmanager
-def triton_on(
-    repository: Path, folder: Path, *options: str, numpy: int = 1, keyring: Path | None = None
-) -> Iterator[Triton]:
+def triton_on(repository: Path, folder: Path, *options: str, numpy: int = 1) -> Iterator[Triton]:
     """A server of ``repository``, ready, or ended with its reason in the log; its files lie in ``folder``.
 
     ``numpy``: 1 for the one that this server can read, 2 for that of this Python.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if keyring is None:
-        keyring = folder / "keyring.json"
-        Keyring.new().save(keyring)
+    keyring = folder / "keyring.json"
+    Keyring.new().save(keyring)
     http, grpc, metrics = free_port(), free_port(), free_port()
     where = [f"--model-repository={repository}", _backends(folder / "backends"), f"--http-port={http}"]
     where += [f"--grpc-port={grpc}", f"--metrics-port={metrics}", "--http-address=127.0.0.1"]
