@@ -22,7 +22,7 @@ import httpx
 import psutil
 import pytest
 import yaml
-from live_server import inputs, small_store, until
+from live_server import inputs, small_store, total, until
 from processes import free_ports, started
 from real_servers import needed
 
@@ -203,7 +203,9 @@ def test_only_predictions_and_ping_are_there_even_with_a_token(pod: Pod, path: s
 
 
 def test_the_port_of_the_metrics_has_the_metrics_alone(pod: Pod) -> None:
-    assert httpx.get(f"{pod.metrics}/metrics", trust_env=False).status_code == 200
+    assert pod.ask(FIRST).status_code == 200
+    metrics = f"{pod.metrics}/metrics"
+    until(lambda: total(httpx.get(metrics, trust_env=False).text, "calib_predictions_total") > 0)
     for path in ("/", "/predictions/digits", "/models", "/metrics/../predictions/digits"):
         assert httpx.post(pod.metrics + path, json=X, trust_env=False).status_code == 404
 
