@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import numpy as np
 import onnxruntime
 import pytest
@@ -109,43 +107,9 @@ def test_the_artifact_and_the_fused_graph_are_left_and_agree(kept: Demo) -> None
     assert not re.search(r"(src|href)=.https?:", report)
 
 
-def test_a_kept_server_answers_those_with_a_token_alone(kept: Demo) -> None:
-    url = re.search(r"predictions (http://\S+?),", kept.text)
-    assert url
-    token = json.loads((kept.out / "server/key_file.json").read_text())["inference"]["key"]
-    image = np.full((1, 8, 8), 0.5).tolist()
-    with httpx.Client(base_url=url[1], trust_env=False) as client:
-        assert client.post("/predictions/digits", json=image).status_code == 400
-        reply = client.post("/predictions/digits", json=image, headers={"Authorization": f"Bearer {token}"})
-    assert reply.status_code == 200
-    assert {"probabilities", "confidence", "receipt"} <= set(reply.json())
-
-
 @pytest.mark.last
 def test_ctrl_c_ends_a_kept_demo_well_and_leaves_nothing_running(kept: Demo) -> None:
     server = kept.out / "server"
     assert servers_in(server)
     assert kept.end(signal.SIGINT) == 0
     assert servers_in(server) == []
-
-
-@pytest.mark.nightly
-@pytest.mark.last
-def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None:
-    out = kept.out  # a second run in the same folder
-    with demo(out) as running:
-        running.wait_for("5/8 ")
-        assert servers_in(out / "server")
-        assert running.end(signal.SIGINT) == 130
-        assert servers_in(out / "server") == []
-
-
-@pytest.mark.nightly
-def test_a_step_that_fails_says_which_and_why(tmp_path: Path) -> None:
-    blocked = tmp_path / "out.store"
-    blocked.write_text("not a folder")
-    with demo(tmp_path / "out") as running:
-        assert running.process.wait(600) == 2
-    assert "step 4/8" in running.text
-    assert str(blocked) in running.text
-    assert servers_in(tmp_path / "out/server") == []

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from calib_serve import doctor
 from calib_serve.cli import app
-from calib_serve.doctor import Asked, Finding, Level, examine, known_extras, missing
-from calib_serve.errors import InputError
+from calib_serve.doctor import Asked, Finding, Level, examine
 from calib_serve.receipts import Keyring
 
 OURS = """Requires-Python: {python}
@@ -66,13 +65,6 @@ def cli(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["doctor", "--for", "kafka", *map(str, arguments)])
 
 
-def test_the_extras_are_those_of_the_metadata(site: Site) -> None:
-    assert known_extras(site.packages) == ["gpu", "onnx", "torch", "torchserve"]
-    assert missing("torch", site.packages) == ["scipy", "torch"]
-    with pytest.raises(InputError, match="onxx"):
-        site.found("onxx")
-
-
 def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site) -> None:
     assert site.levels()["extra torch"] == "note"
     assert site.levels("torch")["extra torch"] == "wrong"
@@ -84,8 +76,11 @@ def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site
     ("line", "level"),
     [
         ("NumPy<2,>=1.20", "wrong"),
+        ("numpy (<2)", "wrong"),
         ("numpy<2; sys_platform == 'win32'", None),
+        ("numpy<2; extra == 'old'", None),
         ("numpy at most 2", None),
+        ("numpy>=2.4.6rc1,!=2.5.*", None),
         ("torch==2.4.0", "wrong"),
         ("torch==2.13.0", None),
     ],
@@ -147,5 +142,7 @@ def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(tmp_
     assert done.exit_code == 1
     told = json.loads(done.output)
     assert [one["do"] for one in told["findings"] if one["level"] == "wrong"] == [f"chmod 600 {keyring}"]
+    assert len(told["findings"]) == told["ok"] + told["note"] + told["wrong"]
     assert list(tmp_path.iterdir()) == [keyring]
     assert cli("--keyring", tmp_path / "gone.json").exit_code == 1
+    assert cli("--config", tmp_path / "gone.properties").exit_code == 1

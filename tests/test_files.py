@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import stat
 from pathlib import Path
 
 import pytest
 from injection import Fault, under
 
-from calib_serve.files import sha256, write_whole, written_whole
+from calib_serve.files import write_whole, written_whole
 
 
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
-
-
-def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
-    for content in (b"", b"abc", os.urandom((3 << 20) + 1)):
-        (tmp_path / "x").write_bytes(content)
-        assert sha256(tmp_path / "x") == sha256(content) == hashlib.sha256(content).hexdigest()
-    with pytest.raises(FileNotFoundError):
-        sha256(tmp_path / "none")
-
-
-def test_bytes_and_text_are_written_into_folders_that_it_makes(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a" / "b.txt", "Größe")
-    assert (tmp_path / "a" / "b.txt").read_bytes() == "Größe".encode()
-    write_whole(tmp_path / "a" / "b.txt", b"\x00")
-    assert (tmp_path / "a" / "b.txt").read_bytes() == b"\x00"
-    assert names(tmp_path / "a") == ["b.txt"]
 
 
 def test_until_the_block_ends_the_old_file_is_there_and_the_new_one_is_hidden(tmp_path: Path) -> None:
@@ -59,12 +41,6 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(error: type, tm
         write()
     assert names(tmp_path) == ["x"]
     assert (tmp_path / "x").read_text() == "old"
-
-
-def test_a_block_that_writes_nothing_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), written_whole(tmp_path / "x"):
-        pass
-    assert names(tmp_path) == []
 
 
 def test_a_secret_is_nobody_elses_from_its_first_byte_on(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_key_that_signs_and_one_that_may_sign_elsewhere_are_not_retired() ->
     [
         ({"format": 2}, "format 2, which a newer calib-serve wrote; this one reads 1: upgrade it"),
         ({"times": {"old": {"added": "soon"}}}, "is not a keyring"),
-        ({"times": []}, "is not a keyring"),
+        ({"times": {"old": {"added": float("nan")}}}, "is not a keyring"),
     ],
 )
 def test_a_file_of_another_format_or_with_other_times_is_said(

@@ -126,35 +126,6 @@ def test_a_room_stands_only_on_what_lies_below_and_takes_it_from_the_folder_that
     assert not wrong
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    uses = {path: {_file(parts) for parts in modules_used(path)} - {path} for path in FILES}
-    done: set[Path] = set()
-
-    def visit(path: Path, above: tuple[Path, ...]) -> None:
-        assert path not in above, f"a circle: {[str(p.relative_to(ROOT)) for p in (*above, path)]}"
-        if path not in done:
-            for other in uses.get(path, ()):
-                # A folder's face names its files, and they may name each other: that is no circle.
-                if other.name != "__init__.py":
-                    visit(other, (*above, path))
-            done.add(path)
-
-    for path in FILES:
-        if path.name != "__init__.py":
-            visit(path, ())
-
-
-def test_nothing_but_main_imports_the_command_line() -> None:
-    for path in FILES:
-        if room(path) not in ("cli", "__main__"):
-            assert "cli" not in {parts[0] for parts in modules_used(path)}, path
-
-
-def _file(parts: tuple[str, ...]) -> Path:
-    folder = ROOT.joinpath(*parts)
-    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-
-
 def test_heavy_libraries_stay_in_their_rooms() -> None:
     homes = {
         "ts": {"serve", "seam"},
@@ -196,13 +167,6 @@ def test_the_help_of_the_command_line_brings_no_room_but_its_own_and_nothing_hea
     loaded = loaded_by(code)
     assert {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")} == {"cli", "errors"}
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, *FIRST_HEAVY}
-
-
-@pytest.mark.server
-def test_what_serves_and_watches_measures_without_loading_scipy() -> None:
-    rooms = ("metrics", "judgement", "priors", "artifact", "receipts", "watch.service", "reporter.reporter")
-    loaded = loaded_by("\n".join(f"import calib_serve.{room}" for room in rooms))
-    assert not {name.split(".")[0] for name in loaded} & {"scipy", "torch", "sklearn", "pandas", "matplotlib"}
 
 
 def test_type_checkers_see_each_public_name_where_it_is_imported_from() -> None:

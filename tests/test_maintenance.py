@@ -1,89 +1,22 @@
-"""Workflows, forms, hooks, the citation, pages of versions and releases agree with the project."""
+"""Workflows and the constraints for users agree with the project."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
 import yaml
-from click.testing import CliRunner, Result
 from locks import LOCKS, locked
 from packaging.utils import canonicalize_name
-
-import calib_serve
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (GITHUB / "workflows").glob("*.yml")}
-FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
-VERSION = calib_serve.__version__
-CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-
-
-def script(name: str) -> ModuleType:
-    """A file of scripts/, or the one of the root, imported."""
-    path = next(one for one in (ROOT / "scripts" / f"{name}.py", ROOT / f"{name}.py") if one.is_file())
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-# --- workflows, forms and hooks --------------------------------------------------------------------
 
 
 def steps() -> list[dict[str, Any]]:
     return [step for flow in WORKFLOWS.values() for job in flow["jobs"].values() for step in job["steps"]]
-
-
-@pytest.mark.server  # the schemas' checker looks for a network
-@pytest.mark.parametrize(
-    ("schema", "files"),
-    [
-        ("vendor.github-workflows", sorted((GITHUB / "workflows").glob("*.yml"))),
-        ("vendor.github-actions", sorted((GITHUB / "actions").glob("*/action.yml"))),
-        ("vendor.github-issue-forms", FORMS),
-        ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE" / "config.yml"]),
-        ("vendor.dependabot", [GITHUB / "dependabot.yml"]),
-        ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
-    ],
-)
-def test_a_file_is_valid_by_its_published_schema(schema: str, files: list[Path], tmp_path: Path) -> None:
-    if importlib.util.find_spec("check_jsonschema") is None:
-        assert os.environ.get("CI") != "true", "check-jsonschema is not installed, and CI must not skip"
-        pytest.skip("check-jsonschema is not installed: make setup")
-    broken = tmp_path / files[0].name
-    broken.write_text("nonsense: [1]\n")
-    from check_jsonschema import main
-
-    def check(*paths: Path) -> Result:
-        return CliRunner().invoke(main, ["--builtin-schema", schema, *map(str, paths)])
-
-    done = check(*files)
-    assert done.exit_code == 0, done.output
-    assert check(broken).exit_code == 1
-
-
-def test_every_target_and_program_that_a_workflow_calls_is_there() -> None:
-    matrix = WORKFLOWS["nightly"]["jobs"]["nightly"]["strategy"]["matrix"]["target"]
-    said = "\n".join(step.get("run", "") for step in steps())
-    targets = {*matrix, *re.findall(r"\bmake ([a-z-]+)", said)}
-    assert {"check", "test", "versions", "dist", "release", "nightly", "bench-quick", "audit"} <= targets
-    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert targets <= known
-    assert known & {"nightly", "bench-quick", "mutants", "coverage", "audit"} == set(matrix)
-    assert ".ci/run" in said
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
 def test_actions_are_pinned_by_commit_and_may_do_no_more_than_they_must() -> None:
@@ -97,9 +30,6 @@ def test_actions_are_pinned_by_commit_and_may_do_no_more_than_they_must() -> Non
     publishing = WORKFLOWS["release"]["jobs"]["pypi"]
     assert publishing["permissions"] == {"id-token": "write"}
     assert not [step for step in steps() if "secrets." in str(step)]
-
-
-# --- what users install ----------------------------------------------------------------------------
 
 
 def pins(text: str) -> dict[str, str]:
@@ -116,107 +46,3 @@ def test_constraints_for_users_are_of_the_versions_that_are_tested_and_leave_out
         if python == ">=":
             brought = {package for package, _, _ in locked(LOCKS["all"])} | {"torch", "onnxruntime-gpu"}
             assert brought <= {canonicalize_name(name) for name in ours}
-
-
-# --- releases --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A repository of one commit that could be released."""
-    for name in (
-        "CITATION.cff",
-        "pyproject.toml",
-        "calib_serve/__init__.py",
-        "scripts/release.sh",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "scripts" / "release_notes.py", tmp_path / "scripts")
-    replace(tmp_path / "pyproject.toml", r"https://example\.org/\S+?\"", 'https://host/us/it"')
-    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION}, 2026-01-02\n\n- New.\n")
-    replace(tmp_path / "CITATION.cff", r"(?m)^repository-code: .+", "repository-code: https://host/us/it")
-    replace(tmp_path / "CITATION.cff", r"(?m)^(# )?date-released.+", "date-released: 2026-01-02")
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "-m", "one")
-    return tmp_path
-
-
-def replace(path: Path, pattern: str, by: str) -> None:
-    text, changed = re.subn(pattern, by, path.read_text(), count=1)
-    assert changed == 1, pattern
-    path.write_text(text)
-
-
-def git(folder: Path, *words: str) -> None:
-    who = (
-        "-c",
-        "user.name=n",
-        "-c",
-        "user.email=e@host",
-        "-c",
-        "commit.gpgsign=false",
-        "-c",
-        "tag.gpgsign=false",
-    )
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
-
-
-def checked(folder: Path) -> tuple[int, str]:
-    """What ``scripts/release.sh --check`` says."""
-    done = subprocess.run(
-        [folder / "scripts" / "release.sh", "--check"],
-        env=os.environ | {"VENV": sys.prefix},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.server
-def test_a_clean_commit_whose_files_agree_can_be_released_also_by_its_own_tag(checkout: Path) -> None:
-    assert checked(checkout) == (0, f"{calib_serve.__version__} can be released\n")
-    git(checkout, "tag", f"v{calib_serve.__version__}")
-    assert checked(checkout)[0] == 0
-
-
-@pytest.mark.server
-def test_a_commit_beside_the_tag_and_changes_that_are_not_committed_are_refused(checkout: Path) -> None:
-    git(checkout, "tag", f"v{calib_serve.__version__}")
-    (checkout / "new").touch()
-    code, said = checked(checkout)
-    assert (code, "commit or stash first" in said) == (1, True)
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "-m", "two")
-    code, said = checked(checkout)
-    assert (code, "the tag of another commit" in said) == (1, True)
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(
-    ("file", "pattern", "by", "told"),
-    [
-        ("CHANGELOG.md", r"(?m)^## .+, 2026-01-02$", f"## {VERSION}, unreleased", "CHANGELOG.md begins with"),
-        (
-            "CHANGELOG.md",
-            r"\Z",
-            f"\n## {VERSION}, 2025-01-01\n",
-            f"has two sections of {VERSION}: make them one",
-        ),
-        ("CHANGELOG.md", r"2026-01-02", "2026-01-03", "date-released 2026-01-02: make it 2026-01-03"),
-        ("CITATION.cff", r"(?m)^version: .+$", "version: 9.9.9", "CITATION.cff has version 9.9.9"),
-        ("CITATION.cff", r"(?m)^date-released.+$", "", "CITATION.cff has date-released None"),
-        ("CITATION.cff", r"us/it", "us/other", "make it https://host/us/it"),
-        ("pyproject.toml", r"https://host/us/it", "https://example.org/it", "write where the project lives"),
-        ("calib_serve/__init__.py", r"(?m)^__version__ = .+$", '__version__ = "9.9.9"', "make it 9.9.9"),
-    ],
-)
-def test_each_disagreement_is_told_with_what_to_do(
-    checkout: Path, file: str, pattern: str, by: str, told: str
-) -> None:
-    disagreements = script("release_notes").disagreements
-    assert disagreements(checkout) == []
-    replace(checkout / file, pattern, by)
-    assert told in "\n".join(disagreements(checkout))

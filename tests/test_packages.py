@@ -11,7 +11,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +19,6 @@ import numpy as np
 import pytest
 from installed import PIP, ROOT, run
 from locks import LOCKS, locked
-from packaging.metadata import Metadata
 from packaging.utils import canonicalize_name
 
 INSTALL = ROOT / "docs" / "how-to" / "install.md"
@@ -97,34 +95,6 @@ def test_the_wheel_holds_every_module_the_types_and_what_a_server_needs(built: P
     assert not [name for name in held if name.startswith(("tests", "benchmarks")) or "/." in name]
 
 
-def test_the_source_archive_holds_what_builds_installs_and_explains_and_no_more(built: Path) -> None:
-    (path,) = built.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    top = {"pyproject.toml", "hatch_build.py", "LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff"}
-    assert top | {"lock/all.txt", "deploy/Dockerfile", "docs/index.md", "config.properties"} <= held
-    assert not [name for name in held if name.startswith((".venv", "tests", "benchmarks", "docs/images"))]
-    assert path.stat().st_size < 4e6
-
-
-@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
-def test_a_package_index_shows_the_readme_whole(built: Path, pattern: str) -> None:
-    """With links that lead somewhere: in the repository they are relative."""
-    (archive,) = built.glob(pattern)
-    release_metadata = script("release_metadata")
-    text = release_metadata.told(archive)
-    assert release_metadata.wrong(text) == []
-    told = Metadata.from_email(text)
-    assert {"Source", "Documentation", "Changelog", "Issues", "Security"} == set(told.project_urls or {})
-    (repository,) = {url for name, url in (told.project_urls or {}).items() if name == "Source"}
-    assert repository == script("release_notes").repository(ROOT)
-    shown = re.findall(r"\]\((\S+?)\)", told.description or "")
-    readme = re.findall(r"\]\((\S+?)\)", (ROOT / "README.md").read_text())
-    assert [url.rpartition(f"v{told.version}/")[2] for url in shown] == readme
-    assert any(f"/raw/v{told.version}/docs/images/" in url for url in shown)
-    assert release_metadata.wrong(text.replace(f"]({repository}/blob/v{told.version}/", "](")) != []
-
-
 def page_line(extras: str) -> list[str]:
     """What follows ``pip`` where docs/how-to/install.md first installs these extras."""
     lines = re.findall(r"^\$ pip (install \"calib-serve\[(.+)\]\" -c .+)$", INSTALL.read_text(), re.M)
@@ -185,22 +155,3 @@ def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(
     names = set(run(python, "-c", listing, cwd=tmp_path).lower().split())
     assert len(names) <= 18, names
     assert not names & {"torch", "scikit-learn", "onnx", "onnxruntime", "fastapi", "matplotlib"}
-
-
-def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    shown = run(installed, "-W", "ignore", ROOT / "examples" / "without_the_command_line.py", cwd=tmp_path)
-    assert "off by at most" in shown
-    assert {"reliability.png", "digits-sklearn.onnx", "artifact", "calibrated.onnx"} <= {
-        path.name for path in tmp_path.iterdir()
-    }
-    assert "better: temperature" in shown
-
-
-@pytest.mark.nightly
-def test_type_checkers_know_the_public_names_of_the_wheel(installed: Path, tmp_path: Path) -> None:
-    example = tmp_path / "example.py"
-    checked = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, example)
-    example.write_text((ROOT / "tests" / "support" / "typed_example.py").read_text())
-    assert "Success" in run(*checked, cwd=tmp_path)
-    example.write_text("import calib_serve\n\ncalib_serve.calibrated_module\n")
-    assert "has no attribute" in run(*checked, cwd=tmp_path, fails=True)

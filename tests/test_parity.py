@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 import torch
@@ -205,44 +203,6 @@ def benchmark(name: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def optimized(path: Path) -> Counter[str]:
-    """The operators onnxruntime runs after its own optimisation."""
-    options = ort.SessionOptions()
-    options.optimized_model_filepath = str(path.with_suffix(".optimized"))
-    options.log_severity_level = 3
-    ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
-
-
-@pytest.mark.parametrize("normalized", [True, False])
-def test_a_resnet_56_has_as_many_nodes_as_the_raw_one(normalized, tmp_path):
-    torch.manual_seed(0)
-    net = benchmark("fusion_models").CifarResNet(9, normalized=normalized).eval()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            net,
-            (torch.rand(2, 3, 32, 32),),
-            tmp_path / "raw.onnx",
-            dynamo=False,
-            input_names=["x"],
-            dynamic_axes={"x": {0: "n"}},
-        )
-    raw = onnx.load(tmp_path / "raw.onnx")
-    temperature = LogitMap.temperature(1.7)
-    delta = InputShift(np.random.default_rng(0).normal(0, 0.01, (3, 32, 32)))
-    for steps, more in (((temperature,), 0), ((delta, temperature), 0 if normalized else 1)):
-        fuse_onnx(tmp_path / "raw.onnx", Artifact(steps, method="x", classes=10), tmp_path / "out.onnx")
-        onnx.checker.check_model(str(tmp_path / "out.onnx"), full_check=True)
-        constants = sum(n.op_type == "Constant" for n in raw.graph.node)
-        fused = onnx.load(tmp_path / "out.onnx").graph.node
-        work = len(raw.graph.node) - constants
-        assert sum(n.op_type != "Constant" for n in fused) == work + more
-        assert len(fused) <= len(raw.graph.node) + more
-        was, now = optimized(tmp_path / "raw.onnx"), optimized(tmp_path / "out.onnx")
-        assert now == was + Counter({"Add": more})  # what runs in the end is the same too
 
 
 def test_a_real_network_is_calibrated_in_its_file(data_dir, tmp_path):

@@ -16,11 +16,8 @@ import pytest
 from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.files import GROUP_READS
 from calib_serve.receipts import DAY, Keyring, Receipt, Shadow
-from calib_serve.receipts import keyring as keyring_module
-from calib_serve.receipts import signer as signer_module
 from calib_serve.receipts.keyring import SKEW
 from calib_serve.receipts.receipt import GROUPS, group_number
-from calib_serve.receipts.signer import Signer
 
 KEY = bytes(range(32))
 RING = Keyring("k1", {"k1": KEY})
@@ -173,31 +170,6 @@ def test_a_group_is_a_number_of_its_name_alone() -> None:
 
 
 # Where OpenSSL cannot allocate
-
-
-def test_short_memory_is_said_and_no_key_is_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Short:
-        """SHA-256 as it is where memory is short: it can be begun, and not be copied."""
-
-        def copy(self) -> None:
-            raise ValueError("out of memory")
-
-    def fails(*_: object) -> None:
-        raise ValueError("out of memory")
-
-    good = token()
-    told = "nothing can be signed or verified: out of memory"
-    with monkeypatch.context() as patched:
-        patched.setattr(keyring_module.hmac, "digest", fails)
-        with pytest.raises(KeyringError, match=told):
-            RING.verify(good, now=WHEN)
-    signer = Signer("k1", KEY, model="m", version="1")
-    signer._inner = Short()  # type: ignore[assignment]
-    with pytest.raises(KeyringError, match=told):
-        signer.sign([(1, 0.5)], [NONCE], time=WHEN)
-    monkeypatch.setattr(signer_module.hashlib, "sha256", fails)
-    with pytest.raises(KeyringError, match=told):
-        Signer("k1", KEY, model="m", version="1")
 
 
 # Keyrings and their files

@@ -48,22 +48,6 @@ def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray,
         fit_temperature(softmax(z)[:, 1], y == 1)
 
 
-def test_what_the_scores_were_is_recorded_and_changes_no_temperature(
-    overconfident: tuple[np.ndarray, np.ndarray],
-) -> None:
-    z, y = overconfident
-    found = {
-        kind: calibrate(scores, y, "temperature", outputs=kind, cross_validate=False)
-        for kind, scores in {
-            "logits": z,
-            "probabilities": softmax(z),
-            "log_probs": np.log(softmax(z)),
-        }.items()
-    }
-    assert {kind: a.model.outputs for kind, a in found.items()} == {kind: kind for kind in found}
-    assert len({round(a.fit["temperature"], 6) for a in found.values()}) == 1
-
-
 def test_a_scale_for_each_class_takes_only_what_it_was_fitted_on(
     overconfident: tuple[np.ndarray, np.ndarray],
 ) -> None:
@@ -117,18 +101,6 @@ def test_what_is_no_probability_becomes_nan() -> None:
     assert np.isfinite(found[0]).all()
     assert np.isnan(found[1]).all()
     assert np.isnan(found[2, 0])
-
-
-@pytest.mark.parametrize("name", ["label_logits", "label_probs"])
-def test_a_file_of_labels(name: str, tmp_path: Path) -> None:
-    z = np.random.default_rng(0).normal(size=(30, 3))
-    scores = z if name == "label_logits" else 1 / (1 + np.exp(-z))
-    np.savez(tmp_path / "s.npz", **{f"cal_{name}": scores, "cal_labels": (z > 0).astype(int)})
-    found = read_labelled(tmp_path / "s.npz", split="cal")
-    np.testing.assert_allclose(found.logits, z, atol=1e-6)
-    np.savez(tmp_path / "bad.npz", **{name: scores, "labels": np.full((30, 3), 2)})
-    with pytest.raises(InputError, match="0 or 1"):
-        read_labelled(tmp_path / "bad.npz")
 
 
 def test_a_table_of_probabilities_wants_a_word(tmp_path: Path) -> None:

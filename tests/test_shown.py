@@ -2,73 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from libraries import library
 
-from calib_serve.artifact import Artifact, Head, LogitMap, Mixture, Score
-from calib_serve.errors import SchemaError
+from calib_serve.artifact import Artifact, Head, Mixture, Score
 from calib_serve.fit.output import fit_by_name, select
-from calib_serve.metrics import Estimate
 
 RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((300, 3))
 LABELS = np.where(RNG.random(300) < 0.7, LOGITS.argmax(axis=1), RNG.integers(0, 3, 300))
-E = Estimate(0.0123, 0.0101, 0.015)
-TEMPERATURE = LogitMap.temperature(2.0)
-
-
-def test_an_estimate_is_used_as_the_number_that_it_is() -> None:
-    assert float(E) == E.value == 0.0123
-    assert type(E.value) is float
-    assert (round(E, 3), f"{E:.3f}", f"{E:.1%}") == (0.012, "0.012", "1.2%")
-    assert (E + 1, 1 - E, E * 2, 1 / E, -E, abs(E)) == (1.0123, 0.9877, 0.0246, 1 / 0.0123, -0.0123, 0.0123)
-    assert type(E + E) is float
-    assert 0.01 < E < 0.02
-    assert max(E, Estimate(0.5), 0.1) == 0.5
-    assert Estimate(0.0123, 0.0, 1.0) == E == 0.0123
-    assert len({E, Estimate(0.0123), 0.0123}) == 1
-    assert math.isfinite(E)
-
-
-def test_numpy_takes_an_estimate_for_the_number_that_it_is() -> None:
-    assert np.asarray(E).dtype == np.float64
-    assert np.asarray([E, E]).tolist() == [0.0123, 0.0123]
-    assert np.isfinite(E)
-    assert not np.isfinite(Estimate(math.nan))
-    assert (np.array([1.0, 2.0]) + E).tolist() == [1.0123, 2.0123]
-    assert (np.float64(1) - E, np.float32(2) * E) == pytest.approx((0.9877, 0.0246))
-    assert pytest.approx(0.0123) == E
-
-
-def test_an_estimate_never_changes_and_travels_whole() -> None:
-    for name in ("value", "low", "other"):
-        with pytest.raises(FrozenInstanceError, match=name):
-            setattr(E, name, 1.0)
-    for same in (copy.copy(E), copy.deepcopy(E), pickle.loads(pickle.dumps(E))):
-        assert (same.value, same.low, same.high) == (E.value, E.low, E.high)
-
-
-def test_the_metrics_of_an_artifact_are_a_frame_of_before_and_after() -> None:
-    library("pandas")
-    artifact = Artifact(
-        (TEMPERATURE,),
-        method="temperature",
-        classes=3,
-        before={"ece": E.as_dict(), "nll": {"value": 1.0}},
-        after={"ece": {"value": 0.001}},
-    )
-    frame = artifact.to_frame()
-    columns = ("before", "before_low", "before_high", "after", "after_low", "after_high")
-    assert tuple(frame.columns) == columns
-    assert frame.loc["ece", "before_low"] == E.low
-    assert frame["before"].tolist() == [0.0123, 1.0]
-    assert frame["after"].isna().tolist() == [False, True]
 
 
 HOSTILE = "<script>alert(1)</script>"
@@ -116,9 +61,3 @@ def test_the_selection_is_read_as_it_was_written(tmp_path) -> None:
     assert artifact.metrics_after["nll"].low == artifact.after["nll"]["low"]
     assert math.isnan(artifact.metrics_after["refinement_auroc"].low)
     assert fit_by_name("temperature", LOGITS, LABELS).selection is None
-
-
-@pytest.mark.parametrize("selection", [5, "auto", {}, {"scores": [5]}, {"scores": [{"method": "a", "x": 1}]}])
-def test_a_selection_that_is_none_is_refused(selection: object) -> None:
-    with pytest.raises(SchemaError, match="selection"):
-        _ = Artifact((), method="none", classes=2, fit={"selection": selection}).selection

@@ -860,27 +860,6 @@ def _both(alert: str, minute: int, summary: str, window: str = "") -> dict[str, 
 
 TEXTS = (
     texts(
-        "the calibration error, by windows", 1,
-        _for_long({
-            "over": {"calib_window_ece_low{window='24h'}": 0.05, COUNTED.series: 9,
-                     "calib_window_gap{window='24h'}": 0.031, **_GAP_BINS},
-            "under": {"calib_window_ece_low{window='24h'}": 0.05, COUNTED.series: 9,
-                      "calib_window_gap{window='24h'}": -0.031, **_DAY_BINS},
-        }),
-        says(
-            "CalibrationErrorHigh", 10,
-            [
-                (_at("over"), "m 1: calibration error of at least 5% over 24 hours",
-                 " Over all, overconfident, confidence less accuracy is 3.1%."
-                 " By bin, confidence less accuracy: 5 (20%) 3 (-10%)."),
-                (_at("under"), "m 1: calibration error of at least 5% over 24 hours",
-                 " Over all, underconfident, confidence less accuracy is -3.1%."
-                 " By bin, confidence less accuracy: 3 (2.5%) 1 (-2.5%)."),
-            ],
-            "24h",
-        ),
-    ),
-    texts(
         "the calibration error, by sums", 1,
         _for_long({
             "over": {**_ERROR, HOUR.format("ece"): 0.2, HOUR.format("signed_gap"): 0.1, **_DAY_BINS},
@@ -941,41 +920,6 @@ TEXTS = (
         "a broken contract", 1, _for_long(_contract(state=-1)),
         _both("ContractBroken", 5, "m 1: the contract is broken, act"),
     ),
-    *(
-        texts(
-            f"a contract that burns over {long}", 1,
-            _for_long(_contract(**{f"burn_rate__{long}": 20.0, f"burn_rate_low__{long}": 15.0})),
-            _both(
-                "ContractBurning", 5,
-                f"m 1: the budget of act is spent 20 times as fast as promised over {long}", long,
-            ),
-        )
-        for long in ("1h", "6h", "3d")
-    ),
-    texts(
-        "a budget that is spent", 10, _for_long(_contract(budget_spent=1.9)),
-        _both("ContractBudgetGone", 100, "m 1: 190% of the budget of act is spent"),
-    ),
-    texts(
-        "a budget that runs out", 10, _for_long({"told": _contract(budget_spent=0.6)["told"]}),
-        says("ContractBudgetRunsOut", 100, [
-            (_at("told", clause="act"), "m 1: the budget of act runs out in 2h 0m 0s", _STANDS),
-        ]),
-    ),
-    texts(
-        "two weeks that do not tell", 360,
-        [*_given({"told": _RISING, "silent": _RISING}), *_for_long({"told": _CLAUSE_NUMBERS})],
-        _both(
-            "ContractNotKnown", 56 * 360, "m 1: two weeks of labels do not tell whether act is kept", "14d"
-        ),
-    ),
-    texts(
-        "a promise of which nothing is known", 60,
-        _for_long({"a": {"calib_contract_promise": 0.98, DAY.format("served"): 1000}}),
-        says("ContractNotKnown", 60 * 25, [
-            (_at("a", clause="act"), "m 1: nothing is known of act, which promises 98%", ""),
-        ]),
-    ),
     texts(
         "the last label of each environment", 60,
         _given({
@@ -992,49 +936,5 @@ TEXTS = (
             ],
             "24h",
         ),
-    ),
-    texts(
-        "the last label of a week", 60,
-        _given({
-            "a": {
-                WEEK.format("served"): "1000x99", WEEK.format("labels"): "0x99",
-                DAY.format("labels"): "5x30 0x60",
-            },
-        }),
-        says("LabelsMissing", 60 * 50, [
-            (_at("a"), "m 1: no label arrived in a week", _LAST.format("06")),
-        ], "7d"),
-    ),
-    texts(
-        "shares of labels and predictions", 60,
-        _for_long({
-            "a": {"calib_window_immature_share{window='7d'}": 0.97, WEEK.format("labels"): 100,
-                  DAY.format("coverage"): 0.2, DAY.format("labels"): 100},
-        }),
-        says("LabelsImmature", 60 * 30, [
-            (_at("a"), "m 1: 97% of a week's predictions wait for their labels", ""),
-        ]),
-        says("CoverageLow", 60 * 30, [(_at("a"), "m 1: labels speak of 20% of the predictions", "")]),
-    ),
-    texts(
-        "a monitor that stands", 1,
-        [*_given({"a": {_evaluated("a"): "0x99"}}), *_for_long({"a": {"calib_windows_age_seconds": 901}})],
-        says("RulesStale", 31, [
-            (
-                {"env": "a", "rule_group": "rules.yml;calib_24h"},
-                "The rules rules.yml;calib_24h were evaluated 31m 0s ago", "",
-            ),
-        ]),
-        says("MonitorStale", 10, [({"env": "a"}, "Windows of calib-serve watch are 15m 1s old", "")]),
-    ),
-    texts(
-        "an environment that publishes no more", 5,
-        [
-            ('up{job="torchserve"}', "1x400"),
-            (selector(HOUR.format("served"), env="a", **MODEL), "1x287 stale"),
-        ],
-        says("MonitorAbsent", 1455, [
-            ({"env": "a"}, "Nothing publishes calibration series any more, env a", ""),
-        ]),
     ),
 )  # fmt: skip

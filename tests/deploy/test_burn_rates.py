@@ -90,10 +90,3 @@ def test_eight_wrong_labels_of_eight_page_and_seven_do_not() -> None:
 def test_half_of_all_wrong_pages_within_an_hour(per_day: int) -> None:
     broken = drawn(per_day / 24, 0.5, hours=1)
     assert any(with_evidence(broken, *one[:3]).any() for one in BURN_ALERTS if one[3] == "critical")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("per_day", [48, 240, 960])
-def test_half_the_errors_that_are_allowed_open_no_ticket(per_day: int) -> None:
-    kept = {name: (k[::144], n[::144]) for name, (k, n) in drawn(per_day / 24, BUDGET / 2).items()}
-    assert with_evidence(kept, *BURN_ALERTS[2][:3]).mean() < 0.005

@@ -8,8 +8,6 @@ import pytest
 import yaml
 from manifests import check
 
-from calib_serve.serve.properties import read_properties
-
 ROOT = Path(__file__).parents[2]
 MANIFEST = (ROOT / "deploy" / "kserve.yaml").read_text()
 OBJECTS = {one["kind"]: one for one in yaml.safe_load_all(MANIFEST)}
@@ -40,17 +38,6 @@ def test_every_mount_is_a_volume_and_every_volume_is_mounted() -> None:
     assert {"name": "CALIB_SERVE_GROUP_READS", "value": "1"} in SERVER["env"]
 
 
-def test_what_nginx_reads_is_mounted_and_what_it_writes_may_be_written() -> None:
-    mounts = {mount["mountPath"]: mount for mount in PROXY["volumeMounts"]}
-    assert PROXY["command"][-1] == "/config/nginx.conf"
-    assert "include /tokens/tokens.conf;" in NGINX
-    assert PROXY["securityContext"]["readOnlyRootFilesystem"]
-    written = [line.split()[-1] for line in NGINX.splitlines() if "_temp_path " in line or "pid " in line]
-    assert len(written) == 6
-    assert all(path.startswith("/tmp/") for path in written)
-    assert "readOnly" not in mounts["/tmp"]
-
-
 def test_only_the_proxy_s_ports_are_seen_and_the_probes_and_prometheus_use_them() -> None:
     assert "ports" not in SERVER  # else KServe's Service would send past the proxy
     predictions, metrics = (port["containerPort"] for port in PROXY["ports"])
@@ -64,23 +51,3 @@ def test_only_the_proxy_s_ports_are_seen_and_the_probes_and_prometheus_use_them(
     assert "from" in rules[1]
     (label,) = OBJECTS["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].values()
     assert label == OBJECTS["InferenceService"]["metadata"]["name"]
-
-
-def test_torchserve_listens_on_loopback_alone_and_where_the_proxy_sends() -> None:
-    properties = read_properties(ROOT / "config.properties")
-    settings = [arg.removeprefix("--set=") for arg in SERVER["args"] if arg.startswith("--set=")]
-    properties |= dict(setting.split("=", 1) for setting in settings)
-    for name in ("inference", "management", "metrics"):
-        assert properties[f"{name}_address"].startswith("http://127.0.0.1:")
-    for name in ("inference", "management"):
-        assert properties[f"grpc_{name}_address"] == "127.0.0.1"
-    assert f"server {properties['inference_address'].removeprefix('http://')};" in NGINX
-    assert f"proxy_pass {properties['metrics_address']}/metrics;" in NGINX
-    assert f"client_max_body_size {properties['max_request_size']};" in NGINX
-    assert f"proxy_read_timeout {int(properties['default_response_timeout']) + 10}s;" in NGINX
-
-
-def test_torchserve_ends_after_the_proxy() -> None:
-    ends = [int(one["lifecycle"]["preStop"]["exec"]["command"][-1]) for one in (PROXY, SERVER)]
-    assert ends == sorted(ends)
-    assert PREDICTOR["terminationGracePeriodSeconds"] > ends[-1] + 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -78,33 +77,6 @@ def test_a_lock_has_all_that_pyproject_asks_for(name: str, extras: list[str]) ->
         if one.marker is None or one.marker.evaluate(HERE):
             assert package in held, f"{one}: run make lock"
             assert held[package].split("+")[0] in one.specifier, f"{one}: run make lock"
-
-
-@each_lock
-def test_no_lock_has_two_packages_of_onnxruntime_or_any_of_cuda(name: str) -> None:
-    held = {package for package, _, _ in locked(LOCKS[name])}
-    assert "onnxruntime-gpu" not in held
-    assert not {one for one in held if one.startswith(("nvidia", "cuda", "triton-", "pytorch-triton"))}
-
-
-def test_only_the_extra_gpu_brings_onnxruntime_for_a_gpu_and_none_brings_two() -> None:
-    brought = {
-        extra: {one.name for one in asked(extra) if one.name.startswith("onnxruntime")}
-        for extra in PROJECT["optional-dependencies"]
-    }
-    assert brought.pop("gpu") == {"onnxruntime-gpu"}
-    assert [extra for extra, found in brought.items() if found] == ["onnx", "sklearn", "all", "dev"]
-    assert all(found <= {"onnxruntime"} for found in brought.values())
-
-
-def test_torch_is_the_pinned_one_and_asks_for_what_the_locks_were_made_with() -> None:
-    versions = {version for _, version, _ in locked(LOCKS["torch"])}
-    (stated,) = TOOL["tool"]["uv"]["dependency-metadata"]
-    assert versions == {stated["version"], f"{stated['version']}+cpu"}
-    assert pins("constraints.txt")["torch"] == stated["version"]
-    told = [Requirement(text) for text in requires("torch") or []]
-    needed = {str(one) for one in told if one.marker is None}
-    assert needed <= {str(Requirement(text)) for text in stated["requires-dist"]}
 
 
 def test_whatever_installs_from_an_index_checks_hashes() -> None:

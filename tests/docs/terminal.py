@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import httpx
 from doc_blocks import ROOT
+from processes import free_ports
 
 from calib_serve.serve.java import find_java
 from calib_serve.serve.properties import read_properties
@@ -96,7 +96,7 @@ class Terminal:
         self.folder, self._python = folder, python
         self.output = ""  # of the last command
         self.receipt = ""
-        self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self._own = folder.with_name(f"{folder.name}.terminal")
         self._own.mkdir()
         (self._own / "cwd").write_text(str(folder))
@@ -224,14 +224,3 @@ class Terminal:
             "COLUMNS": "100",
             "PYTHONUNBUFFERED": "1",
         }
-
-
-def _free_ports(n: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(n)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

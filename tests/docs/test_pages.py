@@ -163,13 +163,6 @@ BEFORE_COMMAND = {
 # --- what a page promises, beyond that its commands succeed ----------------------------------------
 
 
-def the_quickstarts_files(t: Terminal) -> None:
-    assert {"artifact", "report.html", "calibrated.onnx", "model_store"} <= {
-        p.name for p in t.folder.iterdir()
-    }
-    assert (t.folder / "model_store" / "digits.mar").exists()
-
-
 def a_served_watched_and_reported_model(t: Terminal) -> None:
     assert "calibration report" in (t.folder / "digits" / "report.html").read_text()
     assert http_ok(t.url(9300, ""), has=("digits 1.0", "Reliability"))
@@ -177,32 +170,6 @@ def a_served_watched_and_reported_model(t: Terminal) -> None:
     t.type(feedback)  # the same label once more
     assert "duplicate" in t.output
     assert http_ok(t.url(8082, "metrics"), has=("calib_feedback_total{",))
-
-
-def the_own_handler_answers(t: Terminal) -> None:
-    key = json.loads((t.folder / "key_file.json").read_text())["inference"]["key"]
-    ask = f'curl -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d @asked.json '
-    ask += "http://127.0.0.1:8080/predictions/"
-    (t.folder / "asked.json").write_text('"an own text"')
-    t.type(f"{ask}letters")
-    assert set(t.answer()) == {"sure", "receipt"}
-    (t.folder / "asked.json").write_text(json.dumps([{"receipt": t.receipt, "label": 1}]))
-    t.type(f"{ask}calibration_feedback")
-    assert t.answer()["accepted"] == 1
-
-
-def the_new_version_serves(t: Terminal) -> None:
-    image(t)
-    key = json.loads((t.folder / "serving" / "key_file.json").read_text())["inference"]["key"]
-    t.type(f'curl -H "Authorization: Bearer {key}" http://127.0.0.1:8080/predictions/digits -T image.png')
-    assert t.answer()["version"] == "1.1"
-    query = t.url(9090, "api/v1/query?query=count(model_version:calib_labels:1h)")
-    assert http_ok(query, has=('"success"',))
-
-
-def one_label_came_home(t: Terminal) -> None:
-    assert total(http_text(t.url(8000, "calibration/metrics")), "calib_feedback_total", model="digits") == 1
-    assert total(http_text(t.url(9300, "metrics")), "calib_feedback_total", model="digits") == 1
 
 
 def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
@@ -216,11 +183,7 @@ def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
 
 AFTER_PAGE = {
     "README.md": a_served_watched_and_reported_model,
-    "docs/quickstart.md": the_quickstarts_files,
-    "docs/serving.md": the_own_handler_answers,
-    "docs/how-to/fastapi.md": one_label_came_home,
     "docs/tutorials/torchserve.md": the_page_of_the_watch_has_a_verdict,
-    "docs/monitoring.md": the_new_version_serves,
 }
 
 # --- the test ---------------------------------------------------------------------------------------

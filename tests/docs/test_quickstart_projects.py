@@ -12,8 +12,6 @@ from terminal import Terminal, http_ok, http_text
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
-from calib_serve.data import load_data
-from calib_serve.errors import InputError
 from calib_serve.quickstart import KINDS, write_project
 
 
@@ -60,27 +58,6 @@ def test_a_project_does_what_its_readme_says(kind: str, installed: Path, tmp_pat
             assert http_ok(t.url(8082, "metrics"))
         t.type("git init -q && git add --all && git diff --cached --name-only")
         assert sorted(t.output.split()) == sorted(KINDS[kind].files()), "what is made is not committed"
-
-
-def test_the_loader_is_one_that_fit_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy as np
-
-    write_project(tmp_path, "torch")
-    x, y = np.arange(600 * 4, dtype=np.float32).reshape(600, 4), np.arange(600) % 3
-    np.savez(tmp_path / "data.npz", cal_inputs=x, cal_labels=y)
-    monkeypatch.chdir(tmp_path)
-    found = load_data("loader.py:batches", "cal")
-    assert (found.inputs == x).all()
-    assert (found.labels == y).all()
-    with pytest.raises(InputError, match="gave no data"):
-        load_data("loader.py:batches", "test")
-
-
-def test_a_folder_that_is_not_empty_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty; name another folder, or add --force"):
-        write_project(tmp_path, "torch")
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_force_writes_beside_what_is_there_and_changes_nothing_of_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import pytest
 from libraries import library
+from processes import free_port
 
 DEBIAN = Path("/usr/lib/postgresql")
 JAVA = ("17", "21", "25")
@@ -61,9 +62,7 @@ def postgres(*, password: str) -> Iterator[str]:
             capture_output=True,
             cwd=folder,
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         options = ["-F", "-p", str(port), "-k", name, "-c", "listen_addresses=127.0.0.1"]
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(

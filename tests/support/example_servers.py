@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 from live_server import total, until
-from processes import end
+from processes import end, free_ports
 from real_servers import Server
 
 from calib_serve import Artifact, LogitMap
@@ -140,7 +139,7 @@ def answers(url: str) -> Callable[[], bool]:
 
 def site_of(name: str, folder: Path, *ports: int) -> Site:
     """A site of the example ``name``, whose files name these ports; nothing is started."""
-    free = dict(zip((WATCH_PORT, *ports), _free_ports(1 + len(ports)), strict=True))
+    free = dict(zip((WATCH_PORT, *ports), free_ports(1 + len(ports)), strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     artifact().save(folder / "artifact")
     np.savez(folder / "weights.npz", **weights())
@@ -150,14 +149,3 @@ def site_of(name: str, folder: Path, *ports: int) -> Site:
     for path in (EXAMPLES / name).glob("*.py"):
         (folder / path.name).write_text(site.here(path.read_text()))
     return site
-
-
-def _free_ports(n: int) -> list[int]:
-    with_all = [socket.socket() for _ in range(n)]
-    try:
-        for one in with_all:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in with_all]
-    finally:
-        for one in with_all:
-            one.close()

@@ -60,7 +60,6 @@ class Named(BaseHandler):
 
 
 '''
-ONLY_ONE = HEAD.replace("class Named", "class _Named")  # the file's own class follows it
 
 
 @dataclass(frozen=True)
@@ -94,23 +93,19 @@ SOFTMAX = """
 def postprocess(self, outputs):
     return [{"class %d" % k: v for k, v in enumerate(p)} for p in torch.softmax(outputs, 1).tolist()]
 """
+AS_IT_IS = "def postprocess(self, outputs):\n    return outputs.tolist()"
 
 FOREIGN: dict[str, Foreign] = {
     "plain": Foreign(HEAD),
     "torchscript": Foreign(HEAD, model="torchscript"),
-    "onnx_list": Foreign(
-        own(
-            """
+    "onnx_list": Foreign(own("""
 def inference(self, data):
     return self.model.run(None, {"x": data.numpy()})
 
 def postprocess(self, outputs):
     p = np.exp(outputs[0] - outputs[0].max(1, keepdims=True))
     return (p / p.sum(1, keepdims=True)).tolist()
-"""
-        ),
-        model="onnx",
-    ),
+"""), model="onnx"),
     "tuple": Foreign(own(SOFTMAX.replace("(outputs, 1)", "(outputs[0], 1)")), returns="(z, x)"),
     "dict": Foreign(
         own(SOFTMAX.replace("(outputs, 1)", '(outputs["logits"], 1)')), returns='{"logits": z, "features": x}'
@@ -120,84 +115,53 @@ def postprocess(self, outputs):
         returns='{"main": z, "aux": z * 2}',
         refused="several of what is returned may be the scores: main, aux",
     ),
-    "softmaxed": Foreign(
-        own("def postprocess(self, outputs):\n    return outputs.tolist()"), returns="torch.softmax(z, 1)"
-    ),
+    "softmaxed": Foreign(own(AS_IT_IS), returns="torch.softmax(z, 1)"),
     "log_softmaxed_ids": Foreign(
         own("def postprocess(self, outputs):\n    return outputs.argmax(1).tolist()"),
         returns="torch.log_softmax(z, 1)",
         shows=False,
     ),
-    "ids_at_inference": Foreign(
-        own(
-            """
+    "ids_at_inference": Foreign(own("""
 def inference(self, data):
     return self.model(data).argmax(1)
 
 def postprocess(self, outputs):
     return [str(k) for k in outputs.tolist()]
-"""
-        ),
-        shows=False,
-    ),
+"""), shows=False),
     "ids_from_the_model": Foreign(
-        own("def postprocess(self, outputs):\n    return outputs.tolist()"),
-        returns="z.argmax(1)",
-        refused="class ids or other whole numbers",
+        own(AS_IT_IS), returns="z.argmax(1)", refused="class ids or other whole numbers"
     ),
-    "rows": Foreign(
-        own(
-            """
+    "rows": Foreign(own("""
 def inference(self, data):
     return [row for row in self.model(data)]
 
 def postprocess(self, outputs):
     return [torch.softmax(row, 0).tolist() for row in outputs]
-"""
-        )
-    ),
-    "half": Foreign(
-        own(
-            """
+""")),
+    "half": Foreign(own("""
 def inference(self, data):
     return self.model(data).bfloat16()
 
 def postprocess(self, outputs):
     return torch.softmax(outputs.float(), 1).tolist()
-"""
-        )
-    ),
+""")),
     "one_logit": Foreign(
         own("def postprocess(self, outputs):\n    return torch.sigmoid(outputs[:, 0]).tolist()"), out=1
     ),
-    "sigmoid": Foreign(
-        own("def postprocess(self, outputs):\n    return outputs.tolist()"),
-        returns="torch.sigmoid(z)",
-        refused="multi-label",
-    ),
-    "own_handle": Foreign(
-        own(
-            """
+    "sigmoid": Foreign(own(AS_IT_IS), returns="torch.sigmoid(z)", refused="multi-label"),
+    "own_handle": Foreign(own("""
 def handle(self, data, context):
     with torch.no_grad():
         outputs = self.model(rows(data))
     return torch.softmax(outputs, 1).tolist()
-"""
-        )
-    ),
-    "forward": Foreign(
-        own(
-            """
+""")),
+    "forward": Foreign(own("""
 def handle(self, data, context):
     with torch.no_grad():
         outputs = self.model.forward(rows(data))
     return torch.softmax(outputs, 1).tolist()
-"""
-        ),
-    ),
-    "two_paths": Foreign(
-        own(
-            """
+""")),
+    "two_paths": Foreign(own("""
 def inference(self, data):
     self.kept = torch.softmax(self.net(data), 1)
     return self.net(data)
@@ -208,13 +172,8 @@ def initialize(self, context):
 
 def postprocess(self, outputs):
     return self.kept.tolist()
-"""
-        ),
-        refused="makes it in another place",
-    ),
-    "without_base": Foreign(
-        own(
-            """
+"""), refused="makes it in another place"),
+    "without_base": Foreign(own("""
 def initialize(self, context):
     folder = context.system_properties["model_dir"]
     from net import Net
@@ -224,13 +183,8 @@ def initialize(self, context):
 def handle(self, data, context):
     with torch.no_grad():
         return torch.softmax(self.classifier(rows(data)), 1).tolist()
-""",
-            base="object",
-        )
-    ),
-    "function": Foreign(
-        HEAD.split("class Named", maxsplit=1)[0]
-        + """
+""", base="object")),
+    "function": Foreign(HEAD.split("class Named", maxsplit=1)[0] + """
 network = None
 
 def handle(data, context):
@@ -243,36 +197,25 @@ def handle(data, context):
         return None
     with torch.no_grad():
         return torch.softmax(network(rows(data)), 1).tolist()
-"""
-    ),
-    "micro_batching": Foreign(
-        own(
-            """
+"""),
+    "micro_batching": Foreign(own("""
 def __init__(self):
     super().__init__()
     self.handle = MicroBatching(self, micro_batch_size=2, parallelism={"inference": 2, "postprocess": 2})
-"""
-            + SOFTMAX
-        ).replace(
-            "import torch\n", "import torch\nfrom ts.handler_utils.micro_batching import MicroBatching\n", 1
-        )
-    ),
+""" + SOFTMAX).replace(
+        "import torch\n", "import torch\nfrom ts.handler_utils.micro_batching import MicroBatching\n", 1
+    )),
     "base_handler": Foreign("base_handler", model="torchscript"),
-    "kserve_v2": Foreign(
-        own(
-            """
+    "kserve_v2": Foreign(own("""
 def preprocess(self, data):
     return torch.tensor([row["data"] for row in data])
 
 def postprocess(self, outputs):
     return torch.softmax(outputs, 1).tolist()
-"""
-        ),
-        model="torchscript",
-    ),
+"""), model="torchscript"),
     "image_classifier": Foreign("image_classifier", model="pictures"),
     "image_segmenter": Foreign("image_segmenter", model="torchscript", refused="is no classifier"),
-}
+}  # fmt: skip
 
 
 def artifact(foreign: Foreign, t: float = 2.0) -> Artifact:

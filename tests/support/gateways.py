@@ -18,8 +18,7 @@ import grpc as grpcio
 import httpx
 import numpy as np
 from deciding import IN_SEGMENTS
-from processes import ended_on_failure, started
-from triton_server import free_port
+from processes import ended_on_failure, free_port, started
 from tritonclient.grpc import service_pb2
 
 from calib_serve import Abstain, Artifact, Keyring, LogitMap, PredictionSets

@@ -39,10 +39,6 @@ def classifier(folder: Path, kind: str = "Bert", *, names=NAMES, seed: int = 0, 
 
     found = transformers()
     sizes = dict(SMALL)
-    if kind == "DistilBert":
-        sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
-    if kind == "ModernBert":
-        options = {"global_attn_every_n_layers": 1, **options}
     if kind == "GPT2":
         sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2}
     if kind == "FNet":
@@ -58,7 +54,7 @@ def classifier(folder: Path, kind: str = "Bert", *, names=NAMES, seed: int = 0, 
         for name, parameter in model.named_parameters():
             parameter.mul_(4)  # answers that differ from text to text
             if len(parameter) == len(names) and parameter.ndim == 2 and "embeddings" not in name:
-                parameter.mul_(4 if kind in ("ModernBert", "GPT2") else 40)
+                parameter.mul_(4 if kind == "GPT2" else 40)
     model.save_pretrained(folder)
     tokenizer(folder, types=kind in ("Bert", "FNet"), model_max_length=24)
     return model

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -50,3 +51,15 @@ def end(process: subprocess.Popen[Any], *, seconds: float = 60) -> None:
         with suppress(psutil.NoSuchProcess):
             one.kill()
     process.wait()
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports of this host on which nothing listens."""
+    with ExitStack() as stack:
+        bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
+        return [one.getsockname()[1] for one in bound]
+
+
+def free_port() -> int:
+    """One of them."""
+    return free_ports(1)[0]

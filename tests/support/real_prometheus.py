@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from processes import started
+from processes import free_port, started
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -93,7 +92,7 @@ def prometheus(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         f"rule_files: [rules.yml, alerts.yml]\nscrape_configs: {json.dumps(scrapes)}\n"
     )
-    port = _free_port()
+    port = free_port()
     command = [program, "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
     with (
         (folder / "prometheus.log").open("w") as log,
@@ -104,13 +103,6 @@ def prometheus(
         there = Prometheus(f"http://127.0.0.1:{port}", client)
         _wait_until_ready(there.url)
         yield there
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _wait_until_ready(url: str) -> None:
@@ -179,7 +171,7 @@ class Published(Collector):
 @contextmanager
 def publishing(collector: Published) -> Iterator[str]:
     """Its host and port."""
-    registry, port = CollectorRegistry(), _free_port()
+    registry, port = CollectorRegistry(), free_port()
     registry.register(collector)
     server, thread = start_http_server(port, "127.0.0.1", registry)
     try:

@@ -10,7 +10,8 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
-from processes import end, ended_on_failure
+from processes import end, ended_on_failure, started
+from processes import free_port as _free_port
 
 from calib_serve.receipts import Keyring
 
@@ -25,88 +26,15 @@ def needed(program, package):
     return path
 
 
-class Redis:
-    """A real Redis on a port of its own; ``durable``: what it acknowledged survives ``kill``."""
-
-    def __init__(self, folder, *options, durable=False, port=None):
-        self.port = port or _free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        durably = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
-        self.command = [
-            needed("redis-server", "redis-server"),
-            *("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)),
-            *durably,
-            *options,
-        ]
-        self.process = None
-
-    def start(self):
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-        with ended_on_failure(self.process):
-            _wait(self.port)
-        return self
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self):
-        return self.start()
-
-    def __exit__(self, *_):
-        self.kill()
-
-
-class RedisCluster:
-    """Three nodes of a Redis Cluster, which share all slots, without replicas."""
-
-    def __init__(self, folder):
-        self.nodes = []
-        for number in range(3):
-            (folder / str(number)).mkdir()
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-            port = next(port for port in iter(_free_port, None) if port + 10_000 < 1 << 16)  # its bus' port
-            self.nodes.append(Redis(folder / str(number), *options, durable=True, port=port))
-        self.url = f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
-
-    def client(self, number):
-        """Of one node."""
-        import redis
-
-        return redis.Redis(port=self.nodes[number].port)
-
-    def __enter__(self):
-        with ExitStack() as started:
-            for node in self.nodes:
-                started.enter_context(node)
-            addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
-            made = [needed("redis-cli", "redis-tools"), "--cluster", "create", *addresses, "--cluster-yes"]
-            subprocess.run(made, check=True, capture_output=True, timeout=120)
-            self.wait()
-            self._started = started.pop_all()
-        return self
-
-    def wait(self):
-        """Until every node knows that all slots are served."""
-        until = time.monotonic() + 90
-        for number in range(len(self.nodes)):
-            while self._state(number) != "ok":
-                assert time.monotonic() < until, "the cluster did not form within 90 s"
-                time.sleep(0.05)
-
-    def _state(self, number):
-        with self.client(number) as node:
-            return node.execute_command("CLUSTER INFO")["cluster_state"]
-
-    def __exit__(self, *error):
-        self._started.__exit__(*error)
-
-
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
     """The address of a real Redis that ends with the tests."""
-    with Redis(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
-        yield server.url
+    port, folder = _free_port(), str(tmp_path_factory.mktemp("redis"))
+    command = [needed("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
+    command += ["--save", "", "--dir", folder, "--appendonly", "yes"]
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT):
+        _wait(port)
+        yield f"redis://127.0.0.1:{port}/0"
 
 
 @pytest.fixture
@@ -197,12 +125,6 @@ class Server:
         self.process.stderr.close()
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def make_server(tmp_path):
     """Makes servers that are stopped when the test ends."""
@@ -245,8 +167,3 @@ def shared_watch(tmp_path_factory):
 @pytest.fixture
 def free_port():
     return _free_port()
-
-
-@pytest.fixture(scope="session")
-def server_class():
-    return Server

@@ -52,16 +52,14 @@ class Served:
 
 
 @contextmanager
-def watching(
-    folder: Path, *options: str, host: str = "127.0.0.1", before: tuple[str, ...] = ()
-) -> Iterator[Served]:
+def watching(folder: Path, *options: str, host: str = "127.0.0.1") -> Iterator[Served]:
     folder.mkdir(exist_ok=True)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
         port = probe.getsockname()[1]
     Keyring.new().save(folder / "keys.json")
-    command = [*before, *CALIB_SERVE, "watch", "m:1=3", "--keyring", str(folder / "keys.json")]
+    command = [*CALIB_SERVE, "watch", "m:1=3", "--keyring", str(folder / "keys.json")]
     command += ["--ledger", str(folder / "l.db"), "--host", host, "--port", str(port), *options]
     served = Served(folder, host, port, "--tls-cert" in options)
     with (

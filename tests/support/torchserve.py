@@ -19,12 +19,6 @@ from live_server import Running, serve, small_store
 from calib_serve.fuse.torchserve import is_calibrated, pack_feedback, read_archive
 from calib_serve.promotion import Host
 
-METRICS = """
-model_metrics:
-  counter:
-  - {name: rows_of_mine, unit: Count, dimensions: [who]}
-"""
-
 
 class TorchServes:
     """Servers with ``digits`` (two workers, batches of 8) and the feedback model, by their envelope."""
@@ -38,12 +32,10 @@ class TorchServes:
         if envelope not in self._servers:
             folder = self._folder / (envelope or "none")
             folder.mkdir()
-            (folder / "mine.yaml").write_text(METRICS)
             settings = {
                 "enable_model_api": "true",
                 "ts_open_inference_protocol": "true",
                 "token_expiration_min": "1440",
-                "metrics_config": str(folder / "mine.yaml"),
             }
             settings |= {"service_envelope": envelope} if envelope else {}
             names = ["digits.mar", "calibration_feedback.mar"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +22,7 @@ from pathlib import Path
 import httpx
 import pytest
 from live_server import until
+from processes import free_port
 from tritonclient.grpc import InferenceServerClient
 
 import calib_serve
@@ -122,12 +122,6 @@ def _environment(folder: Path, packages: list[str], keyring: Path) -> dict[str, 
         "LD_LIBRARY_PATH": ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
         "CALIB_SERVE_KEYRING": str(keyring),
     }
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 @contextmanager
