@@ -190,7 +190,10 @@ else:
 
     def _installed(name: str) -> bool:
         needs = _NEEDS.get(_ROOM.get(name))
-        return needs is None or find_spec(needs) is not None
+        try:
+            return needs is None or find_spec(needs) is not None
+        except (ImportError, ValueError):  # finders of others, and modules that others made up, may raise
+            return False
 
     __all__[:] = filter(_installed, __all__)
 

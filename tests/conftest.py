@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -111,26 +111,32 @@ def _guard(event: str, args: tuple[object, ...]) -> None:
 sys.addaudithook(_guard)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Hold a unit test, and the fixtures that it is the first to ask for, to what its mark promises."""
+@contextmanager
+def _held(item: pytest.Item) -> Iterator[None]:
+    """Hold a unit test to what its mark promises, also where the guard's error was caught."""
     if item.get_closest_marker("unit"):
         _guarded.append(item.nodeid)
     try:
-        return (yield)
+        yield
     finally:
         _guarded.clear()
+        broken = _broken.copy()
         _broken.clear()
+        if broken:
+            raise NotAUnitTestError(broken[0])
+
+
+# Not the end of a test: there, fixtures that others asked for end as well.
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with _held(item):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail also where the test, or what it tests, caught the guard's error."""
-    try:
+    with _held(item):
         return (yield)
-    finally:
-        if _broken:
-            raise NotAUnitTestError(_broken[0])
 
 
 @pytest.fixture(scope="session", autouse=True)
