@@ -47,6 +47,7 @@ def test_whoever_stops_in_the_middle_of_a_request_is_let_go(plain: Served) -> No
         plain.connect(head(plain, 5)),
         plain.connect(head(plain, 5) + b"\r\n[1"),
         plain.connect(whole + head(plain, 5) + b"\r\n["),
+        plain.connect(whole + head(plain, 5)),
         plain.connect(head(plain, 1 << 40) + b"\r\n["),  # refused at once, and never sent
     ]
     assert all(closed(peer) for peer in stalled)
@@ -67,6 +68,9 @@ def cut_off(peer: socket.socket, text: bytes) -> bool:
 def test_whoever_sends_a_byte_a_moment_is_let_go(plain: Served) -> None:
     with plain.connect(head(plain, 100_000)) as peer:
         assert cut_off(peer, b"X")
+    with plain.connect(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as peer:
+        assert peer.recv(1 << 16).startswith(b"HTTP/1.1 ")
+        assert cut_off(peer, b"X")  # the head of a second request
     assert plain.counts()
 
 

@@ -12,16 +12,11 @@ from calib_serve.watch.items import TooManyItems, check_number, read_document, r
 from calib_serve.watch.service import Watch
 
 try:
+    from anyio import CapacityLimiter
+    from anyio.to_thread import run_sync
     from fastapi import HTTPException, Request
     from pydantic import BaseModel, ValidationError
     from starlette.requests import ClientDisconnect
-except ImportError as error:
-    raise MissingDependency("fastapi", "watch") from error
-
-try:
-    from anyio import CapacityLimiter
-    from anyio.to_thread import run_sync
-    from fastapi import HTTPException
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 

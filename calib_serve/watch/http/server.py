@@ -13,6 +13,7 @@ from calib_serve.errors import InputError, MissingDependency
 from calib_serve.signals import interruptible
 
 try:
+    import h11
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
@@ -41,9 +42,9 @@ def serve_app(
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
     HTTP/1.1, without WebSockets. At most ``max_connections`` are served, others are answered 503. A client
-    has ``request_seconds`` for its first request, and for each body, or its connection ends. ``tls_cert`` and
-    ``tls_key``: PEM files of a certificate (with its chain) and its key, for HTTPS by TLS 1.2 or later.
-    Raises SystemExit where the port cannot be used, InputError for a certificate that cannot.
+    has ``request_seconds`` for the head of each request, and for each body, or its connection ends.
+    ``tls_cert`` and ``tls_key``: PEM files of a certificate (with its chain) and its key, for HTTPS by TLS
+    1.2 or later. Raises SystemExit where the port cannot be used, InputError for a certificate that cannot.
     """
     if max_connections < 1:
         raise InputError(f"max_connections must be at least 1, got {max_connections}")
@@ -70,17 +71,31 @@ def serve_app(
 
 
 class _Connection(H11Protocol):
-    """uvicorn's, which would let a connection without a request wait for ever."""
+    """uvicorn's, which would wait for ever for a first request, and for the rest of any request's head."""
 
     seconds: float
+    _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(self.seconds, self._end_without_request)
+        self._late = self.loop.call_later(self.seconds, transport.abort)
 
-    def _end_without_request(self) -> None:
-        if self.cycle is None:
-            self.transport.abort()
+    def data_received(self, data: bytes) -> None:
+        if self._late is None and self.conn.their_state is h11.IDLE:
+            self._late = self.loop.call_later(self.seconds, self.transport.abort)
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:  # a head was read to its end
+            self._in_time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._in_time()
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 def _in_time(app: App, seconds: float) -> App:
