@@ -57,7 +57,7 @@ test: $(DEVELOPED)
 
 # No process and no socket: what computes, judges and answers. For while you write.
 test-unit: $(DEVELOPED)
-	$(BIN)/pytest -q -m unit -n logical --dist worksteal $(ARGS)
+	$(BIN)/pytest -q -m unit -n $(shell nproc) --dist worksteal $(ARGS)
 
 # CALIB_SERVE_DATA is needed; minutes for SAMPLE=60, a night for all of them (SAMPLE=100000).
 SAMPLE ?= 60
