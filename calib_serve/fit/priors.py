@@ -45,8 +45,8 @@ def class_shares_of(artifact: Artifact) -> Floats:
     known = _corrected_to(artifact).get("new") or artifact.data.get("class_shares")
     if known is None:
         raise InputError(
-            "the artifact does not say under which class shares it was fitted: it has more than 1,000 classes, "
-            "or was not made by a fit; fit it again"
+            "the artifact does not say under which class shares it was fitted: it has more than 1,000 "
+            "classes, or was not made by a fit; fit it again"
         )
     return np.asarray(known, np.float64)
 
