@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from ledgers import accept, entries, make_label
-from real_watch import make_watch
+from real_watch import RING, make_watch
 from sizes import sized
 
+from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.ledger import SqliteLedger, sqlite
+from calib_serve.watch.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.store
 
@@ -51,6 +55,29 @@ def kept(ledger, table):
     return ledger._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
+def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(sqlite, "_PRUNE_AT_MOST", 100)
+    monkeypatch.setitem(SqliteLedger.prune.__kwdefaults__, "at_most", 100)
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10.0)
+    for second in range(180):  # four a second, each welcome for ten seconds
+        clock.now = when = 1000.0 + second
+        accept(ledger, [label_of_epoch(i, when=when) for i in range(4 * second, 4 * second + 4)])
+    # 720 came; there are those of ten seconds, and what expired since the last sweep.
+    assert kept(ledger, "epochs") <= 4 * (10 + 60)
+    ledger.close()
+
+
+def test_pruning_goes_in_bounded_sweeps(tmp_path):
+    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: 0.0, retention=1.0)
+    accept(ledger, [label_of_epoch(i, when=float(i)) for i in range(100)])
+    assert ledger.prune(1000.0, at_most=30) == 30
+    again = [label_of_epoch(i, when=float(i)) for i in (0, 29, 30)]
+    assert ledger.accept(entries(again)) == ["forgotten", "forgotten", "duplicate"]
+    assert ledger.prune(1000.0) == 70
+    assert ledger.prune(1000.0) == 0
+    ledger.close()
+
+
 @pytest.mark.parametrize("dated_ahead", [False, True], ids=["labels of now", "predictions dated ahead"])
 def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp_path, clock, dated_ahead):
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
@@ -61,6 +88,25 @@ def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp
     assert accept(ledger, [label_of_epoch(100, when=clock.now if dated_ahead else NOW)]) == [True]
     clock.now = NOW + 60
     assert ledger.accept(entries(counted + fresh)) == ["duplicate"] * 4 + ["counted"] * 4
+    ledger.close()
+
+
+def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
+    old, young = label_of_epoch(1, when=NOW), label_of_epoch(2, when=NOW + 8 * DAY)
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
+    accept(ledger, [old])
+    for day in range(1, 13):  # the first is forgotten on the way
+        clock.now = NOW + day * DAY
+        accept(ledger, [young, label_of_epoch(100 + day, when=clock.now)])
+    assert kept(ledger, "epochs") == 12
+    ledger.close()
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
+    assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
+    for day in range(13, 60):
+        clock.now = NOW + day * DAY
+        accept(ledger, [label_of_epoch(100 + day, when=clock.now)])
+    assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
+    assert ledger.sums()["m", "1"].labels.sum() == 1 + 1 + 12 + 47
     ledger.close()
 
 
@@ -99,3 +145,49 @@ def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump
     assert watch.ledger.sums()["m", "1"].feedback.n == 3 + counted
     assert watch.counts.errors == {}
     watch.ledger.close()
+
+
+def test_a_receipt_from_ahead_is_refused_until_its_time_comes(clock):
+    token = RING.sign(model="m", version="1", predicted=1, confidence=0.5, time=NOW + 3600)
+    with pytest.raises(Refused, match="ahead; check the hosts' clocks") as refused:
+        RING.verify(token, now=NOW)
+    assert refused.value.reason == "dated_ahead"
+    assert RING.verify(token, now=NOW + 3500).predicted == 1
+
+
+@pytest.mark.parametrize("maturity", [0.0, 60.0, None])
+def test_windows_and_the_detector_go_on_after_the_clock_went_back_a_year(tmp_path, clock, maturity):
+    watch = make_watch(tmp_path, clock=clock, maturity=maturity)
+    for step in (0.0, 61.0, -365 * DAY, 61.0, 61.0):
+        clock.now += step
+        receipts = watch.predictions([ServedPrediction("m", "1", 1, 0.9)])
+        assert watch.labels([{"receipt": receipts[0], "label": 1}])[0].accepted
+        watch.feed.tick()
+        for name in ("1h", "24h", "7d", "all"):
+            watch.window(("m", "1"), name)
+    clock.now += 3600.0
+    everything = watch.window(("m", "1"), "all")
+    assert everything.sums.labels.sum() + everything.immature.labels.sum() == 5  # each step added one
+    hour = watch.window(("m", "1"), "24h")
+    assert hour.sums.labels.sum() + hour.immature.labels.sum() >= 3
+    watch.ledger.close()
+
+
+def test_a_detector_takes_labels_whose_predictions_are_out_of_order():
+    one, other = Detector(arl=1000.0), Detector(arl=1000.0)
+    rng = np.random.default_rng(0)
+    c, y = rng.random(500), rng.integers(0, 2, 500).astype(bool)
+    for detector, time in ((one, np.full(500, NOW)), (other, NOW - np.arange(500) * DAY)):
+        detector.update(c, y, time=time)
+        assert np.isfinite(detector.log_evidence)
+        assert detector.labels == 500
+
+
+def test_sample_logs_are_bounded_and_read_whole_after_a_jump_back(tmp_path, clock):
+    log = SampleLog(tmp_path, rate=1.0, days=1, clock=clock)
+    for i, jump in enumerate((0.0, 60.0, -10 * DAY, 60.0, 20 * DAY)):
+        clock.now += jump
+        log.predicted("m", "1", [i.to_bytes(10, "big")], np.zeros((1, 3)), times=[clock.now])
+        log.flush()
+    assert read_samples(tmp_path, model="m", version="1").predictions == 1  # the rest is older than a day
+    assert len(list(tmp_path.iterdir())) == 1

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from injection import Fault, under
 from ledgers import accept, make_label
 
 from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import SqliteLedger, quarantine
 
 pytestmark = pytest.mark.store
 
@@ -75,3 +76,42 @@ def test_a_wal_that_is_taken_away_is_noticed_and_nothing_acknowledged_is_lost(
     assert accept(ledger, [make_label(i) for i in range(101)]) == [False] * 100 + [True]
     assert ledger.verify() == []
     ledger.close()
+
+
+def leave_open(path: Path, labels: int) -> None:
+    """A ledger as a process leaves it that is killed: with a -wal and a -shm."""
+    ledger = SqliteLedger(path)
+    accept(ledger, [make_label(i) for i in range(labels)])
+    copies = path.parent / "open"
+    copies.mkdir()
+    for part in PARTS:
+        shutil.copy(f"{path}{part}", copies)
+    ledger.close()
+    for one in copies.iterdir():
+        one.rename(path.with_name(one.name))
+    copies.rmdir()
+
+
+def test_a_ledger_is_set_aside_with_its_journal_wherever_that_is_cut_short(tmp_path: Path) -> None:
+    cut = 0
+    for n in range(1, 6):
+        path = tmp_path / str(n) / "l.db"
+        path.parent.mkdir()
+        leave_open(path, 20)
+        was = {part: Path(f"{path}{part}").read_bytes() for part in PARTS}
+        ended = under(Fault(kill_before=n), quarantine, str(path))
+        cut += ended.signal != 0
+        if not path.exists():
+            fresh = SqliteLedger(path)
+            assert fresh.sums() == {}, "a fresh ledger read a foreign journal"
+            assert fresh.verify() == []
+            fresh.close()
+            aside = sorted(one.name for one in path.parent.iterdir())
+            kept = [(path.parent / one).read_bytes() for one in aside if one != "l.db"]
+            assert sorted(map(len, kept)) == sorted(map(len, was.values()))
+            assert set(kept) == set(was.values()), "what was set aside is whole"
+        else:
+            whole = SqliteLedger(path)
+            assert whole.sums()["m", "1"].labels.sum() == 20
+            whole.close()
+    assert cut == 3

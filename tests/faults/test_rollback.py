@@ -12,6 +12,7 @@ from calib_serve.serve.emit import Emitter
 from calib_serve.serve.publish import Publisher
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums, WriterLease
 from calib_serve.watch.publication import Publication
+from calib_serve.watch.series import PUBLISHED
 
 pytestmark = pytest.mark.store
 
@@ -96,4 +97,17 @@ def test_torchserve_goes_on_at_once_after_labels_were_taken_out(store) -> None:
     publisher.publish()
     server.publisher(ledger).publish()  # the next worker
     assert server.labels == 23
+    ledger.close()
+
+
+def test_a_last_digit_that_differs_is_no_fall_and_none_is_published(store) -> None:
+    ledger = open_one(*store)
+    publication = Publication(ledger)
+    count(ledger, range(5))
+    before = publication.read().sums[KEY]
+    ledger.add({KEY: Sums.zeros() - Sums(15, before.vector * 1e-15)}, time=NOW)
+    after = publication.read()
+    assert after.generation == 0
+    for one in PUBLISHED:
+        assert (after.sums[KEY][one.name] >= before[one.name]).all()
     ledger.close()

@@ -55,6 +55,14 @@ def test_a_calibrated_model_is_rarely_called_off(classes: int, n: int) -> None:
     assert found["calibrated"] >= 0.6 * found.total()
 
 
+def test_classes_of_500_at_mid_confidence_are_not_called_calibrated_nor_off() -> None:
+    """Their gap has a standard error of two points: no test can tell 0 from 3."""
+    found = levels(5000, 10, low=0.55, high=0.95, models=8)
+    assert found["unproven"] >= 6
+    # Who can live with more in a class says so.
+    assert levels(5000, 10, low=0.55, high=0.95, models=8, class_tolerance=0.1)["calibrated"] >= 5
+
+
 @pytest.mark.parametrize(
     "truth",
     [
@@ -82,6 +90,19 @@ def test_errors_that_cancel_in_the_top_class_are_named_by_what_they_are() -> Non
     assert {"class", "positive"} <= {test.name for test in found.tests if test.finding == "off"}
 
 
+def test_the_class_that_vetoes_is_named_with_way_and_size() -> None:
+    rng = np.random.default_rng(1)
+    p = scores(rng, 20_000, 10)
+    truth = moved(p, np.where(p.argmax(axis=1) == 3, -0.1, 0))
+    names = ["a", "b", "c", "cat", *"efghij"]
+    found = judge(p, drawn(rng, truth), class_names=names)
+    assert found.level == "off"
+    assert found.headline.replace("\xa0", " ").startswith(
+        "Not calibrated: predictions of class “cat” are overconfident by "
+    )
+    assert any("number per class" in line for line in found.do)
+
+
 def test_a_class_that_comes_more_often_than_expected_vetoes_though_no_prediction_names_it() -> None:
     rng = np.random.default_rng(2)
     p = np.tile([0.6, 0.3, 0.1], (5000, 1))
@@ -95,10 +116,48 @@ def test_a_class_that_comes_more_often_than_expected_vetoes_though_no_prediction
     )
 
 
+def test_errors_by_the_second_probability_are_seen_although_every_bin_is_right() -> None:
+    rng = np.random.default_rng(3)
+    p = scores(rng, 10_000, 10, 0.5, 0.9)
+    ordered = np.sort(p, axis=1)
+    sure = ordered[:, -2] / (1 - ordered[:, -1])
+    found = judge(p, drawn(rng, moved(p, np.where(sure > np.median(sure), -0.08, 0.08))))
+    assert found.level == "off"
+    assert [test.name for test in found.tests if test.finding == "off"] == ["shape"]
+    assert "cancel" in found.headline
+
+
+def test_a_small_proven_error_is_within_the_tolerance() -> None:
+    rng = np.random.default_rng(4)
+    p = scores(rng, 60_000, 2, 0.55, 0.95)
+    y = drawn(rng, moved(p, np.full(len(p), -0.01)))
+    found = judge(p, y)
+    assert found.level == "calibrated"
+    assert min(test.p for test in found.tests) < 0.001  # it is there, and small
+    assert judge(p, y, tolerance=0.005).level == "off"
+
+
+def test_as_many_samples_as_are_asked_for_do() -> None:
+    found = judge(*_calibrated(600, seed=5))
+    assert found.level == "unproven"
+    needed = int(found.do[0].split("about ")[1].split(" samples")[0].replace(",", ""))
+    assert 1000 < needed < 20_000
+    said = [judge(*_calibrated(needed, seed=seed)).level for seed in range(12)]
+    assert said.count("calibrated") >= 7
+
+
 def _calibrated(n: int, seed: int) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     p = scores(rng, n, 2, 0.6, 0.95)
     return p, drawn(rng, p)
+
+
+def test_small_classes_are_left_out_aloud() -> None:
+    rng = np.random.default_rng(6)
+    p = scores(rng, 8000, 100)
+    found = judge(p, drawn(rng, p))
+    assert found.level == "calibrated"
+    assert "100 of 100 classes have too few predictions" in found.headline
 
 
 def test_repeated_samples_prove_nothing_new() -> None:
@@ -132,6 +191,8 @@ def test_wrong_input_is_refused() -> None:
             judge(p, y, tolerance=tolerance)
         with pytest.raises(InputError, match="tolerance"):
             judge(p, y, class_tolerance=tolerance)
+        with pytest.raises(InputError, match="tolerance"):
+            judge(p, y, tolerance=tolerance, class_tolerance=0.03)
     with pytest.raises(InputError):
         judge(np.where(p > 0, np.nan, p), y)
     with pytest.raises(InputError):
@@ -140,6 +201,8 @@ def test_wrong_input_is_refused() -> None:
         judge(p, y, class_names=["one"])
     with pytest.raises(ShapeError, match="2 labels but 3 names"):
         judge(p, np.stack([1 - y, y], axis=1), class_names=["a", "b", "c"])
+    with pytest.raises((InputError, ShapeError)):
+        judge(p[:0], y[:0])
     with pytest.raises(ShapeError, match="groups"):
         judge(p, y, groups=np.arange(3))
     with pytest.raises(InputError, match="groups"):

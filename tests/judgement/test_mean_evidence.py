@@ -93,13 +93,23 @@ def test_weights_weigh_alike_however_large_one_is() -> None:
     assert errors <= 10
 
 
+@pytest.mark.parametrize("kept", [0, 20_000])
+def test_a_breach_is_found_whenever_it_begins(kept: int) -> None:
+    rng = np.random.default_rng(3)
+    good = Evidence.none().after(*share_bets(rng.random(kept) < 0.985, 0.98))
+    assert good.peak < math.log(20)
+    assert good.after(*share_bets(rng.random(3000) < 0.95, 0.98)).peak > math.log(20)
+
+
 @pytest.mark.parametrize(
     ("payoffs", "weight"),
     [
         ([-1.5], 1.0),
         ([math.nan], 1.0),
+        ([math.inf], 1.0),
         ([0.1], -1.0),
         ([0.1], math.nan),
+        ([0.1], math.inf),
     ],
 )
 def test_what_no_bet_can_take_is_refused(payoffs: list[float], weight: float) -> None:

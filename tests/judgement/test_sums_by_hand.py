@@ -10,7 +10,7 @@ from scipy import optimize, stats
 
 from calib_serve import judge
 from calib_serve.judgement.cells import Cells, equal_mass, finest
-from calib_serve.judgement.classes import class_gaps, class_totals
+from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
 from calib_serve.judgement.decide import _of_all, _of_classes, _of_label, _of_shape, _Sample
 from calib_serve.judgement.shape import (
     _OF_CLASSES,
@@ -195,6 +195,16 @@ def test_the_rest_is_judged_as_one_where_it_is_many_or_one_in_twenty() -> None:
     assert rest(10, 6, 1140) == ["0", None]  # and this exactly
     assert rest(10, 6, 1141) == ["0"]
     assert rest(1, 30, 0) == [None]
+
+
+def test_a_class_is_told_with_its_way() -> None:
+    def told(name: str | None, gap: float) -> str:
+        cells = Cells(np.array([100.0]), np.array([80 + 100 * gap]), np.array([80.0]), np.array([16.0]))
+        return ClassGap(name, cells).says.replace("\xa0", " ")
+
+    assert told("cat", 0.1) == "predictions of class “cat” are overconfident by 10.0 points"
+    assert told("cat", -0.1) == "predictions of class “cat” are underconfident by 10.0 points"
+    assert told(None, 0.1) == "those of small classes are overconfident by 10.0 points"
 
 
 def test_groups_inside_a_class_are_its_own() -> None:

@@ -21,6 +21,7 @@ from calib_serve.judgement.conclude import (
     Verdict,
     conclude,
     direction,
+    line_of,
 )
 
 
@@ -211,6 +212,30 @@ def test_unproven_says_what_is_open_and_how_many_samples_would_do() -> None:
     labels = said(line("labels", most=0.012), line("label", most=0.04, times=1.0))
     assert "to tell for single labels: " in labels.headline
     assert labels.do == ("Test on more samples, or allow a wider tolerance: this is close to its limit.",)
+
+
+def test_a_line_of_cells_has_their_numbers() -> None:
+    cells = Cells(np.array([400.0]), np.array([300.0]), np.array([280.0]), np.array([75.0]))
+    found = line_of("class", "what", cells, "says", 0.03, required=True)
+    assert found.tested == verdicts.Tested(
+        "class", "what", cells.p, cells.error, cells.most, 0.03, True, "open"
+    )
+    assert (found.says, found.size, found.times) == ("says", 0.05, cells.needed(0.03))
+
+
+def test_a_verdict_as_json_has_none_for_nan_and_lists_for_tuples() -> None:
+    one = verdicts.Tested("shape", "what", math.nan, math.inf, 0.1, 0.02, False, "open")
+    found = Verdict("off", "Head.", ("Why.",), (one,), ("Do.",), ("Changed.",))
+    assert str(found) == "Head. Why. Changed. Do."
+    assert found.as_dict() == {
+        "level": "off", "headline": "Head.", "reasons": ["Why."], "do": ["Do."], "changed": ["Changed."],
+        "tests": [
+            {
+                "name": "shape", "what": "what", "p": None, "error": None, "most": 0.1, "tolerance": 0.02,
+                "required": False, "finding": "open",
+            }
+        ],
+    }  # fmt: skip
 
 
 # Of whole models

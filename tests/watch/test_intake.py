@@ -1,11 +1,14 @@
 """Every item of a batch is judged alone, and every refusal is counted with its reason."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calib_serve.errors import REASONS, Refused
+from calib_serve.errors import REASONS, LedgerError, Refused
 from calib_serve.receipts import Keyring
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import Key, SqliteLedger
 
@@ -116,6 +119,52 @@ def test_no_json_breaks_the_intake(tmp_path_factory, items):
     intake.ledger.close()
 
 
+def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp_path):
+    rng = np.random.default_rng(0)
+    c = rng.uniform(0.5, 1, 400)
+    right = rng.random(400) < c - 0.2
+    times = NOW - 400 + np.arange(400)
+    items = [
+        {"receipt": token(confidence=float(p), time=float(when)), "label": 1 if ok else 0}
+        for p, ok, when in zip(c, right, times, strict=True)
+    ]
+    alone = Detector(arl=1000)
+    alarms = alone.update(c, right, time=times, predicted=np.ones(400, int))
+    assert alarms
+
+    for at in range(0, 400, 50):  # another process each time
+        intake = make_intake(tmp_path / "l.db")
+        intake.take(items[at : at + 50])
+        intake.take(items[at : at + 50])  # replayed: refused, and not shown to the detector again
+        feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1000), maturity=0.0, clock=lambda: NOW)
+        feed.tick()
+        state = intake.ledger.load(detector_key(("digits", "1.0")))
+        counts, _ = feed.incidents.counts()
+        latest = feed.incidents.latest()[-1]
+        intake.ledger.close()
+    assert counts == {("digits", "1.0"): len(alarms)}
+    assert (latest.direction, latest.onset) == ("overconfident", alarms[0].since_time)
+    assert Detector.restore(state).labels == 400
+    assert Detector.restore(state).evidence == pytest.approx(alone.evidence, rel=1e-12)
+
+
+def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake):
+    heard = []
+    intake._on_counted = heard.extend
+    item = {"receipt": token(), "label": 1}
+    accept, intake.ledger.accept = intake.ledger.accept, _broken
+    with pytest.raises(LedgerError):
+        intake.take([item])
+    assert heard == []
+    intake.ledger.accept = accept
+    assert intake.take([item])[0].accepted
+    assert len(heard) == 1
+
+
+def _broken(labels, **_):
+    raise LedgerError("disk on fire")
+
+
 def refused(classes, *given):
     with pytest.raises(Refused) as error:
         classes.find(*given)
@@ -141,3 +190,48 @@ def test_a_label_of_several_is_no_or_yes_of_the_label_that_was_decided(no):
         assert refused(classes, 1, predicted, "name") == "bad_label"
         assert refused(classes, "true", predicted, "name") == "bad_label"
     assert refused(classes, 1, 4) == "bad_label"  # of no label
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        ({"receipt": token(), "label": 1, "by": "class"}, "malformed"),
+        ({"receipt": token(), "label": 1, "segment": 5}, "malformed"),
+        ({"receipt": token(), "label": 1, "segment": "x" * 10_000}, "malformed"),
+        ({"receipt": token(), "label": 1, "by": None, "segment": ""}, None),
+        ({"receipt": token(), "label": 1, "by": "id"}, None),
+        ({"receipt": token(), "label": 1, "id": "order 7"}, None),  # the receipt counts alone
+        ({"receipt": "", "label": 1, "id": "order 7"}, "unknown_id"),
+        ({"receipt": None, "label": 1, "id": ""}, "malformed"),
+        ({"label": 1, "id": "order 7"}, "unknown_id"),
+        ({"label": 1}, "malformed"),
+    ],
+)
+def test_an_item_is_counted_or_refused_for_what_is_wrong(intake, item, reason):
+    (outcome,) = intake.take([item])
+    assert (outcome.accepted, outcome.reason) == (reason is None, reason)
+    assert outcome.as_dict() == (
+        {"accepted": True}
+        if reason is None
+        else {"accepted": False, "reason": reason, "message": outcome.message}
+    )
+
+
+def test_labels_of_an_incident_are_counted_on_over_ticks(intake):
+    feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1e6), maturity=0.0, clock=lambda: NOW)
+    alone, excess, alarms = Detector(arl=1e6), [], []
+    for tick, n in enumerate((3, 12, 5, 4)):
+        times = [NOW - 900 + 100 * tick + i for i in range(n)]
+        items = [{"receipt": token(time=when), "label": 0} for when in times]
+        assert all(one.accepted for one in intake.take(items))
+        feed.tick()
+        alarms += alone.update([0.9] * n, [0] * n, time=times, predicted=[1] * n)
+        excess += [0.9] * n
+    assert alarms[0].label > 3
+    (kept,) = feed.incidents.latest()
+    assert kept.alarms == len(alarms)
+    assert kept.labels_since == len(excess) - alarms[-1].label
+    assert kept.labels == len(excess) - alarms[0].since_label + 1
+    assert kept.excess == pytest.approx(0.9 * kept.labels)
+    assert kept.onset == alarms[0].since_time
+    assert Detector.restore(intake.ledger.load(detector_key(("digits", "1.0")))).state() == alone.state()

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
-from calib_serve.errors import LedgerError
-from calib_serve.receipts import DAY
+from calib_serve.errors import InputError, LedgerError
+from calib_serve.receipts import DAY, Keyring, Shadow
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.journal import LabelJournal, read_journal
-from calib_serve.watch.ledger import Key, SqliteLedger
+from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.revoke import revoke
 from calib_serve.watch.samples import SampleLog, read_samples
 
@@ -275,6 +276,33 @@ def test_a_refit_does_not_learn_what_was_taken_back_also_of_a_server_that_still_
     journal.close(), ledger.close()
 
 
+def test_the_command_takes_back_what_it_is_told_and_says_how_much(tmp_path):
+    ledger = open_one("sqlite", tmp_path / "l.db", retention=60 * DAY)
+    intake, journal = make_intake(ledger, tmp_path / "j")
+    take(intake, some(0, 5), "a"), take(intake, some(5, 10), "b")
+    journal.close(), ledger.close()
+
+    def run(*more):
+        asked = [
+            "ledger",
+            "revoke",
+            str(tmp_path / "l.db"),
+            "--journal",
+            str(tmp_path / "j"),
+            "--source",
+            "b",
+        ]
+        return CliRunner().invoke(cli, [*asked, *more])
+
+    assert run("--dry-run").output == "m 1: 10 would be taken back\n"
+    assert run("--until", "2001-01-01T00:00").output == "nothing to take back\n"
+    assert run("--since", "2001-01-01T00:00+02:00", "--json").output.startswith('{"revoked": [{"model": "m"')
+    assert run().output == "nothing to take back\n10 were taken back before\n"
+    assert isinstance(run("--since", "yesterday").exception, InputError)
+    missing = ["ledger", "revoke", str(tmp_path / "none.db"), "--journal", str(tmp_path), "--source", "b"]
+    assert isinstance(CliRunner().invoke(cli, missing).exception, LedgerError)
+
+
 def test_the_command_leaves_a_ledger_its_own_bins_and_retention(tmp_path):
     """Opened with others, it would be refused, or remember receipts for longer from then on."""
     SqliteLedger(tmp_path / "l.db", bins=10, retention=7 * DAY).close()
@@ -285,3 +313,35 @@ def test_the_command_leaves_a_ledger_its_own_bins_and_retention(tmp_path):
     assert ledger.retention == 7 * DAY
     ledger.close()
     assert not (tmp_path / "none.db").exists()
+
+
+def test_a_label_of_the_smallest_and_the_largest_receipt_comes_back_from_its_line_as_it_was(tmp_path):
+    ledger = open_one("sqlite", tmp_path / "l.db")
+    intake, journal = make_intake(ledger, tmp_path / "j")
+    take(intake, [{"receipt": receipt(1, segment="ü" * 20, group=2**62, inclusion=1e-9), "label": 2}], "a")
+    (batch,) = read_journal(tmp_path / "j")
+    line = batch.lines[0]
+    assert (line.source, line.label, line.noted.group, line.noted.correct) == ("a", 2, 2**62, False)
+    assert line.noted.nonce == (1).to_bytes(10, "big")
+    assert replace(make_label(1).receipt, nonce=line.noted.nonce)
+    assert isinstance(RING, Keyring)
+    assert sum(ledger.slices().values(), Sums.zeros()).labels.sum() == 1
+    journal.close(), ledger.close()
+
+
+def test_labels_whose_shadow_waits_are_taken_back_as_well(place, tmp_path):
+    ledger = open_one(*place, retention=60 * DAY)
+    intake, journal = make_intake(ledger, tmp_path / "journal")
+    shadow = Shadow(2, 0.1, b"abcd")  # not a number that doubles and texts say alike by chance
+    ours = [{"receipt": receipt(i, shadow=shadow), "label": 1} for i in range(6)]
+    theirs = [{"receipt": receipt(i, shadow=shadow), "label": 2} for i in range(6, 10)]
+    assert all(take(intake, ours, "ours") + take(intake, theirs, "theirs"))
+    journal.close()
+    told = next(iter(read_journal(tmp_path / "journal")))
+    assert told.lines[0].noted.shadow == (np.float32(0.1), False, False, "61626364")
+    assert revoke(ledger, tmp_path / "journal", source="theirs", by="a test").labels == {V: 4}
+    with ledger.transaction():
+        rows = ledger.take_waiting(V, until=4e9, most=100)
+    assert sorted(row.nonce for row in rows) == [i.to_bytes(10, "big") for i in range(6)]
+    assert all(row.shadow == (np.float32(0.1), False, False, "61626364") for row in rows)
+    ledger.close()

@@ -156,6 +156,20 @@ def test_a_ledger_that_is_there_or_in_use_is_not_replaced(place, tmp_path: Path)
     assert labels_of(kind, aside if kind == "sqlite" else (address, aside)) == 2
 
 
+def test_a_ledger_that_is_gone_is_restored(place, tmp_path: Path) -> None:
+    kind, where, address = place
+    counted(kind, where, [make_label(1)])
+    backup_ledger(address, tmp_path / "b")
+    if kind == "sqlite":
+        Path(where).unlink()
+    else:
+        import redis
+
+        redis.Redis.from_url(address).flushdb()
+    assert restore_ledger(tmp_path / "b", address).aside is None
+    assert labels_of(kind, where) == 1
+
+
 def test_what_another_ledger_left_behind_does_not_get_into_a_restored_one(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     counted("sqlite", path, [make_label(1)])
@@ -173,6 +187,19 @@ def test_what_another_ledger_left_behind_does_not_get_into_a_restored_one(tmp_pa
     assert Path(f"{aside}-wal").read_bytes() == wal
 
 
+def test_a_damaged_ledger_is_replaced_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    counted("sqlite", path, [make_label(1)])
+    backup_ledger(str(path), tmp_path / "b")
+    path.write_bytes(b"no database at all" * 1000)
+    assert verify_ledger(str(path))
+    with pytest.raises(LedgerError):
+        backup_ledger(str(path), tmp_path / "b")  # and the one before stays
+    aside = restore_ledger(tmp_path / "b", str(path), replace=True).aside
+    assert Path(aside).read_bytes().startswith(b"no database at all")
+    assert labels_of("sqlite", path) == 1
+
+
 # --- hostile files ---------------------------------------------------------------------------------
 
 
@@ -182,6 +209,8 @@ HEAD = b'{"what": "calib-serve ledger backup", "format": 1, '
 @pytest.mark.parametrize(
     ("content", "told"),
     [
+        (b"", "is no backup of a ledger"),
+        (b"\n", "is no backup of a ledger"),
         (b"SQLite format 3\0" + bytes(4000), "is no backup of a ledger"),
         (b"{" * 100_000, "is no backup of a ledger"),
         (
@@ -189,6 +218,9 @@ HEAD = b'{"what": "calib-serve ledger backup", "format": 1, '
             "of format 9, which a newer calib-serve wrote; this one reads 1",
         ),
         (HEAD + b'"store": "x", "taken": 1, "bytes": 0}\n', "is no backup of a ledger"),
+        (HEAD + b'"store": "sqlite", "bytes": 1e999}\n', "is no backup of a ledger"),
+        (b"[1]\n", "is no backup of a ledger"),
+        (b"\xff\xfe\n", "is no backup of a ledger"),
     ],
 )
 def test_a_file_that_is_no_backup_is_refused_and_not_overwritten(
@@ -221,6 +253,14 @@ def test_a_backup_that_is_cut_off_or_changed_anywhere_is_refused(place, tmp_path
     assert labels_of(kind, where) == 50
 
 
+def test_a_backup_of_one_store_is_not_restored_to_the_other(tmp_path: Path, redis_url: str) -> None:
+    path = tmp_path / "ledger.db"
+    counted("sqlite", path, [make_label(1)])
+    backup_ledger(str(path), tmp_path / "b")
+    with pytest.raises(LedgerError, match="a backup of a sqlite ledger"):
+        restore_ledger(tmp_path / "b", redis_url)
+
+
 # --- prune -----------------------------------------------------------------------------------------
 
 
@@ -248,4 +288,23 @@ def test_receipts_before_a_date_are_forgotten_and_refused(place) -> None:
     assert counted(kind, where, [old, make_label(3, when=NOW - 6 * DAY), new]) == [0, 1, 2]
     ledger = open_one(kind, where)
     assert remembered(ledger) == 1
+    ledger.close()
+
+
+def test_a_ledger_at_rest_forgets_what_expired_in_one_go(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    # An epoch each, and no server since the last.
+    labels = [make_label(i << 16, when=NOW - (60 - i) * DAY) for i in range(60)]
+    counted("sqlite", path, labels, clock=lambda: NOW - 59 * DAY)
+    ledger = SqliteLedger(path)
+    for content in (bytes(400_000), b""):  # what is taken out leaves free pages
+        ledger.store("state of a program", content)
+    ledger.close()
+    before = Path(path).stat().st_size
+    done = prune_ledger(path, compact=True)
+    assert done.forgotten >= 29
+    assert done.compacted
+    assert Path(path).stat().st_size < before - 300_000
+    ledger = SqliteLedger(path)
+    assert not prune_ledger(path, compact=True).compacted
     ledger.close()

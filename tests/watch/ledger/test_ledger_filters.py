@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from ledgers import NOW, accept, entries, make_label, open_one
 
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Key, Sums
+from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.ledger.sums import merge_slices
 
 pytestmark = pytest.mark.store
@@ -96,4 +97,31 @@ def test_labels_that_wait_until_a_time(store):
     assert ledger.waiting(until=NOW - 250 - 1e4) == {}
     assert len(ledger.take_waiting(("m", "0"), until=math.inf, most=3)) == 3
     assert ledger.waiting() == {("m", "0"): 1, ("m", "1"): 4}
+    ledger.close()
+
+
+def spans(ledger):
+    return sorted(ledger._db.execute("SELECT model, version, width, count(*) FROM spans GROUP BY 1, 2, 3"))
+
+
+def test_a_label_waits_for_little_of_the_merging_of_spans(tmp_path, monkeypatch):
+    """One version a look, as a look here has no time at all; in the end all are merged, and none lost."""
+    clock = [NOW]
+    ledger = SqliteLedger(tmp_path / "l.db", retention=60 * DAY, clock=lambda: clock[0])
+    for i in range(5):
+        for age in range(0, 6000, 300):
+            ledger.add({Key("m", str(i)): Sums.served([0.9])}, time=NOW - age)
+    totals, fine = ledger.sums(), spans(ledger)
+    monkeypatch.setattr("calib_serve.watch.ledger.sqlite._LOOK", 0.0)
+    merged = []
+    for i in range(16):
+        clock[0] = NOW + 5 * DAY + 100 * i
+        accept(ledger, [make_label(i, model="other", when=clock[0])])
+        merged.append(len([1 for model, _, width, _ in spans(ledger) if (model, width) == ("m", 300.0)]))
+    assert {was - now for was, now in itertools.pairwise(merged)} == {0, 1}
+    assert (merged[0], merged[-1]) == (5, 0)
+    kept = [one for one in spans(ledger) if one[0] == "m"]
+    assert {width for *_, width, _ in kept} == {3600.0} != {width for *_, width, _ in fine}
+    assert {v: s for v, s in ledger.sums().items() if v[0] == "m"} == totals
+    assert ledger.verify() == []
     ledger.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +16,8 @@ from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import (
     SqliteLedger,
 )
-from calib_serve.watch.ledger.sqlite_copy import copied
+from calib_serve.watch.ledger.inspection import stopped_after
+from calib_serve.watch.ledger.sqlite_copy import compact, copied, put_in_place
 
 pytestmark = pytest.mark.store
 
@@ -63,6 +66,34 @@ def test_damage_that_cannot_be_set_aside_yet_is_as_soon_as_it_can(ledger: Sqlite
     assert ledger.set_aside() == []
 
 
+def test_a_file_that_is_damaged_beyond_its_indexes_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.accept(entries([make_label(1)]))
+    content = bytearray(path.read_bytes())
+    content[36:40] = bytes([0, 0, 0, 7])  # free pages, in the file's head
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=r"(?is)kept\.db is damaged \(.*freelist: size is 0"):
+        SqliteLedger(path)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.accept(entries([make_label(i << 16) for i in range(50)]))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        (at,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'epochs_expires'").fetchone()
+    content = bytearray(path.read_bytes())
+    page = slice((at - 1) * 8192, at * 8192)
+    content[page] = bytes([10, 0, 0, 0, 0, 0x20, 0, 0]) + bytes(8184)  # an index of no row
+    path.write_bytes(content)
+    with closing(SqliteLedger(path)) as ledger:
+        assert ledger.verify() == []
+        assert ledger.forget(1e12, drop=True) == 50
+
+
 def test_a_journal_that_is_removed_is_saved_and_the_next_label_refused(ledger: SqliteLedger) -> None:
     assert ledger.accept(entries([make_label(i) for i in range(20)])) == ["counted"] * 20
     ledger.path.with_name("kept.db-wal").unlink()
@@ -102,6 +133,66 @@ def test_what_is_published_was_made_sums_of(ledger: SqliteLedger) -> None:
     assert not ledger._book.unfolded()
 
 
+def test_reading_ends_in_time_and_not_before() -> None:
+    endless = "WITH RECURSIVE up(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM up {}) SELECT count(*) FROM up"
+    with closing(sqlite3.connect(":memory:")) as db:
+        with stopped_after(db, 60.0):
+            assert db.execute(endless.format("LIMIT 300000")).fetchone() == (300_000,)
+        began = time.monotonic()
+        with stopped_after(db, 0.1):
+            db.execute(endless.format("")).fetchone()
+            pytest.fail("it did not end")
+        assert 0.1 <= time.monotonic() - began < 30
+        assert db.execute(endless.format("LIMIT 300000")).fetchone() == (300_000,), "nothing stops it now"
+        with pytest.raises(sqlite3.OperationalError, match="no such table"), stopped_after(db, 60.0):
+            db.execute("SELECT 1 FROM nowhere")
+
+
+def test_a_ledger_goes_aside_with_its_journal_under_a_name_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    names = []
+    for i in range(3):
+        for part in ("", "-wal", "-shm"):
+            (tmp_path / f"kept.db{part}").write_text(f"{i}{part}")
+        (tmp_path / "ready").write_text(f"{i + 1}")
+        aside = put_in_place(tmp_path / "ready", path, clock=lambda: 5.5)
+        assert aside is not None
+        names.append(aside.name)
+        assert path.read_text() == f"{i + 1}"
+        assert not list(tmp_path.glob("kept.db-*"))
+        for part in ("", "-wal", "-shm"):
+            assert aside.with_name(aside.name + part).read_text() == f"{i}{part}"
+    assert names == ["kept.db.replaced-5", "kept.db.replaced-5-2", "kept.db.replaced-5-3"]
+    path.unlink()
+    (tmp_path / "ready").write_text("first")
+    assert put_in_place(tmp_path / "ready", path) is None
+    assert path.read_text() == "first"
+
+
+def test_free_pages_are_given_back_while_nobody_has_it_open(ledger: SqliteLedger) -> None:
+    for i in range(100):
+        ledger.store(f"some/{i}", bytes(20_000))
+    with ledger.transaction():
+        ledger._tables["state"].delete("WHERE key LIKE 'some/%'")
+    assert not compact(ledger.path)
+    ledger.close()
+    before = ledger.path.stat().st_size
+    assert before > 2_000_000
+    assert compact(ledger.path)
+    assert ledger.path.stat().st_size < before / 4
+    assert compact(ledger.path.with_name("none"))
+    assert not ledger.path.with_name("none").exists()
+
+
+def test_a_ledger_that_cannot_be_opened_is_not_kept_open(ledger: SqliteLedger) -> None:
+    ledger.close()
+    assert compact(ledger.path), "closed, nothing of it is open"
+    with pytest.raises(LedgerError, match=r"counts in 15 bins, not 10; use one bin count") as refused:
+        SqliteLedger(ledger.path, bins=10)
+    assert refused.tb
+    assert compact(ledger.path), "nor where it was refused"
+
+
 def test_what_another_ledger_left_goes_aside_first(tmp_path: Path) -> None:
     (tmp_path / "kept.db-wal").write_text("of another one")
     SqliteLedger(tmp_path / "kept.db", clock=lambda: 5.0).close()
@@ -120,6 +211,18 @@ def test_many_receipts_are_swept_in_steps(ledger: SqliteLedger, clock: Clock) ->
     last = 10 * DAY + 20_499
     some = [make_label(1, when=last), make_label(2, when=last + 0.5)]
     assert ledger.accept(entries(some)) == ["forgotten", "counted"]
+
+
+def test_a_journal_that_is_removed_within_a_transaction_is_saved_by_it(
+    ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    ledger.store("before", b"1")
+    with ledger.transaction():
+        ledger.store("within", b"2")
+        ledger.path.with_name("kept.db-wal").unlink()
+    shutil.copy(ledger.path, tmp_path / "copy.db")  # as it is if the process dies now
+    with closing(SqliteLedger(tmp_path / "copy.db")) as copy:
+        assert (copy.load("before"), copy.load("within")) == (b"1", b"2")
 
 
 def test_a_copy_is_of_the_moment_that_it_says(ledger: SqliteLedger, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +14,11 @@ import pytest
 from ledgers import entries, make_label
 
 from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger import Key, SqliteLedger, Sums, book
-from calib_serve.watch.ledger.entries import Place, holding, journal_sums, places
+from calib_serve.watch.ledger import Key, SqliteLedger, Sums, book, set_aside_rows, verify_file
+from calib_serve.watch.ledger.entries import Once, Place, Shadowed, holding, journal_sums, places
+from calib_serve.watch.ledger.inspection import Damage, contain, structure
 from calib_serve.watch.ledger.seen import Seen, doubt
+from calib_serve.watch.ledger.sums import label_places
 
 pytestmark = pytest.mark.store
 
@@ -27,7 +31,64 @@ def ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
         yield found
 
 
+# --- damage ---
+
+
+def test_a_table_or_an_index_that_was_changed_is_named(ledger: SqliteLedger) -> None:
+    with closing(sqlite3.connect(ledger.path)) as db:
+        assert structure(db, made=True) == structure(db, made=False) == []
+        db.execute("DROP INDEX batches_expires")
+        db.execute("ALTER TABLE batches RENAME TO others")
+        wanted = ["batches: not as it was made", "batches_expires: not as it was made"]
+        assert sorted(structure(db, made=True)) == wanted
+        assert structure(db, made=False) == []
+    assert sorted(verify_file(ledger.path)) == wanted
+
+
+def test_rows_that_are_set_aside_are_numbered(ledger: SqliteLedger) -> None:
+    for name in "ab":
+        ledger.store(f"detector/{name}", b"15")
+    with ledger.transaction():
+        odd = [Damage("state", ledger._tables["state"].get(f"detector/{name}"), "odd") for name in "ab"]
+        assert contain(ledger._tables, odd, latest=0.0, now=0.0) == []
+    rows = ledger._tables["damaged"].select("ORDER BY id")
+    assert [row[:4] for row in rows] == [(1, 0.0, "state", "odd"), (2, 0.0, "state", "odd")]
+    assert ledger.set_aside() == ["state: odd (set aside 1970-01-01 00:00 UTC)"] * 2
+    assert ledger.verify() == []
+    with closing(sqlite3.connect(ledger.path)) as db, db:
+        db.execute("UPDATE damaged SET what = 'other' WHERE id = 2")
+    (told,) = set_aside_rows(str(ledger.path))
+    assert told.startswith("damaged: a row of damaged is not as it was written: its key reads (2,)")
+
+
 # --- labels of the journal ---
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.5, 1.0])
+def test_a_shadow_is_read_as_it_was_written(confidence: float) -> None:
+    for correct in (False, True):
+        for same in (False, True):
+            one = Shadowed.of(confidence, correct, same, "00ff10ab")
+            assert one == Shadowed(confidence, correct, same, "00ff10ab")
+            assert Shadowed.unpacked(one.packed()) == one
+            assert len(one.packed()) == 9
+    assert Shadowed.unpacked(b"") is None
+
+
+@pytest.mark.parametrize("confidence", [-0.5, 1.5, float("nan")])
+def test_a_shadow_without_a_probability_is_none(confidence: float) -> None:
+    with pytest.raises(ValueError, match="a shadow of the journal reads"):
+        Shadowed.of(confidence, True, True, "00ff10ab")
+    with pytest.raises(ValueError, match="a shadow of the journal reads"):
+        Shadowed.unpacked(struct.pack(">fB4s", confidence, 0, bytes(4)))
+
+
+@pytest.mark.parametrize("tag", ["", "00ff10a", "00ff10abc", "00FF10AB", "x0ff10ab"])
+def test_a_shadow_with_another_tag_is_none(tag: str) -> None:
+    with pytest.raises(ValueError, match="a shadow of the journal reads"):
+        Shadowed.of(0.5, True, True, tag)
+    with pytest.raises(ValueError, match="a shadow is kept in 9 bytes, got 8"):
+        Shadowed.unpacked(bytes(8))
 
 
 def test_labels_are_folded_when_there_are_many(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +147,68 @@ def test_where_sums_may_lie() -> None:
     assert journal_sums([], bins=15) == {}
 
 
+# --- sums ---
+
+
+def test_sums_of_labels_lie_where_they_are_said_to() -> None:
+    counts, by_bin, whole = label_places(10)
+    sums = Sums.labelled([0.95, 0.95, 0.15], [1, 0, 1], weight=2.0, delay=5.0, bins=10)
+    vector = sums.vector
+    assert vector[counts].tolist() == sums["calib_feedback_total"].tolist() == [0, 1, *[0] * 7, 2]
+    assert [one[0] for one in by_bin] == counts
+    for empty in (0, *range(2, 9)):
+        assert not vector[by_bin[empty]].any()
+    every = {*(place for one in by_bin for place in one), *whole}
+    assert set(np.flatnonzero(vector)) <= every
+    assert len(every) == 10 * len(set(by_bin[0])) + len(whole)
+    of_all = ("delay", "confidence_squared_total", "confidence_correct_total")
+    assert vector[whole].sum() == pytest.approx(sum(sums[f"calib_feedback_{name}"].sum() for name in of_all))
+    predictions = [i for i in range(len(vector)) if i not in every]
+    assert Sums.served([0.5], bins=10).vector[predictions].sum() == 1.5
+
+
+@pytest.mark.parametrize("kept", [b"odd", bytes(8194), bytes(16_384)])
+def test_bits_that_no_epoch_has_are_damage(ledger: SqliteLedger, kept: bytes) -> None:
+    seen = Seen(ledger._tables, damaged=LedgerError)
+    assert seen._bits(b"").sum() == 0
+    assert seen._bits(b"\xff" * 8192).sum() == 65_536
+    assert np.flatnonzero(seen._bits(b"\x00\x01\x01\x00")).tolist() == [1, 256]
+    with pytest.raises(LedgerError, match=f"the bits of an epoch: none has {len(kept)} bytes"):
+        seen._bits(kept)
+
+
 # --- what it keeps ---
+
+
+@pytest.mark.parametrize("table", ["batches", "epochs", "spans", "journal"])
+def test_a_damaged_row_of_each_of_these_is_set_aside(ledger: SqliteLedger, table: str) -> None:
+    row = {
+        "batches": (b"name", b"content", 1.0, 2.0, b""),
+        "epochs": (b"epoch", 2.0, -math.inf, b""),
+        "spans": ("m", "1", "segment", 300.0, 300.0, "", b""),
+        "journal": (1, "", "m", "1", 1.0, b"", 1.0, 0.5, 1, 1, 1.0, 0, "[]", 0, b""),
+    }[table]  # fmt: skip
+    with ledger.transaction():
+        ledger._tables[table].add([row])
+        odd = Damage(table, row, "odd")
+        assert contain(ledger._tables, [odd], latest=10.0, now=20.0) == []
+        assert not ledger._tables[table].select()
+        assert ledger._tables.whole(table)
+        assert contain(ledger._tables, [odd], latest=10.0, now=20.0) == [odd], "there is none any more"
+    doubted = (b"10.0", b"20.0") if table in ("batches", "epochs") else (None, None)
+    assert (ledger.load("ledger/doubted"), ledger.load("ledger/doubted_batches")) == doubted
+    if doubted[0]:
+        for time, counts in ((20.0, False), (20.5, True)):
+            with ledger.transaction():
+                assert ledger._batches.add(Once.of(repr(time).encode(), b"content", time=time)) == counts
+
+
+@pytest.mark.parametrize("table", ["totals", "emitted", "damaged"])
+def test_of_others_nothing_is_set_aside(ledger: SqliteLedger, table: str) -> None:
+    with ledger.transaction():
+        odd = Damage(table, None, "rows are missing, or there are others")
+        assert contain(ledger._tables, [odd], latest=0.0, now=0.0) == [odd]
+        assert contain(ledger._tables, [Damage("state", None, "")], latest=0.0, now=0.0) != []
 
 
 def test_labels_of_spans_that_are_gone_are_taken_out_of_none(ledger: SqliteLedger) -> None:
