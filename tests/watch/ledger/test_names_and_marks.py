@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from ledgers import accept, entries, make_label
 
-from calib_serve.errors import LedgerError
+from calib_serve.errors import InputError, LedgerError, ShapeError
 from calib_serve.watch.ledger import SqliteLedger, open_ledger
 from calib_serve.watch.ledger.address import REDIS_PASSWORD, redis_password
 from calib_serve.watch.ledger.leases import Holder
-from calib_serve.watch.ledger.sums import changes
+from calib_serve.watch.ledger.sums import Sums, changes
 
 pytestmark = pytest.mark.store
 V = ("m", "1")
@@ -67,3 +67,21 @@ def test_a_ledger_that_has_counted_is_no_partition(tmp_path: Path) -> None:
         accept(other, [make_label(2)])
     with pytest.raises(LedgerError, match="without partitions"):
         open_ledger(f"{where}?parts=2")
+
+
+@pytest.mark.parametrize("parts", ["", "?parts=2"])
+def test_what_is_said_when_it_is_opened_is_what_it_has(tmp_path: Path, parts: str) -> None:
+    opened = open_ledger(f"{tmp_path}/ledger.db{parts}", bins=7, writer="w", retention=5000.0)
+    with contextlib.closing(opened) as ledger:
+        assert (ledger.bins, ledger.writer, ledger.retention) == (7, "w", 5000.0)
+
+
+def test_sums_have_a_place_for_each_sum_and_bin() -> None:
+    with pytest.raises(ShapeError, match="15 bins"):
+        Sums(15, np.zeros(3))
+
+
+def test_partitions_are_1_to_256(tmp_path: Path) -> None:
+    for wrong in ("0", "257", "x"):
+        with pytest.raises(InputError, match="parts"):
+            open_ledger(f"{tmp_path}/ledger.db?parts={wrong}")
