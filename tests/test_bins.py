@@ -188,3 +188,28 @@ def test_no_prediction_is_no_error() -> None:
     assert bin_index([]).tolist() == []
     assert Bins.tally([], []) == Bins.zeros()
     assert bin_index([[0.1, 0.9]], bins=2).tolist() == [[0, 1]]
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    for confidence, correct in (([[0.5]], [[1]]), (0.5, 1), ([0.5], [1, 0]), ([0.5], [[1]])):
+        with pytest.raises(ShapeError, match=r"both be \(n,\)"):
+            Bins.tally(confidence, correct)  # type: ignore[arg-type]
+    one, two = np.ones(1), np.ones(2)
+    for sums in ((one, one, two), (one, two, one), (two, one, one), (np.ones((1, 1)),) * 3, (1.0, 1.0, 1.0)):
+        with pytest.raises(ShapeError, match="1-D of one length"):
+            Bins(*sums)
+
+
+def test_zeros_are_zeros_and_equality_is_of_all_three_sums() -> None:
+    empty = Bins.zeros(3)
+    assert [v.tolist() for v in vars(empty).values()] == [[0.0, 0.0, 0.0]] * 3
+    base = Bins([2.0], [1.0], [1.0])
+    assert base == Bins([2.0], [1.0], [1.0])
+    for other in (Bins([3.0], [1.0], [1.0]), Bins([2.0], [1.5], [1.0]), Bins([2.0], [1.0], [2.0]), 7, None):
+        assert base != other
+
+
+def test_sums_merge_each_with_its_own() -> None:
+    merged = Bins([1, 2], [0.5, 1], [0, 1]).merge(Bins([10, 20], [5, 10], [1, 3]))
+    assert merged == Bins([11, 22], [5.5, 11], [1, 4])
+    assert Bins([1], [1], [1]) + Bins([1], [1], [0]) == Bins([2], [2], [1])
