@@ -29,13 +29,13 @@ GROUND = (
     "bins",
     "nonces",
     "receipts",
+    "engines",
+    "scores",
     "metrics",
     "priors",
     "judgement",
-    "scores",
     "pictures",
     "artifact",
-    "engines",
     "data",
 )
 """Each stands on those before it alone: numpy, scipy and the standard library, safetensors and yaml."""

@@ -41,7 +41,7 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions, evaluate_labels
-from calib_serve.metrics.logits import log_probs, log_softmax, sigmoid, softmax, two_columns
+from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
 from calib_serve.metrics.refinement import (
     aupr_correct,

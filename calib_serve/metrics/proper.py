@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.logits import LARGEST, two_columns
+from calib_serve.scores.links import LARGEST, two_columns
 from calib_serve.metrics.scores import (
     checked,
     checked_labels,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import log_probs, sigmoid, softmax, two_columns
+from calib_serve.scores.links import LEAST, log_probs, sigmoid, softmax, two_columns
 
 __all__ = [
     "LABELS",
@@ -139,11 +139,12 @@ def as_logits(scores: ArrayLike, told: Outputs | None) -> tuple[Floats, Outputs]
     return z, kind if kind == "log_probs" else exact("logits", columns)
 
 
-def to_logits(scores: ArrayLike, outputs: Outputs) -> Floats:
+def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None) -> Floats:
     """Scores of the kind ``outputs`` as the logits that steps act on, (n, K); (n, L) for labels.
 
-    Probabilities become their logarithm, of labels their log-odds; what is not in [0, 1] becomes NaN. Of one
-    column, class 0 gets the rest; for one logit, 0. Probabilities in float16 and float32 become float32.
+    Probabilities become their logarithm, of labels their log-odds; what is not in [0, 1] becomes NaN, and
+    what is below ``least`` (by default float32's least number) is read as that. Of one column, class 0 gets
+    the rest; for one logit, 0. Probabilities in float16 and float32 become float32.
 
     >>> to_logits([[0.5, 0.5]], "probabilities").round(3).tolist()
     [[-0.693, -0.693]]
@@ -166,7 +167,10 @@ def to_logits(scores: ArrayLike, outputs: Outputs) -> Floats:
     if outputs == "probability":
         values = np.concatenate([1 - values, values], axis=1)
     with np.errstate(invalid="ignore"):
-        logs = log_probs(values) - (log_probs(1 - values) if outputs == "label_probabilities" else 0)
+        low = LEAST if least is None else least
+        logs = log_probs(values, least=low)
+        if outputs == "label_probabilities":
+            logs = logs - log_probs(1 - values, least=low)
         return np.where(_within(values), logs, logs.dtype.type(np.nan))
 
 

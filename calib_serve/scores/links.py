@@ -26,8 +26,8 @@ LARGEST = 1e100
 """The largest logit of which numbers are computed: squares of what is beyond it overflow."""
 
 
-def log_probs(probs: ArrayLike) -> Floats:
-    """The logarithm of probabilities of any shape, at least ``log(LEAST)``; NaN stays NaN.
+def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
+    """The logarithm of probabilities of any shape, at least ``log(least)``; NaN stays NaN.
 
     In float32 for float16 and float32, else in float64.
 
@@ -37,7 +37,7 @@ def log_probs(probs: ArrayLike) -> Floats:
     p = as_array(probs, "probs")
     narrow = p.dtype.kind == "f" and p.dtype.itemsize <= 4
     p = p.astype(np.float32 if narrow else np.float64, copy=False)
-    return np.asarray(np.log(np.maximum(p, p.dtype.type(LEAST))))
+    return np.asarray(np.log(np.maximum(p, p.dtype.type(least))))
 
 
 def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
