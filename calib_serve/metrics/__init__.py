@@ -41,7 +41,6 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions, evaluate_labels
-from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
 from calib_serve.metrics.refinement import (
     aupr_correct,
@@ -60,6 +59,7 @@ from calib_serve.metrics.selective import (
 )
 from calib_serve.metrics.sets import SetEvaluation, SizeGroup, evaluate_sets
 from calib_serve.metrics.smooth import SmoothReliability, smooth_ece, smooth_reliability
+from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
 
 __all__ = [
     "Abstention",

@@ -18,9 +18,9 @@ from calib_serve.metrics.intervals import (
     quantile_of,
     wilson_interval,
 )
-from calib_serve.scores.links import LEAST
 from calib_serve.metrics.scores import truths
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
+from calib_serve.scores.links import LEAST
 
 if TYPE_CHECKING:
     from pandas import DataFrame

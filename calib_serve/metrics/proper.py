@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.scores.links import LARGEST, two_columns
 from calib_serve.metrics.scores import (
     checked,
     checked_labels,
@@ -19,6 +18,7 @@ from calib_serve.metrics.scores import (
     row_blocks,
     top_label,
 )
+from calib_serve.scores.links import LARGEST, two_columns
 
 __all__ = ["brier", "brier_top_label", "entropy", "nll", "nll_from_logits"]
 

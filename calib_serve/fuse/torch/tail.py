@@ -16,8 +16,8 @@ from calib_serve.artifact.steps import LogitMap
 from calib_serve.errors import FuseError, ShapeError
 from calib_serve.fuse.torch.kinds import Change
 from calib_serve.fuse.torch.steps import abstention, acts, edges, mapped, probabilities, sets
-from calib_serve.scores.links import LEAST
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
+from calib_serve.scores.links import LEAST
 
 __all__ = ["All", "Deciding", "Everything", "Logits", "Probabilities", "Tail", "Unchanged"]
 
