@@ -14,13 +14,13 @@ from calib_serve.errors import InputError, MissingDependency
 __all__ = ["as_array", "as_floats", "frame", "html_table"]
 
 
-def as_array(values: Any, name: str = "values") -> NDArray[Any]:
+def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:
     """``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.
 
     Takes what numpy takes, torch tensors on any device and with or without a gradient (bfloat16 becomes
     float32), and columns and tables of pandas, polars and pyarrow, also columns of lists. Text stays text;
-    the caller refuses it. Raises InputError, which names ``name``, for missing values among objects and for
-    anything but arrays.
+    the caller refuses it. Raises InputError, which names ``name``, for missing values among objects, unless
+    ``missing`` ones are to stay, and for anything but arrays.
 
     >>> as_array([[0.5, 0.5]]).shape
     (1, 2)
@@ -28,7 +28,7 @@ def as_array(values: Any, name: str = "values") -> NDArray[Any]:
     try:
         array = _converted(values)
         if array.dtype.kind == "O":
-            array = _of_objects(array)
+            array = _of_objects(array, missing)
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError is torch's
         raise InputError(f"{name} cannot be read as an array of numbers: {error}") from error
     if array.dtype.kind == "V" and array.dtype.name.startswith(("bfloat", "float")):  # of ml_dtypes
@@ -63,12 +63,14 @@ def _converted(values: Any) -> NDArray[Any]:
     return np.asarray(values)
 
 
-def _of_objects(array: NDArray[Any]) -> NDArray[Any]:
+def _of_objects(array: NDArray[Any], keep: bool) -> NDArray[Any]:
     """The numbers, lists of numbers or text that an array of objects holds."""
     found = array.ravel().tolist()
     if found and isinstance(found[0], (np.ndarray, list, tuple)):
         return np.stack([as_array(value) for value in found]).reshape(*array.shape, -1)
     missing = [i for i, value in enumerate(found) if value is None or type(value).__name__ == "NAType"]
+    if missing and keep:
+        return array
     if missing:
         raise ValueError(f"value {missing[0]} is missing; drop such samples")
     plain = np.array(found)

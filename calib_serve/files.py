@@ -15,6 +15,7 @@ import logging
 import math
 import operator
 import os
+import pickletools
 import secrets
 import struct
 import time
@@ -230,12 +231,71 @@ def read_npz(
             file.seek(0)
             with NpzFile(file, allow_pickle=False) as arrays:
                 names = tuple(arrays.files)
-                found = {name: arrays[name] for name in names if wanted(name)}
+                found = {name: _array_of(arrays, name) for name in names if wanted(name)}
         if odd := [name for name, value in found.items() if not isinstance(value, np.ndarray)]:
             raise ValueError(f"{odd[0]!r} is not an array")
     except ZIP_ERRORS as error:
         raise ValueError(f"not an .npz archive of arrays: {str(error) or type(error).__name__}") from error
     return found, names
+
+
+def _array_of(arrays: NpzFile, name: str) -> Any:
+    """An array of the archive; one of objects that are texts or numbers, as pandas has names, as well."""
+    member = name if name in arrays.zip.namelist() else f"{name}.npy"
+    with arrays.zip.open(member) as file:
+        if file.read(6) != b"\x93NUMPY":
+            return arrays[name]
+    with arrays.zip.open(member) as file:
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        if not dtype.hasobject:
+            return arrays[name]
+        found = np.empty(math.prod(shape), object)
+        found[:] = plain_values(file.read(), found.size)
+    return found.reshape(shape)
+
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_PLAIN = ("UNICODE", "INT", "LONG", "FLOAT")
+_OTHER = object()  # what is no plain value
+
+
+def plain_values(pickled: bytes, count: int) -> list[Any]:
+    """The ``count`` texts and numbers of a pickled array of objects, read as data; nothing is unpickled.
+
+    ValueError where it holds anything else: only the list of values is looked at, no name is followed.
+
+    >>> import pickle
+    >>> plain_values(pickle.dumps(np.array(["cat", None, "cat"], object)), 3)
+    ['cat', None, 'cat']
+    """
+    memo: list[Any] = []
+    values: list[Any] = []
+    inside, last = False, None
+    for code, argument, _ in pickletools.genops(pickled):
+        name = code.name
+        if name in ("MARK", "FRAME") or (inside and name in ("APPENDS", "APPEND") and len(values) < count):
+            continue
+        if inside and name in ("APPENDS", "APPEND") and len(values) == count:
+            return values
+        if name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
+            memo.append(last)
+            continue
+        last = _plain_value(name, argument, memo)
+        inside = inside or name == "EMPTY_LIST"
+        if inside and name != "EMPTY_LIST":
+            if last is _OTHER:
+                break
+            values.append(last)
+    raise ValueError("its arrays of objects hold other things than texts and numbers; save them as texts")
+
+
+def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
+    """What one code of a pickle puts down, if that is a text or a number."""
+    if name in ("BINGET", "LONG_BINGET"):
+        return memo[argument]
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    return argument if any(plain in name for plain in _PLAIN) else _OTHER
 
 
 def map_npy(path: Path) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from calib_serve.scores.links import (
     softmax,
     two_columns,
 )
+from calib_serve.scores.scores import ProbsView, Scores
 
 __all__ = [
     "LABELS",
@@ -31,6 +32,8 @@ __all__ = [
     "ONE_COLUMN",
     "PROBABILITIES",
     "Outputs",
+    "ProbsView",
+    "Scores",
     "alike",
     "as_logits",
     "check_outputs",

@@ -1,0 +1,240 @@
+"""Labels as class ids: names, digits, booleans, ids that begin elsewhere; missing and void ones are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.names import shown
+from calib_serve.scores.recognise import Place
+
+__all__ = ["class_ids", "is_missing", "without"]
+
+Ids = NDArray[np.intp]
+
+MISSING = ("", "na", "nan", "n/a", "null", "none", "<na>", "nat")
+"""Texts, in small letters, that stand for no label, unless a class is called so."""
+
+_NEGATIVE = ("false", "no", "f", "n", "negative", "neg", "0")
+_POSITIVE = ("true", "yes", "t", "y", "positive", "pos", "1")
+_SHOWN = 5  # labels in a message
+
+
+def class_ids(
+    labels: NDArray[Any],
+    classes: int,
+    names: Sequence[str] = (),
+    *,
+    column: str = "",
+    place: Place = Place(),
+) -> tuple[Ids, tuple[str, ...], str]:
+    """The class ids (n,) of labels (n,) of any type, the class names if they are known by now, and a remark.
+
+    ``names`` (K,) are the classes' own, ``column`` what the only column of a binary model is called.
+    InputError for a label that is missing, that is no class, or that may be two.
+
+    >>> ids, names, remark = class_ids(np.array(["no", "yes"]), 2)
+    >>> ids.tolist(), names, remark
+    ([0, 1], ('no', 'yes'), '')
+    """
+    found, at = _distinct(labels)
+    gone = [k for k, label in enumerate(found) if is_missing(label) and label not in names]
+    if gone:
+        rows = np.flatnonzero(np.isin(at, gone))
+        raise InputError(
+            f"the label of {place.row(int(rows[0]))} is missing, and {len(rows) - 1} more; leave such rows "
+            "out of the data, or by --ignore-label NA (ignore_label=)"
+        )
+    ids, known, remark = _mapped(found, classes, tuple(names), column)
+    return np.array(ids, np.intp)[at], known, remark
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label, as ``_distinct`` gives it, stands for none."""
+    return label is None or label != label or (isinstance(label, str) and label.lower() in MISSING)
+
+
+def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
+    """Which rows (n,) have a label that is not ``ignored``; NA and NaN stand for a missing one.
+
+    >>> without(np.array([0, 255, 1]), [255]).tolist()
+    [True, False, True]
+    """
+    wanted = {_plain(label) for label in ignored}
+    no_label = any(is_missing(label) for label in wanted)
+    texts = {str(label) for label in wanted if not is_missing(label)}
+    found, at = _distinct(labels)
+    out = [str(label) in texts or (no_label and is_missing(label)) for label in found]
+    kept = ~np.array(out, bool)[at]
+    return kept if labels.ndim == 1 else np.asarray(kept.reshape(labels.shape).all(axis=1))
+
+
+def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+    """Each different label, as a text, whole number, float, bool or None, and which of them each row has."""
+    if labels.dtype.kind in "iubfUS":
+        values, at = np.unique(labels.ravel(), return_inverse=True)
+        given = [_plain(value) for value in values.tolist()]
+    else:
+        given, codes, at = [], {}, np.empty(labels.size, np.intp)
+        for row, value in enumerate(labels.ravel().tolist()):
+            plain = _plain(value)
+            key = "nan" if plain is not None and plain != plain else (type(plain), plain)
+            at[row] = codes.setdefault(key, len(codes))
+            if len(codes) > len(given):
+                given.append(plain)
+    # "1 " and "1" are one label.
+    index = {key: k for k, key in reversed(list(enumerate(map(_key, given))))}
+    order = {k: i for i, k in enumerate(sorted(set(index.values())))}
+    again = np.array([order[index[_key(value)]] for value in given], np.intp)
+    return [given[k] for k in order], again[at.ravel()]
+
+
+def _key(label: Any) -> Any:
+    return "nan" if label is not None and label != label else (type(label), label)
+
+
+def _plain(value: Any) -> Any:
+    """A label as a text without blanks around it, a whole number, a bool, a float, or None."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, float, np.number)):
+        number = float(value)
+        return int(value) if number == number and abs(number) < 2**62 and number == int(number) else number
+    return str(value).strip()
+
+
+def _mapped(
+    found: list[Any], classes: int, names: tuple[str, ...], column: str
+) -> tuple[list[int], tuple[str, ...], str]:
+    if names and len(names) != classes:
+        raise ShapeError(f"{classes} classes but {len(names)} class names")
+    if names and (ids := _by_name(found, names)) is not None:
+        return ids, names, ""
+    numbers = [_number(label) for label in found]
+    if None not in numbers and not any(isinstance(label, bool) for label in found):
+        return _by_number([n for n in numbers if n is not None], classes, names), names, _as_signs(numbers)
+    if classes == 2 and (ids := _of_two(found, column)) is not None:
+        return ids, names or _two_names(found, ids), ""
+    if names:
+        raise InputError(f"{_shown(_strangers(found, names))} is no class; the classes are {_shown(names)}")
+    if classes == 2 and column:
+        raise InputError(
+            f"labels are {_shown(found)}: of which of them is {column!r} the probability? Name both classes, "
+            "the other one first (--class-names, class_names=)"
+        )
+    if len(found) == classes and all(isinstance(label, str) for label in found):
+        order = sorted(found)
+        return (
+            [order.index(label) for label in found],
+            tuple(order),
+            f"classes are taken in the order of their names: {_shown(order)}",
+        )
+    raise InputError(
+        f"labels are names, such as {_shown(found)}, and which column is which class is not known; name the "
+        "classes in the order of the columns (--class-names, class_names=)"
+    )
+
+
+def _by_name(found: list[Any], names: tuple[str, ...]) -> list[int] | None:
+    """The ids of labels that are all names; of numbers only where names are numbers, too."""
+    index: dict[str, int] = {}
+    for k, name in enumerate(names):
+        if name in index:
+            return None
+        index[name] = k
+    texts = [str(label) for label in found]
+    if not all(text in index for text in texts):
+        texts = [_as_whole(label) for label in found]  # "1.0", as pandas writes where some are missing
+    if not all(text in index for text in texts):
+        return None
+    ids = [index[text] for text in texts]
+    numbers = [_number(label) for label in found]
+    if None not in numbers and ids != numbers and sorted(names) != [str(k) for k in range(len(names))]:
+        clash = [n for n in numbers if n is not None and 0 <= n < len(names)]
+        if any(isinstance(label, str) for label in found) or len(clash) < len(numbers):
+            return ids
+        if not all(_number(name) is not None for name in names):
+            raise InputError(
+                f"the labels {_shown(found)} are names of classes and ids of others; say which is meant, by "
+                "names that are no numbers"
+            )
+    return ids
+
+
+def _by_number(numbers: list[float], classes: int, names: tuple[str, ...]) -> list[int]:
+    whole = [int(number) for number in numbers]
+    if any(number != int(number) for number in numbers):
+        odd = next(number for number in numbers if number != int(number))
+        raise InputError(f"labels must be class ids or names, got {odd:g}")
+    if classes == 2 and sorted(whole) == [-1, 1]:
+        return [(k + 1) // 2 for k in whole]
+    if min(whole) >= 0 and max(whole) < classes:
+        if names and all(_number(name) is not None for name in names) and not _are_positions(names):
+            raise InputError(
+                f"the label {_shown(_strangers(whole, names))} is none of the classes {_shown(names)}"
+            )
+        return whole
+    hint = "classes count from 0"
+    if min(whole) == 1 and max(whole) == classes:
+        hint += (
+            "; these seem to begin at 1: take 1 off each, or name the classes (--class-names, class_names=)"
+        )
+    elif min(whole) < 0 or max(whole) in (254, 255):
+        hint += f"; if {min(whole) if min(whole) < 0 else max(whole)} stands for none, say --ignore-label"
+    raise InputError(f"labels must lie in [0, {classes}), got {min(whole)} to {max(whole)}; {hint}")
+
+
+def _as_signs(numbers: Sequence[float | None]) -> str:
+    return (
+        "labels -1 and 1 are read as classes 0 and 1" if sorted(map(str, numbers)) == ["-1.0", "1.0"] else ""
+    )
+
+
+def _are_positions(names: tuple[str, ...]) -> bool:
+    return sorted(names) == sorted(str(k) for k in range(len(names)))
+
+
+def _of_two(found: list[Any], column: str) -> list[int] | None:
+    """Ids of two classes by what everybody means by yes and no, or by the name of the column."""
+    texts = [str(label).lower() for label in found]
+    if all(text in (*_NEGATIVE, *_POSITIVE) for text in texts):
+        return [int(text in _POSITIVE) for text in texts]
+    if column and len(found) <= 2 and column in found:
+        return [int(label == column) for label in found]
+    return None
+
+
+def _two_names(found: list[Any], ids: list[int]) -> tuple[str, ...]:
+    if len(found) != 2 or not all(isinstance(label, str) for label in found):
+        return ()
+    return (str(found[ids.index(0)]), str(found[ids.index(1)]))
+
+
+def _number(label: Any) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None
+
+
+def _as_whole(label: Any) -> str:
+    number = _number(label)
+    return str(int(number)) if number is not None and number == int(number) else str(label)
+
+
+def _strangers(found: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    return [label for label in found if str(label) not in names][:_SHOWN]
+
+
+def _shown(labels: Sequence[Any]) -> str:
+    return ", ".join(map(shown, labels[:_SHOWN])) + (", ..." if len(labels) > _SHOWN else "")

@@ -1,0 +1,575 @@
+"""Files and tables of scores: npz, npy, safetensors; csv, tsv, jsonl, parquet, feather; tables of engines.
+
+Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or plain ``logits`` and ``labels``;
+``probs``, ``log_probs``, ``label_logits`` or ``label_probs`` may stand in place of ``logits``, and beside them
+``weights``, ``groups``, ``ids`` and ``class_names``. An npy file holds scores alone and is memory-mapped. The
+columns of a table are known by their names, as ``calib_serve.scores.table`` says; its column ``split`` names
+the part that a row belongs to. Text files may be separated by commas, semicolons (then also with decimal
+commas), tabs or blanks, and packed by gzip.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from calib_serve.engines import open_engine
+from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.files import ZIP_ERRORS, check_header, map_npy, most_unpacked, open_parquet, read_npz
+from calib_serve.scores.kinds import Outputs
+from calib_serve.scores.source import Source, of_arrays, of_roles
+from calib_serve.scores.table import LISTS, Roles, roles_of
+
+__all__ = ["holds_files", "read_npy", "read_source"]
+
+_SCORES: Mapping[str, Outputs | None] = {
+    "logits": "logits",
+    "log_probs": "log_probs",
+    "probs": "probabilities",
+    "label_logits": "label_logits",
+    "label_probs": "label_probabilities",
+    **dict.fromkeys(("probabilities", "proba", "y_prob", "y_proba"), "probabilities"),
+    **dict.fromkeys(("scores", "outputs", "y_score"), None),
+}
+_BESIDE = {
+    "label": ("labels", "label", "y", "y_true", "targets", "target"),
+    "weight": ("weights", "weight", "sample_weight"),
+    "group": ("groups", "group"),
+    "id": ("ids", "id"),
+}
+_TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
+_ENDINGS = (".npz", ".npy", ".safetensors", ".csv", ".tsv", ".jsonl", ".parquet", ".feather")
+_OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
+_ROWS = 1 << 14  # of a text, converted together
+_ALONE = ("label", "weight", "group")
+
+
+def read_source(
+    where: str,
+    *,
+    split: str | None = None,
+    columns: Sequence[str] | None = None,
+    engine: str | None = None,
+    password_file: str | Path | None = None,
+    **asked: str | None,
+) -> Source:
+    """One split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
+
+    ``asked``: label, weight and group, each a column or array of the file by name, or an npy file beside it.
+    InputError where it cannot be read or has no such split or column; the message lists what it has.
+    """
+    path = Path(where)
+    apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
+    inside = {what: name for what, name in asked.items() if what not in apart}
+    if engine is not None or holds_files(path):
+        if apart:
+            raise InputError(
+                f"the rows of {where} come in any order, so what belongs to each cannot lie in a file of its "
+                f"own ({', '.join(apart.values())}): put it into a column"
+            )
+        found = _read_table(where, split, columns, engine, password_file, inside)
+    else:
+        found = _read_file(path, split, columns, inside)
+    for what, name in apart.items():
+        found = _beside(found, what, read_npy(Path(name)), name)
+    return _named(found, path.name.partition(".")[0])
+
+
+def _named(found: Source, name: str) -> Source:
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(found, name=name)
+
+
+def _beside(found: Source, what: str, array: NDArray[Any], name: str) -> Source:
+    from dataclasses import replace  # noqa: PLC0415
+
+    if len(array) != len(found.values):
+        raise ShapeError(
+            f"{name} must hold one {what} for each of {len(found.values)} rows, got {array.shape}"
+        )
+    return replace(found, **{f"{what}s": array})
+
+
+def holds_files(path: Path) -> bool:
+    """Whether this is a folder, or a pattern, of files; their rows come in any order."""
+    return path.is_dir() or (not path.is_file() and any(c in str(path) for c in "*?["))
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """The array of an npy file, memory-mapped; InputError where it is none."""
+    try:
+        return map_npy(path)
+    except ValueError as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _read_file(
+    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
+) -> Source:
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    ending = f".{ending}"
+    if ending not in (*_ENDINGS, *_TEXTS) or (path.suffix == ".gz" and ending not in _TEXTS):
+        raise InputError(
+            f"scores are read from {', '.join(_ENDINGS)} files, texts also packed (.gz), got {path.name!r}; "
+            'write them with np.savez("scores.npz", logits=logits, labels=labels)'
+        )
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        if ending in (".npz", ".npy", ".safetensors"):
+            if columns is not None:
+                raise InputError(f"{path} holds arrays, which have no columns to choose by name (--columns)")
+            return _ARRAYS[ending](path, split, asked)
+        read = _TABLES.get(ending, _read_text)
+        return read(path, split, columns, asked)
+    except InputError as error:
+        raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
+    except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
+
+
+# Arrays
+
+
+def _read_npy(path: Path, split: str | None, asked: Mapping[str, str | None]) -> Source:
+    if split is not None:
+        raise InputError(f"{path} holds one array, so there is no split {split!r}; leave the split out")
+    if given := [name for name in asked.values() if name is not None]:
+        raise InputError(f"{path} holds one array, and nothing called {given[0]!r}")
+    return of_arrays(read_npy(path), **dict.fromkeys(_BESIDE))
+
+
+def _read_npz(path: Path, split: str | None, asked: Mapping[str, str | None]) -> Source:
+    kept = {_in_split(name, split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
+    arrays, names = read_npz(path, wanted=kept.__contains__)
+    return _from_arrays(path, names, arrays.__getitem__, split, asked)
+
+
+def _read_safetensors(path: Path, split: str | None, asked: Mapping[str, str | None]) -> Source:
+    with safe_open(path, framework="numpy") as arrays:
+        return _from_arrays(path, list(arrays.keys()), arrays.get_tensor, split, asked)
+
+
+def _wanted(asked: Mapping[str, str | None]) -> set[str]:
+    return {*_SCORES, *chain(*_BESIDE.values()), *(name for name in asked.values() if name)}
+
+
+def _from_arrays(
+    path: Path,
+    names: Collection[str],
+    get: Callable[[str], NDArray[Any]],
+    split: str | None,
+    asked: Mapping[str, str | None],
+) -> Source:
+    called = next((score for score in _SCORES if _in_split(score, split) in names), None)
+    if called is None:
+        raise InputError(_no_scores(path, names, split))
+    beside: dict[str, Any] = {}
+    for what, known in _BESIDE.items():
+        name = asked.get(what)
+        if name is not None and _in_split(name, split) not in names:
+            raise InputError(
+                f"{path} has no array {_in_split(name, split)}; it has {', '.join(sorted(names))}"
+            )
+        found = [one for one in ((name,) if name else known) if _in_split(one, split) in names]
+        beside[what] = get(_in_split(found[0], split)) if found else None
+    class_names = tuple(map(str, get("class_names").tolist())) if "class_names" in names else ()
+    source = of_arrays(get(_in_split(called, split)), **beside)
+    by = str(get("calibrated_by")) if "calibrated_by" in names else ""
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(source, class_names=class_names, outputs=_SCORES[called], calibrated_by=by)
+
+
+def _no_scores(path: Path, names: Collection[str], split: str | None) -> str:
+    inputs = [name for name in names if name.endswith(("inputs", "images"))]
+    splits = _splits(names)
+    return (
+        f"{path} has no array {_in_split('logits', split)}; it has {', '.join(sorted(names)) or 'none'}"
+        + (f", so name a split: {', '.join(splits)} (--split, split=)" if splits else "")
+        + (f"; {inputs[0]} need their model: {_OF_INPUTS}" if inputs else "")
+        + ("" if inputs or splits else f"; name the scores one of {', '.join(_SCORES)}")
+    )
+
+
+def _in_split(what: str, split: str | None) -> str:
+    return what if split is None else f"{split}_{what}"
+
+
+def _splits(names: Collection[str]) -> list[str]:
+    # Longest first: cal_label_logits is of the split cal.
+    endings = sorted((f"_{score}" for score in _SCORES), key=len, reverse=True)
+    found = ((n, next((e for e in endings if n.endswith(e)), None)) for n in names)
+    return sorted({n.removesuffix(e) for n, e in found if e})
+
+
+# Tables
+
+
+def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1) -> Source:
+    """The rows of a split of a table, whose columns' roles are known."""
+    if roles.split is not None:
+        of = np.array([str(one) for one in table[roles.split].tolist()])
+        known = sorted(set(of.tolist()))
+        if split is None:
+            raise InputError(f"there are the splits {', '.join(known)}; name one (--split, split=)")
+        if split not in known:
+            raise InputError(f"there are the splits {', '.join(known)}, got {split!r}")
+        table = {name: column[of == split] for name, column in table.items()}
+    elif split is not None:
+        raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
+    return of_roles(roles, table, first=first)
+
+
+def _read_text(
+    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
+) -> Source:
+    with _opened(path) as file:
+        names, rows = _rows(file, path)
+        check_header(path, names)
+        if names and all(_is_number(name) for name in names) and any("." in name for name in names):
+            raise InputError("the first line holds numbers; add a line with the names of the columns")
+        roles = roles_of(names, columns=columns, **asked)
+        table = _columns(rows, names, roles)
+    if not len(next(iter(table.values()), ())):
+        raise InputError("it has column names but no rows" if roles.scores else "it has no column of scores")
+    return _of_table(roles, table, split)
+
+
+def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> dict[str, NDArray[Any]]:
+    """The columns that are read, in pieces: numbers of scores and weights, what is written of the others."""
+    kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
+    numbers = {*roles.scores, roles.weight}
+    place = [names.index(name) for name in kept]
+    parts: list[list[NDArray[Any]]] = [[] for _ in kept]
+    same: dict[Any, Any] = {}  # one text for all equal ones
+    while piece := list(islice(rows, _ROWS)):
+        for k, (name, at) in enumerate(zip(kept, place, strict=True)):
+            cells = [row[at] for row in piece]
+            parts[k].append(
+                _floats(cells) if name in numbers else _texts([same.setdefault(c, c) for c in cells])
+            )
+    return {name: _joined(part) for name, part in zip(kept, parts, strict=True)}
+
+
+def _floats(cells: list[Any]) -> NDArray[Any]:
+    """Numbers where all cells are, else the cells: whoever needs numbers says which is none."""
+    if cells and isinstance(cells[0], list):
+        try:
+            return np.array(cells, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"lists of scores must be of numbers, and equally long: {error}") from None
+    try:
+        return np.array(cells, np.float64)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return np.array([cell.replace(",", ".") for cell in cells], np.float64)
+    except (AttributeError, ValueError):
+        return _texts(cells)
+
+
+def _texts(cells: list[Any]) -> NDArray[Any]:
+    found = np.empty(len(cells), object)
+    found[:] = cells
+    return found
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _rows(file: IO[str], path: Path) -> tuple[list[str], Iterator[list[Any]]]:
+    """The column names and the rows of a text, each as long as the names."""
+    if ".jsonl" in path.name.lower() or ".ndjson" in path.name.lower():
+        return _json_rows(file)
+    line = file.readline()
+    mark = max(",;\t|", key=lambda one: _outside_quotes(line, one))
+    mark = mark if _outside_quotes(line, mark) else (" " if " " in line.strip() else ",")
+    reader = csv.reader(chain([line], file), delimiter=mark, skipinitialspace=mark == " ")
+    names = next(reader, [])
+    first = next((row for row in reader if row), None)
+    if first is not None and len(first) == len(names) + 1:  # as R writes row names
+        names = ["", *names]
+    rows = chain([] if first is None else [first], (row for row in reader if row))
+    return names, _even(rows, len(names))
+
+
+def _even(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
+    for number, row in enumerate(rows, 1):
+        if len(row) != width:
+            raise InputError(
+                f"row {number} has {len(row)} of {width} cells; a text with a separator belongs in quotes"
+            )
+        yield row
+
+
+def _outside_quotes(line: str, mark: str) -> int:
+    return sum(part.count(mark) for part in line.split('"')[::2])
+
+
+def _json_rows(file: IO[str]) -> tuple[list[str], Iterator[list[Any]]]:
+    lines = (line for line in file if line.strip())
+    try:
+        first = json.loads(next(lines, "{}"))
+        names = list(first)
+        return names, (
+            _values(names, one, n) for n, one in enumerate(chain([first], map(json.loads, lines)), 1)
+        )
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"each line is one JSON object: {error}") from None
+
+
+def _values(names: Sequence[str], row: Any, number: int) -> list[Any]:
+    if not isinstance(row, dict) or any(name not in row for name in names):
+        lacks = [name for name in names if not isinstance(row, dict) or name not in row]
+        raise InputError(f"row {number} lacks {', '.join(lacks[:5])}")
+    return [row[name] for name in names]
+
+
+def _opened(path: Path) -> IO[str]:
+    """A text, unpacked as far as no bomb would be; spreadsheets put a mark before it."""
+    if path.suffix.lower() != ".gz":
+        return path.open(newline="", encoding="utf-8-sig")
+    most = most_unpacked(path.stat().st_size)
+    packed = gzip.open(path, "rb")
+    return io.TextIOWrapper(io.BufferedReader(_Bounded(packed, most)), encoding="utf-8-sig", newline="")
+
+
+class _Bounded(io.RawIOBase):
+    """What is unpacked, up to so many bytes; InputError beyond."""
+
+    def __init__(self, packed: Any, most: int) -> None:
+        self._packed, self._left = packed, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._packed.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise InputError("it unpacks to far more than its size, as a bomb does; unpack it first")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_parquet(
+    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
+) -> Source:
+    with open_parquet(path) as file:
+        return _of_arrow(
+            file.schema_arrow, lambda names: file.read(columns=names), path, split, columns, asked
+        )
+
+
+def _read_feather(
+    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
+) -> Source:
+    try:
+        from pyarrow import feather  # noqa: PLC0415 - an extra that few need
+    except ImportError as error:
+        raise MissingDependency("pyarrow") from error
+    whole = feather.read_table(path)
+    check_header(path, whole.column_names)
+    return _of_arrow(whole.schema, whole.select, path, split, columns, asked)
+
+
+def _of_arrow(
+    schema: Any,
+    read: Callable[[list[str]], Any],
+    path: Path,
+    split: str | None,
+    columns: Sequence[str] | None,
+    asked: Mapping[str, str | None],
+) -> Source:
+    """Of an Arrow table, of which pandas' own row names are known."""
+    from pyarrow import ArrowException  # noqa: PLC0415
+
+    index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
+    roles = roles_of(schema.names, columns=columns, index=index, **asked)
+    roles = _lists_first(roles, {name for name in schema.names if is_list(schema.field(name).type)})
+    kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
+    try:
+        table = read(kept)
+        if not len(table):
+            raise InputError(f"{path} has column names but no rows")
+        arrays = {name: _array(table[name], name) for name in kept}
+    except ArrowException as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    return _of_table(roles, arrays, split)
+
+
+def _lists_first(roles: Roles, lists: set[str]) -> Roles:
+    """Where a column of lists holds the scores, columns beside it are none."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    held = [name for name in roles.scores if name in lists]
+    if not held:
+        return roles
+    several = [name for name in held if name in LISTS]
+    if len(several) > 1 or (not several and len(held) > 1):
+        names = " and ".join(several or held)
+        raise InputError(f"there are the columns {names} of lists: name one (--columns, columns=)")
+    return replace(roles, scores=tuple((several or held)[:1]))
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a row of this type of Arrow's is a list."""
+    return "list<" in str(kind)
+
+
+def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
+    """A column of Arrow's as an array (n,), of lists (n, K), in which None stands for what is missing."""
+    if not is_list(column.type):
+        found = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
+        return np.asarray(found)
+    column = column.combine_chunks() if hasattr(column, "chunks") else column
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    if column.null_count or len(np.unique(lengths)) > 1:
+        odd = int(np.argmax(np.nan_to_num(lengths, nan=-1.0) != lengths[0])) if len(lengths) else 0
+        raise InputError(
+            f"column {name!r}, row {before + odd + 1}: the list is missing, or not of {lengths[0]:g} numbers"
+        )
+    flat = column.flatten()
+    if flat.null_count:
+        raise InputError(
+            f"column {name!r}: a score is missing in {flat.null_count} places; leave such rows out"
+        )
+    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+
+
+def _read_table(
+    table: str,
+    split: str | None,
+    columns: Sequence[str] | None,
+    engine: str | None,
+    password_file: str | Path | None,
+    asked: Mapping[str, str | None],
+) -> Source:
+    """A table of an engine, or the parquet files of a folder or pattern, read once in Arrow batches.
+
+    The scores go into a file without a name in the folder for temporary files, which fits read in chunks.
+    """
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_engine(engine, password_file=password_file))
+        rows = opened.table(table)
+        types = rows.schema()
+        roles = roles_of(list(rows.columns), columns=columns, **asked)
+        roles = _lists_first(roles, {name for name in rows.columns if types[name].is_array()})
+        if roles.split is not None or split is not None:
+            rows = _of_split(opened, rows, table, split, roles.split)
+        if not roles.scores:
+            raise InputError(f"{table} has no column of scores beside label and split")
+        wrong = [
+            n
+            for n in roles.scores
+            if not (types[n].is_numeric() or types[n].is_array()) or types[n].is_boolean()
+        ]
+        if wrong:
+            raise InputError(
+                f"{table}: scores are numbers, and {', '.join(wrong[:5])} is {types[wrong[0]]}; name the "
+                "columns of the classes alone (--columns, columns=)"
+            )
+        kept = [*roles.scores, *roles.others]
+        file = stack.enter_context(tempfile.TemporaryFile(prefix="calib-serve-scores-"))
+        batches = opened.batches(rows.select(*kept), f"read {table}")
+        values, beside = _spooled(batches, file, roles, table)
+    return _of_spooled(roles, values, beside)
+
+
+def _of_split(engine: Any, rows: Any, table: str, split: str | None, column: str | None) -> Any:
+    if column is None:
+        raise InputError(f"{table} has no column split, so there is no split {split!r}; leave the split out")
+    known = engine.rows(rows.select(column).distinct().order_by(column), "look for its splits")
+    names = [str(one[column]) for one in known]
+    if split not in names:
+        got = "; name one (--split, split=)" if split is None else f", got {split!r}"
+        raise InputError(f"{table} has the splits {', '.join(names)}{got}")
+    return rows.filter(rows[column] == split).drop(column)
+
+
+def _spooled(
+    batches: Iterator[Any], file: IO[bytes], roles: Roles, table: str
+) -> tuple[NDArray[np.floating[Any]], dict[str, NDArray[Any]]]:
+    """The scores of all batches in ``file``, memory-mapped, and the columns beside them."""
+    beside: dict[str, list[NDArray[Any]]] = {name: [] for name in roles.others}
+    rows = width = 0
+    try:
+        for batch in batches:
+            arrays = [_array(batch[name], name, rows) for name in roles.scores]
+            block = arrays[0] if arrays[0].ndim == 2 else np.stack(_without_gaps(arrays, roles, rows), axis=1)
+            width = width or block.shape[1]
+            if block.shape[1] != width:
+                raise InputError(f"{table}: rows have {width} and {block.shape[1]} scores")
+            file.write(np.ascontiguousarray(block, np.float64).tobytes())
+            rows += len(block)
+            for name, parts in beside.items():
+                parts.append(_array(batch[name], name, rows))
+        file.flush()
+    except OSError as error:
+        raise InputError(
+            f"the scores of {table} do not fit into {tempfile.gettempdir()}: {error}; name a folder with "
+            "room by TMPDIR"
+        ) from error
+    if not rows:
+        raise InputError(f"{table} has column names but no rows")
+    values = np.memmap(file, np.float64, "r", shape=(rows, width))
+    return values, {name: np.concatenate(parts) for name, parts in beside.items()}
+
+
+def _without_gaps(arrays: list[NDArray[Any]], roles: Roles, rows: int) -> list[NDArray[np.float64]]:
+    for name, array in zip(roles.scores, arrays, strict=True):
+        numbers = array.astype(np.float64)
+        if np.isnan(numbers).any():
+            row = rows + int(np.isnan(numbers).argmax()) + 1
+            raise InputError(f"column {name!r}, row {row}: the score is missing (NULL); leave such rows out")
+    return [array.astype(np.float64) for array in arrays]
+
+
+def _of_spooled(
+    roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]]
+) -> Source:
+    """Columns are views of what is memory-mapped, so nothing is copied but a check of the first rows."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
+        found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1)
+        return replace(found, values=values)
+    few = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
+    shown = {name: column[: 1 << 16] for name, column in beside.items()}
+    found = of_roles(roles, {**few, **shown}, first=1)
+    whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
+    columns = {what: None if name is None else beside[name] for what, name in whole.items()}
+    if roles.truths:
+        columns["labels"] = np.stack([beside[name] for name in roles.truths], axis=1)
+    return replace(found, values=values, **columns)
+
+
+_ARRAYS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors}
+_TABLES = {".parquet": _read_parquet, ".feather": _read_feather}

@@ -1,0 +1,391 @@
+"""The scores of a classifier with what belongs to each sample: one value, made once, taken by everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.arrays import as_array, as_floats
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.names import check_names, shown
+from calib_serve.scores.classes import class_ids, without
+from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
+from calib_serve.scores.recognise import Place, recognise
+from calib_serve.scores.source import Source, of_arrays, of_columns
+
+__all__ = ["ProbsView", "Scores"]
+
+Floats = NDArray[np.floating[Any]]
+
+_NORMAL = 1e-6  # how far rows of probabilities may be from 1 before they are divided by their sum
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of n samples: ``values`` (n, K), or (n, 1) of one column, of the kind ``outputs``.
+
+    ``labels``: class ids (n,), or None where they are not known; of a multi-label model (n, L), 0 or 1; soft
+    ones (n, K), rows that sum to 1. ``class_names`` (K,) or (). ``weights`` (n,), ``groups`` (n,), which
+    samples belong together, and ``ids`` (n,), each or None. ``remarks`` say what was guessed or left out, a
+    line each; ``name`` where they came from; ``calibrated_by`` is the fingerprint of an artifact that made
+    them. Made by ``Scores.of`` from arrays and frames, by ``Scores.read`` from files.
+
+    >>> scores = Scores.of([[0.25, 0.75], [0.5, 0.5]], ["dog", "cat"], class_names=["cat", "dog"])
+    >>> scores.outputs, scores.labels.tolist(), scores.remarks
+    ('probabilities', [1, 0], ('read as probabilities: their rows sum to 1',))
+    """
+
+    values: Floats
+    outputs: Outputs
+    labels: NDArray[Any] | None = None
+    class_names: tuple[str, ...] = ()
+    weights: NDArray[np.float64] | None = None
+    groups: NDArray[Any] | None = None
+    ids: NDArray[Any] | None = None
+    remarks: tuple[str, ...] = ()
+    name: str = "the scores"
+    calibrated_by: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        scores: Any,
+        labels: Any = None,
+        *,
+        outputs: Outputs | None = None,
+        columns: Sequence[str] | None = None,
+        class_names: Sequence[Any] = (),
+        sample_weight: Any = None,
+        groups: Any = None,
+        ids: Any = None,
+        ignore_label: Any = None,
+        name: str = "the scores",
+    ) -> Scores:
+        """Of arrays of any library, a frame, or a mapping of column names to arrays.
+
+        ``scores``: (n, K), (n,) for one number a sample of a binary model, or (n, K, ...) or (n, ..., K) with
+        labels (n, ...), as of pictures, whose pixels are then samples and each picture a group. ``labels``
+        (n,) are ids, names or booleans, (n, L) of a multi-label model, or soft. Of frames and mappings the
+        columns are known by their names (``calib_serve.scores.table``); ``columns`` names those of the
+        classes, and ``labels``, ``sample_weight``, ``groups`` and ``ids`` may name a column. ``outputs`` says
+        what the scores are; without it their numbers do, and what is ambiguous is refused. ``ignore_label``:
+        one or more labels that stand for none, such as 255; these samples are left out. Raises InputError and
+        ShapeError, which name row and column.
+        """
+        if isinstance(scores, Scores):
+            return scores._again(labels, outputs, sample_weight, groups)
+        beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
+        table = _as_table(scores)
+        if table is not None:
+            source = of_columns(table, columns=columns, **beside)
+        elif columns is not None:
+            raise InputError(
+                "columns are of frames and tables; an array has none, so choose them by indexing"
+            )
+        else:
+            source = of_arrays(as_array(scores, name), **beside)
+        given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names, name=name)
+        return made(given, outputs=outputs, ignore_label=ignore_label)
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        *,
+        split: str | None = None,
+        labels: str | Path | None = None,
+        outputs: Outputs | None = None,
+        columns: Sequence[str] | None = None,
+        class_names: Sequence[Any] = (),
+        sample_weight: str | Path | None = None,
+        groups: str | Path | None = None,
+        ignore_label: Any = None,
+        engine: str | None = None,
+        password_file: str | Path | None = None,
+    ) -> Scores:
+        """Of one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet, feather, safetensors.
+
+        See ``calib_serve.scores.files``. ``labels``, ``sample_weight`` and ``groups`` name a column or array
+        of the file, or an npy file; the others are as in ``of``. ``path`` may be a folder or pattern of
+        parquet files, or, with the address of an ``engine``, a table in it. Raises InputError, which names
+        the file, row and column.
+        """
+        from calib_serve.scores.files import read_source  # noqa: PLC0415 - engines and readers, for files alone
+
+        beside = {"label": labels, "weight": sample_weight, "group": groups}
+        asked = {what: None if value is None else str(value) for what, value in beside.items()}
+        source = read_source(
+            str(path), split=split, columns=columns, engine=engine, password_file=password_file, **asked
+        )
+        given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names)
+        try:
+            return made(given, outputs=outputs, ignore_label=ignore_label)
+        except InputError as error:
+            raise type(error)(f"{path}: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def classes(self) -> int:
+        """K, at least 2; the number of labels of a multi-label model."""
+        return 2 if self.outputs in ONE_COLUMN else int(self.values.shape[1])
+
+    @property
+    def is_multilabel(self) -> bool:
+        """Whether any number of labels may be true of a sample."""
+        return self.outputs in LABELS
+
+    @cached_property
+    def logits(self) -> Floats:
+        """As the logits that calibrations act on, (n, K); (n, L) log-odds of labels."""
+        return to_logits(self.values, self.outputs)
+
+    @property
+    def probs(self) -> ProbsView:
+        """The probabilities (n, K) that they stand for, made block by block where they are read."""
+        return ProbsView(self.values, self.outputs)
+
+    def labelled(self) -> NDArray[Any]:
+        """The labels; InputError where they are not known."""
+        if self.labels is None:
+            raise InputError(
+                f"{self.name} have no labels: give them (labels=, --labels), or name their column 'label'"
+            )
+        return self.labels
+
+    def take(self, index: NDArray[Any] | slice) -> Scores:
+        """Some of the samples, by position or mask."""
+        parts = {
+            name: None if getattr(self, name) is None else getattr(self, name)[index]
+            for name in ("labels", "weights", "groups", "ids")
+        }
+        return replace(self, values=self.values[index], **parts)
+
+    def in_order(self, names: Sequence[str], *, of: str = "the artifact") -> Scores:
+        """With the columns in the order of ``names``, as ``of`` knows the classes.
+
+        Without names on either side columns are taken by position. InputError where the names differ.
+        """
+        own = self.class_names
+        if not own or not names or own == tuple(names) or self.outputs in ONE_COLUMN:
+            return self
+        if set(own) != set(names):
+            strange = [name for name in own if name not in names] or [n for n in names if n not in own]
+            raise InputError(
+                f"the classes of {self.name} are {_few(own)}, those of {of} {_few(names)}: {_few(strange)} "
+                "is not in both; name the columns alike, or choose them (--columns, columns=)"
+            )
+        order = np.array([own.index(name) for name in names])
+        labels = self.labels
+        if labels is not None:
+            labels = np.argsort(order)[labels] if labels.ndim == 1 else labels[:, order]
+        said = f"columns are put into the order of {of}, by their names"
+        return replace(
+            self,
+            values=self.values[:, order],
+            labels=labels,
+            class_names=tuple(names),
+            remarks=(*self.remarks, said),
+        )
+
+    def _again(self, labels: Any, outputs: Outputs | None, sample_weight: Any, groups: Any) -> Scores:
+        """The same with labels, weights or groups that it lacks."""
+        if outputs is not None and exact(outputs, self.values.shape[1]) != self.outputs:
+            raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
+        given = Source(self.values, labels=labels, class_names=self.class_names, name=self.name)
+        found = self
+        if labels is not None and labels is not self.labels:
+            found = replace(found, labels=made(given, outputs=self.outputs, ignore_label=None).labels)
+        if sample_weight is not None:
+            found = replace(found, weights=_weights(sample_weight, len(self)))
+        return found if groups is None else replace(found, groups=_column(groups, len(self), "groups"))
+
+
+class ProbsView:
+    """Probabilities (n, K) of scores that are not held in memory: rows are made when they are read.
+
+    >>> view = Scores.of([[0.0, 0.0], [1.0, 1.0]], outputs="logits").probs
+    >>> view.shape, view[:1].tolist()
+    ((2, 2), [[0.5, 0.5]])
+    """
+
+    def __init__(self, values: Floats, outputs: Outputs) -> None:
+        self._values, self._outputs = values, outputs
+        self.shape = (len(values), 2 if outputs in ONE_COLUMN else values.shape[1])
+        self.dtype, self.ndim = np.dtype(np.float64), 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        if isinstance(rows, tuple):  # as an array: rows and columns
+            return self[rows[0]][
+                (slice(None) if isinstance(rows[0], slice) else np.arange(len(rows[0])), rows[1])
+            ]
+        values = np.asarray(self._values[rows])
+        if self._outputs not in PROBABILITIES:
+            return to_probs(values, self._outputs)
+        p = values.astype(np.float64)
+        if self._outputs == "probability":
+            return np.concatenate([1 - p, p], axis=1)
+        if self._outputs == "probabilities":
+            total = p.sum(axis=1, keepdims=True)
+            if np.abs(total - 1).max(initial=0) > _NORMAL:
+                p /= total
+        return p
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self[:], dtype)
+
+
+def made(source: Source, *, outputs: Outputs | None, ignore_label: Any) -> Scores:
+    """Checked scores of what a file or a caller gave."""
+    source, remarks = _kept(source, ignore_label)
+    values = source.values
+    n = len(values)
+    if not n:
+        raise InputError("there is no sample")
+    if source.outputs not in (None, "logits") and outputs not in (
+        None,
+        source.outputs,
+        exact(source.outputs, 1),
+    ):
+        raise InputError(f"the scores are named {source.outputs}, and --outputs (outputs=) says {outputs}")
+    labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
+    names = source.class_names if values.shape[1] > 1 else ()
+    place = Place(source.first, names)
+    truths = labels is not None and labels.ndim == 2 and not _is_soft(labels)
+    found = recognise(values, outputs, called=source.outputs, truths=truths, place=place)
+    remarks += [found.remark] if found.remark else []
+    kind = found.outputs
+    classes = 2 if kind in ONE_COLUMN else values.shape[1]
+    if source.class_names and len(source.class_names) not in (classes, values.shape[1]):
+        raise ShapeError(f"{classes} classes but {len(source.class_names)} class names")
+    names = source.class_names if len(source.class_names) == classes else ()
+    if labels is not None:
+        column = source.class_names[0] if len(source.class_names) == 1 != classes else ""
+        labels, names, remark = _labels_of(labels, kind, classes, names, column, place)
+        remarks += [remark] if remark else []
+    check_names(names)
+    return Scores(
+        values=found.values,
+        outputs=kind,
+        labels=labels,
+        class_names=tuple(names),
+        weights=None if source.weights is None else _weights(source.weights, n),
+        groups=None if source.groups is None else _column(source.groups, n, "groups"),
+        ids=None if source.ids is None else _column(source.ids, n, "ids"),
+        remarks=(*source.remarks, *remarks),
+        name=source.name,
+        calibrated_by=source.calibrated_by,
+    )
+
+
+def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
+    """Without the samples whose label stands for none."""
+    if ignore_label is None or source.labels is None:
+        return source, []
+    ignored = [ignore_label] if np.ndim(ignore_label) == 0 else list(ignore_label)
+    kept = without(as_array(source.labels, "labels", missing=True), ignored)
+    out = int((~kept).sum())
+    if not out:
+        return source, []
+    labels = ", ".join(map(str, ignored))
+    return source.take(kept), [f"{out} of {len(kept)} samples are left out, as their label is {labels}"]
+
+
+def _labels_of(
+    labels: NDArray[Any], kind: Outputs, classes: int, names: tuple[str, ...], column: str, place: Place
+) -> tuple[NDArray[Any], tuple[str, ...], str]:
+    """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
+    if kind in LABELS:
+        return _truths(labels, classes, place), names, ""
+    if labels.ndim == 1:
+        return class_ids(labels, classes, names, column=column, place=place)
+    soft = as_floats(labels, "labels")
+    if soft.shape[1] != classes:
+        raise ShapeError(f"soft labels are (n, {classes}), got {soft.shape}")
+    if np.isin(soft, (0, 1)).all():
+        return soft.argmax(axis=1), names, "labels are one-hot"
+    return soft, names, "labels are soft: each row is the share of each class"
+
+
+def _is_soft(labels: NDArray[Any]) -> bool:
+    """Whether rows (n, K) are shares of classes, or one-hot."""
+    if labels.dtype.kind not in "fiub" or labels.shape[1] < 2:
+        return False
+    shares = labels.astype(np.float64)
+    return bool((shares >= 0).all() and (np.abs(shares.sum(axis=1) - 1) < 1e-6).all())
+
+
+def _truths(labels: NDArray[Any], count: int, place: Place) -> NDArray[np.intp]:
+    y = labels[:, None] if labels.ndim == 1 and count == 1 else labels
+    if y.shape[1:] != (count,):
+        raise ShapeError(
+            f"labels must be (n, {count}), 0 or 1 for each label of each sample, got {labels.shape}"
+        )
+    try:
+        numbers = y.astype(np.float64)
+    except ValueError as error:
+        raise InputError(f"each label must be 0 or 1, {error}") from None
+    wrong = np.argwhere(~np.isin(numbers, (0, 1)))
+    if len(wrong):
+        row, k = (int(i) for i in wrong[0])
+        what = "is missing" if np.isnan(numbers[row, k]) else f"is {numbers[row, k]:g}, not 0 or 1"
+        raise InputError(
+            f"the label in {place.cell(row, k)} {what}; leave such rows out of the data, or by --ignore-label "
+            "(ignore_label=)"
+        )
+    return numbers.astype(np.intp)
+
+
+def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
+    """Labels (n,) or (n, L); a single column is (n,), unless scores are one column too and it is 0 or 1."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim not in (1, 2) or len(labels) != len(values) or (labels.ndim == 2 and values.shape[1] < 2):
+        raise ShapeError(
+            f"labels must be ({len(values)},), one for each row of the scores, got {labels.shape}"
+        )
+    return labels
+
+
+def _weights(given: Any, n: int) -> NDArray[np.float64]:
+    weights = as_floats(given, "sample_weight")
+    if weights.shape != (n,):
+        raise ShapeError(f"sample_weight must be ({n},), got {weights.shape}")
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise InputError("weights must be finite, not negative and not all zero")
+    return weights
+
+
+def _column(given: Any, n: int, what: str) -> NDArray[Any]:
+    column = as_array(given, what)
+    if column.shape != (n,):
+        raise ShapeError(f"{what} must be ({n},), one for each row of the scores, got {column.shape}")
+    return column
+
+
+def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
+    """A frame of pandas or polars, an Arrow table or a mapping as columns by name; None of anything else."""
+    names = getattr(scores, "column_names", None)  # pyarrow
+    names = getattr(scores, "columns", None) if names is None else names
+    if isinstance(scores, Mapping):
+        names = list(scores)
+    if names is None or isinstance(scores, np.ndarray) or not hasattr(scores, "__getitem__"):
+        return None
+    texts = [str(name) for name in names]
+    if len(set(texts)) < len(texts):
+        raise InputError(f"a column is named twice: {shown(next(t for t in texts if texts.count(t) > 1))}")
+    return {text: as_array(scores[name], text, missing=True) for text, name in zip(texts, names, strict=True)}
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")

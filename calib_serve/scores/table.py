@@ -1,0 +1,220 @@
+"""A table of scores: which of its columns are classes, and what the others hold.
+
+Columns are known by their names: label, split, weight, group, id. What is left must be scores, one column a
+class; a column that cannot be one is refused by its name, as counted for a class it would change every number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError
+from calib_serve.names import shown
+from calib_serve.scores.kinds import Outputs
+
+__all__ = ["LISTS", "OF_LABEL", "Roles", "check_plausible", "roles_of"]
+
+LISTS: Mapping[str, Outputs] = {"logits": "logits", "log_probs": "log_probs", "probs": "probabilities"}
+"""Columns of lists, a row of scores each, and what they hold."""
+OF_LABEL = "label."
+"""And the name of a label: a column of whether it is true."""
+
+_LABEL = ("target", "targets", "labels", "truth", "y", "y_true", "class", "ground_truth", "true_label")
+_KNOWN = {
+    "split": ("split",),
+    "weight": ("weight", "weights", "sample_weight"),
+    "group": ("group", "groups"),
+    "id": ("id", "ids", "sample_id"),
+}
+_INDEX = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "cv_fold")
+"""Of row names and of folds: known to be no class, and of no use here. pandas calls others "Unnamed: 0"."""
+_NO_CLASS = (
+    *("pred", "preds", "prediction", "predicted", "predicted_class", "predicted_label", "y_pred"),
+    *("confidence", "conf", "max_prob", "correct", "is_correct", "entropy", "margin"),
+    *("time", "timestamp", "date", "datetime", "file", "filename", "path", "model", "version"),
+    *("patient", "patient_id", "subject", "subject_id", "user", "user_id", "session", "session_id", "row"),
+)
+_MOST = 0.5  # of rows, in which a class without a label may be the largest
+_SUM = 0.02
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Column names by what they are: ``scores`` in order, and the others' or None; ``left_out`` says of what.
+
+    ``truths`` are the columns label.NAME of a multi-label model, in the order of the scores.
+    """
+
+    scores: tuple[str, ...]
+    label: str | None = None
+    split: str | None = None
+    weight: str | None = None
+    group: str | None = None
+    id: str | None = None
+    truths: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    asked: bool = field(default=False)
+    """Whether the scores were named by the user."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns that are read beside the scores."""
+        named = (self.label, self.weight, self.group, self.id)
+        return (*(name for name in named if name is not None), *self.truths)
+
+
+def roles_of(
+    names: Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    index: Sequence[str] = (),
+    **asked: str | None,
+) -> Roles:
+    """What each of the named columns is; ``asked``: label, weight, group or id, as the user calls them.
+
+    ``columns``: the classes' columns, names or patterns such as ``p_*``; ``index``: row names, as the file
+    says. InputError where a column is not there, and where several could be the label.
+
+    >>> roles = roles_of(["id", "cat", "dog", "label", "Unnamed: 0"])
+    >>> roles.scores, roles.label, roles.id, roles.left_out
+    (('cat', 'dog'), 'label', 'id', ('Unnamed: 0',))
+    """
+    for what, name in asked.items():
+        if name is not None and name not in names:
+            raise InputError(f"there is no column {name!r} for the {what}; there are {_listed(names)}")
+    free = [name for name in names if name not in asked.values()]
+    low = {name: name.strip().lower() for name in free}
+    found: dict[str, str | None] = {what: name for what, name in asked.items() if name is not None}
+    for what, known in _KNOWN.items():
+        if what not in found:
+            found[what] = next((name for name in free if low[name] in known), None)
+    truths = [name for name in free if name.startswith(OF_LABEL)]
+    if "label" not in found:
+        found["label"] = None if truths else _label(free, low, columns)
+    rest = [name for name in free if name not in found.values() and name not in truths]
+    if columns is not None:
+        scores = _asked_for(columns, rest)
+        return Roles(tuple(scores), **found, truths=_truths(truths, scores), asked=True)
+    out = [n for n in rest if n in index or low[n] in _INDEX or low[n].startswith(("unnamed:", "__index"))]
+    scores = [name for name in rest if name not in out]
+    return Roles(tuple(scores), **found, truths=_truths(truths, scores), left_out=tuple(out))
+
+
+def _label(free: Sequence[str], low: Mapping[str, str], columns: Sequence[str] | None) -> str | None:
+    if "label" in free:
+        return "label"
+    may_be = [name for name in free if low[name] == "label"] or [name for name in free if low[name] in _LABEL]
+    if columns is not None:
+        may_be = [name for name in may_be if not any(fnmatchcase(name, one) for one in columns)]
+    if len(may_be) > 1:
+        raise InputError(
+            f"the label may be in {' or in '.join(map(repr, may_be))}; rename it to 'label', and name the "
+            "classes' columns (--columns, columns=)"
+        )
+    return may_be[0] if may_be else None
+
+
+def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for one in columns:
+        names = [one] if one in rest else [name for name in rest if fnmatchcase(name, one)]
+        if not names:
+            raise InputError(f"there is no column {one!r} of scores; there are {_listed(rest)}")
+        found += [name for name in names if name not in found]
+    return found
+
+
+def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
+    """The columns of truths in the order of the scores; InputError unless there is one for each."""
+    if not truths:
+        return ()
+    wanted = [OF_LABEL + name for name in scores]
+    if set(wanted) != set(truths):
+        raise InputError(
+            "there must be a column of scores NAME and one of truths label.NAME for each label, and no column "
+            f"label; there are {_listed([*scores, *truths])}"
+        )
+    return tuple(wanted)
+
+
+def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
+    """Refuse columns (n, K) that are no classes, by name; a remark on classes that no label names.
+
+    Rows that sum to 1, or 100, are probabilities of all columns, whatever these are called.
+
+    >>> check_plausible(["cat", "dog", "age"], np.array([[0.2, 0.8, 53], [0.5, 0.5, 31]]), None)
+    Traceback (most recent call last):
+    calib_serve.errors.InputError: 'age' is no class, by its numbers: name the columns of the classes ...
+    """
+    if values.shape[1] < 2 or _whole(values.sum(axis=1)):
+        return ""
+    low = [name.strip().lower() for name in names]
+    wrong = [k for k, name in enumerate(low) if name in _NO_CLASS]
+    if wrong:
+        _refuse(names, wrong, "by its name")
+    if wrong := _strange(values):
+        _refuse(names, wrong, "by its numbers")
+    return _never_named(names, values, labels)
+
+
+def _strange(values: NDArray[Any]) -> list[int]:
+    """Columns without which rows sum to 1; those of whole numbers, and the largest of the others, among logits."""
+    columns = values.T
+    inside = np.array([bool(((c >= -1e-5) & (c <= 1 + 1e-5)).all()) for c in columns])
+    total = values.sum(axis=1)
+    if 2 <= inside.sum() < len(columns) and _whole(values[:, inside].sum(axis=1)):
+        return np.flatnonzero(~inside).tolist()
+    if len(columns) > 2 and inside.all():
+        alone = [k for k, column in enumerate(columns) if _whole(total - column)]
+        if len(alone) == 1:
+            return alone
+    counts = np.array([_counts(column) for column in columns])
+    if counts.any() and not counts.all():
+        return np.flatnonzero(counts).tolist()
+    if len(columns) > 2 and len(values) > 1:
+        top = np.sort(values, axis=1)[:, -2:]
+        if (top[:, 0] == top[:, 1]).all():
+            twice = [k for k, column in enumerate(columns) if (column == top[:, 1]).all()]
+            return twice[:1]
+    return []
+
+
+def _counts(column: NDArray[Any]) -> bool:
+    """Whether it holds whole numbers, and not one number alone."""
+    return bool((column == np.floor(column)).all() and (column != column[0]).any())
+
+
+def _whole(sums: NDArray[Any]) -> bool:
+    return any(bool((np.abs(sums - whole) <= _SUM * whole).all()) for whole in (1.0, 100.0))
+
+
+def _refuse(names: Sequence[str], wrong: Sequence[int], why: str) -> None:
+    said = ", ".join(repr(names[k]) for k in wrong[:_SHOWN]) + (", ..." if len(wrong) > _SHOWN else "")
+    are = "is no class" if len(wrong) == 1 else "are no classes"
+    raise InputError(
+        f"{said} {are}, {why}: name the columns of the classes alone (--columns, columns=), or drop the others"
+    )
+
+
+def _never_named(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
+    """Columns that no label is called by, where labels are names: refused where most rows have them largest."""
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OUS":
+        return ""
+    seen = {str(label).strip() for label in labels.tolist()}
+    absent = [k for k, name in enumerate(names) if name not in seen]
+    if not absent or len(absent) == len(names):
+        return ""
+    if np.isin(values.argmax(axis=1), absent).mean() > _MOST:
+        _refuse(names, absent, "as no label is called so and most rows have them largest")
+    return f"no label is called {_listed([names[k] for k in absent])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(shown, names[:20])) + (", ..." if len(names) > 20 else "") or "none"
