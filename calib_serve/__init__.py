@@ -27,7 +27,6 @@ __all__ = [
     "Keyring",
     "Label",
     "LabelPolicy",
-    "LabelledScores",
     "LabelsEvaluation",
     "LogitMap",
     "Mixture",
@@ -41,6 +40,7 @@ __all__ = [
     "ReliabilityDisplay",
     "Reporter",
     "RiskCoverageDisplay",
+    "Scores",
     "Selection",
     "ServedPrediction",
     "Server",
@@ -57,7 +57,6 @@ __all__ = [
     "estimate_prior",
     "evaluate",
     "evaluate_labels",
-    "evaluate_logits",
     "fuse_onnx",
     "fuse_torch",
     "fuse_triton",
@@ -69,7 +68,6 @@ __all__ = [
     "pack_around",
     "pack_feedback",
     "preprocessing_of",
-    "read_labelled",
     "read_samples",
     "recalibrated",
     "refit",
@@ -95,7 +93,7 @@ if TYPE_CHECKING:
         Selection,
     )
     from calib_serve.bins import Bins
-    from calib_serve.data import LabelledScores, load_data, read_labelled
+    from calib_serve.data import load_data
     from calib_serve.errors import CalibServeError
     from calib_serve.fuse.onnx import fuse_onnx
     from calib_serve.fuse.torch import calibrated, fuse_torch
@@ -108,7 +106,6 @@ if TYPE_CHECKING:
         LabelsEvaluation,
         evaluate,
         evaluate_labels,
-        evaluate_logits,
     )
     from calib_serve.model import calibrated_probs, load_model
     from calib_serve.pictures import Preprocessing, preprocessing_of
@@ -120,6 +117,7 @@ if TYPE_CHECKING:
         RiskCoverageDisplay,
     )
     from calib_serve.reporter.reporter import Reporter
+    from calib_serve.scores import Scores
     from calib_serve.serve.server import Server
     from calib_serve.watch.batch import ServedPrediction
     from calib_serve.watch.http import create_app, serve_app
@@ -140,7 +138,7 @@ else:
         **dict.fromkeys(("Artifact", "Head", "InputShift", "LogitMap", "Mixture"), "artifact"),
         **dict.fromkeys(("Abstain", "ModelFacts", "PredictionSets", "ProbTable", "Selection"), "artifact"),
         "Bins": "bins",
-        **dict.fromkeys(("LabelledScores", "load_data", "read_labelled"), "data"),
+        "load_data": "data",
         "CalibServeError": "errors",
         "fuse_onnx": "fuse.onnx",
         **dict.fromkeys(("calibrated", "fuse_torch"), "fuse.torch"),
@@ -150,7 +148,7 @@ else:
         "fuse_triton": "fuse.triton",
         **dict.fromkeys(("Verdict", "judge"), "judgement"),
         **dict.fromkeys(("Estimate", "Evaluation", "LabelsEvaluation"), "metrics"),
-        **dict.fromkeys(("evaluate", "evaluate_labels", "evaluate_logits"), "metrics"),
+        **dict.fromkeys(("evaluate", "evaluate_labels"), "metrics"),
         **dict.fromkeys(("calibrated_probs", "load_model"), "model"),
         **dict.fromkeys(("Preprocessing", "preprocessing_of"), "pictures"),
         **dict.fromkeys(("Keyring", "Label", "Receipt"), "receipts"),
@@ -159,6 +157,7 @@ else:
         **dict.fromkeys(
             ("ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"), "report.displays"
         ),
+        "Scores": "scores",
         "Server": "serve.server",
         **dict.fromkeys(("create_app", "serve_app"), "watch.http"),
         "read_samples": "watch.samples",

@@ -241,11 +241,12 @@ def read_npz(
 
 def _array_of(arrays: NpzFile, name: str) -> Any:
     """An array of the archive; one of objects that are texts or numbers, as pandas has names, as well."""
-    member = name if name in arrays.zip.namelist() else f"{name}.npy"
-    with arrays.zip.open(member) as file:
+    archive: Any = arrays.zip
+    member = name if name in archive.namelist() else f"{name}.npy"
+    with archive.open(member) as file:
         if file.read(6) != b"\x93NUMPY":
             return arrays[name]
-    with arrays.zip.open(member) as file:
+    with archive.open(member) as file:
         shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         if not dtype.hasobject:
             return arrays[name]

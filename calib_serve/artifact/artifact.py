@@ -61,7 +61,7 @@ from calib_serve.errors import ArtifactError, InputError, IntegrityError, Schema
 from calib_serve.files import sha256, write_whole
 from calib_serve.metrics import Estimate, sigmoid, softmax, two_columns
 from calib_serve.names import check_names
-from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, alike
+from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, Scores, alike, to_logits
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -99,7 +99,7 @@ class Artifact:
     of its own, and there is neither Mixture nor map on log-probabilities.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
-    >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()
+    >>> artifact.of_logits(np.array([[0.0, 0.0]])).tolist()
     [[0.5, 0.5]]
     """
 
@@ -270,7 +270,66 @@ class Artifact:
     def _of(self, kind: type[S]) -> tuple[S, ...]:
         return tuple(step for step in self.steps if isinstance(step, kind))
 
-    def probs(self, logits: ArrayLike) -> NDArray[np.float64]:
+    def accepted(self, scores: Scores) -> Scores:
+        """The scores with their columns in this artifact's order, by name.
+
+        InputError where their classes or their kind are not those that it was fitted on, and where a
+        calibrated model made them: they would be calibrated twice.
+        """
+        if scores.calibrated_by:
+            raise InputError(
+                f"{scores.name} are calibrated probabilities already, and would be calibrated twice: give the "
+                "model's own scores"
+            )
+        found = scores.in_order(self.class_names)
+        if found.classes != self.classes:
+            raise ShapeError(f"the artifact is of {self.classes} classes, {found.name} of {found.classes}")
+        self.check_takes(found.outputs, found.name)
+        return found
+
+    def probs(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[np.float64]:
+        """Calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
+
+        ``scores``: ``Scores``, a frame, whose columns are found by the class names, or an array (n, K), or
+        (n,) of one column. ``outputs`` says what they are where they are of another kind. Where the artifact
+        has an InputShift or a Head, they must come from the model with these already in place. Raises
+        InputError for scores of another kind, ShapeError for other classes.
+
+        >>> artifact = Artifact((), method="none", classes=2, model={"outputs": "probabilities"})
+        >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
+        [[0.25, 0.75]]
+        """
+        if not isinstance(scores, Scores):
+            scores = Scores.of(scores, outputs=outputs, expected=self.model.outputs or "logits")
+        found = self.accepted(scores)
+        return self.of_logits(self._logits_of(found))
+
+    def calibrated(self, scores: Scores) -> Scores:
+        """The scores as calibrated probabilities, with all that belongs to their samples."""
+        found = self.accepted(scores)
+        return replace(
+            found,
+            values=self.of_logits(self._logits_of(found)),
+            outputs="label_probabilities" if self.is_multilabel else "probabilities",
+            class_names=self.class_names or found.class_names,
+            calibrated_by=self.fingerprint,
+        )
+
+    def _logits_of(self, scores: Scores) -> NDArray[np.floating[Any]]:
+        return to_logits(scores.values, scores.outputs, least=getattr(self.model, "least", None))
+
+    def predict(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[Any]:
+        """The class of the largest calibrated probability (n,), by its name where it has one.
+
+        Of a multi-label model whether each label is likelier true than not (n, L).
+        """
+        probs = self.probs(scores, outputs=outputs)
+        if self.is_multilabel:
+            return np.asarray(probs > 0.5)
+        ids = probs.argmax(axis=1)
+        return np.asarray(np.array(self.class_names)[ids] if self.class_names else ids)
+
+    def of_logits(self, logits: ArrayLike) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
         A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0. Of

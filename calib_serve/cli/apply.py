@@ -21,6 +21,8 @@ def run(
     split: options.Split = None,
     labels: options.Labels = None,
     outputs: options.Outputs = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
 ) -> None:
     """Write calibrated probabilities, predictions and confidences of a file of logits.
 
@@ -32,10 +34,8 @@ def run(
     import numpy as np
 
     from calib_serve.artifact import Artifact
-    from calib_serve.data import read_logits
-    from calib_serve.data.logits_file import holds_files
     from calib_serve.files import written_whole
-    from calib_serve.scores import as_logits
+    from calib_serve.scores.files import holds_files
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
@@ -49,13 +49,18 @@ def run(
         raise InputError(
             f"{folder} changes the model itself, so logits alone are not enough; fuse it into the model"
         )
-    found = read_logits(logits, split=split, labels=labels, outputs=outputs)
-    z, kind = as_logits(found.scores, found.outputs)
-    artifact.check_takes(kind, f"the scores of {logits}")
-    if not np.isfinite(z).all():
-        row = int(np.argmin(np.isfinite(z).all(axis=1)))
-        raise InputError(f"logits must be finite, row {row} of {logits} is not; leave such samples out")
-    probs = artifact.probs(z)
+    found = artifact.accepted(
+        options.read_scores(
+            logits,
+            split=split,
+            labels=labels,
+            outputs=outputs,
+            columns=columns,
+            class_names=class_names,
+            expected=artifact.model.outputs,
+        )
+    )
+    probs = artifact.probs(found)
     arrays: dict[str, Any]
     if artifact.is_multilabel:
         chosen = (probs > 0.5).astype(np.uint8)
@@ -72,7 +77,13 @@ def run(
     elif contract is not None and contract.decides:
         arrays["act"] = contract.acts(arrays["confidence"], arrays["predictions"])
     if found.labels is not None:
-        arrays["labels"] = np.asarray(found.labels)
+        arrays["labels"] = found.labels
+    if artifact.class_names:
+        arrays["class_names"] = np.array(artifact.class_names, str)
+    if found.ids is not None and found.ids.dtype.kind != "O":
+        arrays["ids"] = found.ids
+    # Whoever calibrates these again is refused.
+    arrays["calibrated_by"] = np.array(artifact.fingerprint)
     try:
         with written_whole(out) as partial:
             np.savez_compressed(partial, allow_pickle=False, **arrays)

@@ -35,7 +35,13 @@ _LARGEST_IS_BEST = ("accuracy", "refinement_auroc")
 def run(
     *,
     logits: options.Logits,
+    labels: options.Labels = None,
     outputs: options.Outputs = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
+    sample_weight: options.SampleWeight = None,
+    groups: options.Groups = None,
+    ignore_label: options.IgnoreLabel = None,
     methods: options.Methods = "all",
     fit_split: options.FitSplit = "cal",
     test_split: options.TestSplit = "test",
@@ -51,16 +57,19 @@ def run(
     A method that cannot be fitted is listed with the reason. Exit code 1 if none could.
     """
     from calib_serve.cli.progress import stages
-    from calib_serve.data import read_labelled
     from calib_serve.workflows.compare import compare
 
-    fit, test = (read_labelled(logits, split=split, outputs=outputs) for split in (fit_split, test_split))
+    how: dict[str, Any] = {
+        "labels": labels, "columns": columns, "class_names": class_names, "sample_weight": sample_weight,
+        "groups": groups, "ignore_label": ignore_label,
+    }  # fmt: skip
+    fit = options.read_scores(logits, split=fit_split, outputs=outputs, **how)
+    test = options.read_scores(logits, split=test_split, outputs=outputs or fit.outputs, **how)
     with stages(quiet=as_json) as progress:
         rows = compare(
-            (fit.scores, fit.labels),
-            (test.scores, test.labels),
+            fit,
+            test,
             "all" if methods == ["all"] else methods,
-            outputs=fit.outputs,
             # The table shows no intervals, and they are most of the work.
             replicates=replicates if as_json or csv_out else 0,
             seed=seed,

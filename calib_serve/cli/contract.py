@@ -95,9 +95,7 @@ def check(
     ] = None,
     logits: Annotated[
         Path | None,
-        typer.Option(
-            "--logits", help="Logits or probs, and labels, that the fit has not seen: npz, csv, ..."
-        ),
+        typer.Option("--logits", help="Scores and labels that the fit has not seen: npz, csv, ..."),
     ] = None,
     model: options.Model = None,
     weights: options.Weights = None,
@@ -105,10 +103,11 @@ def check(
     split: options.Split = None,
     labels: options.Labels = None,
     outputs: options.Outputs = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option("--groups", help="An npy file of numbers or text: which samples belong together."),
-    ] = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
+    sample_weight: options.SampleWeight = None,
+    groups: options.Groups = None,
+    ignore_label: options.IgnoreLabel = None,
     segments: Annotated[
         Path | None, typer.Option("--segments", help="An npy file of text: the segment of each sample.")
     ] = None,
@@ -130,7 +129,7 @@ def check(
     with a finite-sample guarantee, as a line for the contract.
     """
     from calib_serve.artifact import Artifact
-    from calib_serve.data import read_groups
+    from calib_serve.scores.files import read_npy
     from calib_serve.workflows.contracts import check_contract, read_contract
     from calib_serve.workflows.decide import refuse_labels, refuse_seen
 
@@ -149,15 +148,20 @@ def check(
         split=split,
         labels=labels,
         outputs=outputs,
+        columns=columns,
+        class_names=class_names,
+        sample_weight=sample_weight,
+        groups=groups,
+        ignore_label=ignore_label,
     )
-    artifact.check_takes(samples.outputs, "the samples")
     refuse_seen(artifact, samples)
+    calibrated = artifact.calibrated(samples)
     found = check_contract(
         promised,
-        artifact.probs(samples.logits),
-        samples.labels,
-        segments=None if segments is None else read_groups(segments, len(samples), beside=logits),
-        groups=None if groups is None else read_groups(groups, len(samples), beside=logits),
+        calibrated.probs[:],
+        calibrated.labelled(),
+        segments=None if segments is None else read_npy(segments),
+        groups=calibrated.groups,
         level=level,
         predictions_per_day=per_day,
         replicates=replicates,
@@ -310,8 +314,7 @@ def _measured(artifact: Artifact, contract: Contract, logits: Path, **how: Any) 
     import numpy as np
 
     samples = held_out(artifact, logits=logits, model=None, weights=None, data=None, **how)
-    artifact.check_takes(samples.outputs, "the samples")
-    probs = artifact.probs(samples.logits)
+    probs = artifact.probs(samples)
     predicted = probs.argmax(axis=1)
     acts = contract.acts(np.minimum(probs.max(axis=1), 1), predicted)
     shares = {

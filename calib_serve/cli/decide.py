@@ -23,9 +23,7 @@ def run(
     *,
     logits: Annotated[
         Path | None,
-        typer.Option(
-            "--logits", help="Logits or probs, and labels, that the fit has not seen: npz, csv, ..."
-        ),
+        typer.Option("--logits", help="Scores and labels that the fit has not seen: npz, csv, ..."),
     ] = None,
     model: options.Model = None,
     weights: options.Weights = None,
@@ -33,10 +31,11 @@ def run(
     split: options.Split = None,
     labels: options.Labels = None,
     outputs: options.Outputs = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option("--groups", help="An npy file of numbers or text: which samples belong together."),
-    ] = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
+    sample_weight: options.SampleWeight = None,
+    groups: options.Groups = None,
+    ignore_label: options.IgnoreLabel = None,
     coverage: Annotated[
         float | None,
         typer.Option("--coverage", help="The share of sets to hold the true class.", rich_help_panel=_SETS),
@@ -84,7 +83,6 @@ def run(
     """
     from calib_serve.artifact import Artifact, promises
     from calib_serve.cli.inspect import facts
-    from calib_serve.data import read_groups
     from calib_serve.workflows.decide import decide, refuse_labels
 
     if out.exists() and not force:
@@ -101,11 +99,15 @@ def run(
         split=split,
         labels=labels,
         outputs=outputs,
+        columns=columns,
+        class_names=class_names,
+        sample_weight=sample_weight,
+        groups=groups,
+        ignore_label=ignore_label,
     )
     found = decide(
         artifact,
         samples,
-        samples.labels,
         coverage=coverage,
         risk=risk,
         level=level,
@@ -113,7 +115,6 @@ def run(
         per_class=per_class,
         penalty=penalty,
         free_ranks=free_ranks,
-        groups=None if groups is None else read_groups(groups, len(samples), beside=logits),
         seed=seed,
     )
     found.save(out)

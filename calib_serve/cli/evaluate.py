@@ -16,18 +16,14 @@ from calib_serve.cli.verdict import show_verdict
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from rich.table import Table
     from rich.text import Text
 
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.bins import Bins
-    from calib_serve.data import LabelledScores
     from calib_serve.metrics import Evaluation, LabelsEvaluation
+    from calib_serve.scores import Scores
     from calib_serve.workflows.refinement import Refinement
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["run"]
 
@@ -40,7 +36,7 @@ _WIDTH = 40  # characters of the reliability sketch: 2.5 % each
 
 def run(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Logits or probs, and labels: npz, npy, csv, ...")
+        Path | None, typer.Argument(metavar="FILE", help="Scores, and labels: npz, csv, parquet, ...")
     ] = None,
     *,
     source: options.Source = None,
@@ -55,6 +51,11 @@ def run(
     ] = None,
     split: options.Split = None,
     labels: options.Labels = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
+    sample_weight: options.SampleWeight = None,
+    groups: options.Groups = None,
+    ignore_label: options.IgnoreLabel = None,
     bins: Annotated[int, typer.Option("--bins", min=1, help="How many confidence bins.")] = 15,
     edges: Annotated[
         Literal["right", "left"],
@@ -70,9 +71,9 @@ def run(
 ) -> None:
     """Give a verdict, and measure calibration and refinement, each metric with its interval."""
     from calib_serve.artifact import Artifact
-    from calib_serve.data import read_labelled
-    from calib_serve.judgement import judge
-    from calib_serve.metrics import Evaluation
+    from calib_serve.judgement import judge, of_own_samples
+    from calib_serve.metrics import Evaluation, evaluate, evaluate_labels
+    from calib_serve.workflows.decide import seen
 
     if model is not None:
         raise InputError(
@@ -95,8 +96,12 @@ def run(
     else:
         if extra := [name for name, value in {"data": data, **of_source}.items() if value is not None]:
             raise InputError(f"--{extra[0].replace('_', '-')}: goes with --from, not with a file of logits")
-        found = read_labelled(file, split=split, labels=labels, outputs=outputs)
         calibration = None if artifact is None else Artifact.load(artifact)
+        found = options.read_scores(
+            file, split=split, labels=labels, outputs=outputs, columns=columns, class_names=class_names,
+            sample_weight=sample_weight, groups=groups, ignore_label=ignore_label,
+            expected=None if calibration is None else calibration.model.outputs,
+        )  # fmt: skip
     how: dict[str, Any] = {
         "bins": bins,
         "edges": edges,
@@ -104,17 +109,13 @@ def run(
         "level": level,
         "seed": seed,
     }
-    probs = _probabilities(found, calibration)
-    result = _measured(found, probs, how, as_they_are=calibration is None)
-    verdict = judge(
-        probs,
-        found.labels,
-        tolerance=tolerance,
-        class_tolerance=class_tolerance,
-        class_names=found.class_names,
-    )
-    parts = _decomposed(found, calibration, probs, level=level, seed=seed)
-    decisions = _decisions(found, calibration, probs, level)
+    own = None if calibration is None else seen(calibration, found)
+    found = _calibrated(found, calibration)
+    result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
+    verdict = judge(found, tolerance=tolerance, class_tolerance=class_tolerance)
+    verdict = of_own_samples(verdict, own) if own else verdict
+    parts = _decomposed(found, level=level, seed=seed)
+    decisions = _decisions(found, calibration, level)
     if as_json:
         told = {
             **result.as_dict(),
@@ -146,58 +147,31 @@ def run(
     console.print(reliability_table(result.bins, of=_DECISIONS))
 
 
-def _probabilities(found: LabelledScores, calibration: Artifact | None) -> Floats:
-    """Of the scores as they are, or calibrated."""
-    from calib_serve.metrics import sigmoid, softmax
-    from calib_serve.scores import LABELS
-
+def _calibrated(found: Scores, calibration: Artifact | None) -> Scores:
+    """The scores as they are, or as the calibration makes them."""
     if calibration is None:
-        return sigmoid(found.logits) if found.outputs in LABELS else softmax(found.logits)
+        return found
     if calibration.model_steps:
-        typer.echo(
-            "calib-serve: the artifact changes the model itself; its logits must be of the changed model",
-            err=True,
-        )
-    calibration.check_takes(found.outputs, f"the scores of {found.name}")
-    return calibration.probs(found.logits)
+        options.tell(["the artifact changes the model itself; its logits must be of the changed model"])
+    return calibration.calibrated(found)
 
 
-def _measured(
-    found: LabelledScores, probs: Floats, how: dict[str, Any], *, as_they_are: bool
-) -> Evaluation | LabelsEvaluation:
-    from calib_serve.metrics import evaluate, evaluate_labels, evaluate_logits
-    from calib_serve.scores import LABELS
-
-    if found.outputs in LABELS:
-        return evaluate_labels(probs, found.labels, **how)
-    if as_they_are:
-        return evaluate_logits(found.logits, found.labels, **how)
-    return evaluate(probs, found.labels, **how)
-
-
-def _decisions(
-    found: LabelledScores, calibration: Artifact | None, probs: Floats, level: float
-) -> DecisionsEvaluation | None:
+def _decisions(found: Scores, calibration: Artifact | None, level: float) -> DecisionsEvaluation | None:
     """What the artifact's sets and abstention do, if it has any."""
     from calib_serve.artifact import evaluate_decisions
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
         return None
-    return evaluate_decisions(calibration, probs, found.labels, level=level)
+    return evaluate_decisions(calibration, found.probs[:], found.labelled(), level=level, groups=found.groups)
 
 
-def _decomposed(
-    found: LabelledScores, calibration: Artifact | None, probs: Floats, *, level: float, seed: int
-) -> Refinement | None:
+def _decomposed(found: Scores, *, level: float, seed: int) -> Refinement | None:
     """What of the losses recalibration would remove; of labels nothing is told."""
-    from calib_serve.metrics import log_probs
-    from calib_serve.scores import LABELS
     from calib_serve.workflows.refinement import recalibrated_losses
 
-    if found.outputs in LABELS:
+    if found.is_multilabel:
         return None
-    logits = found.logits if calibration is None else log_probs(probs)
-    return recalibrated_losses(logits, found.labels, level=level, seed=seed)
+    return recalibrated_losses(found.logits, found.labelled(), level=level, seed=seed)
 
 
 def metrics_table(

@@ -24,12 +24,14 @@ _AUTO, _OUTPUT = "Choosing by cross-validation (auto)", "Output methods"
 _TABLE = "Logits in a database"
 _CLAMPING, _MASKED, _MODEL = "Neural Clamping", "New heads", "The model"
 _TAKES = {
-    "--logits": {"labels", "outputs", "engine", "password_file"},
+    "--logits": {"labels", "outputs", "engine", "password_file", "columns", "class_names", "sample_weight"}
+    | {"groups", "ignore_label"},
     "--model": {"data", "train_split", "weights", "input_shape", "last_linear", "device", "batch_size"}
     | {"mixed_precision", "checkpoints", "outputs"},
     "--from": {"data", "seam", "output", "outputs", "batch_size"},
 }
 """What to fit on, and the options that go with it."""
+_OF_FILE = ("outputs", "columns", "class_names", "sample_weight", "groups", "ignore_label")
 
 
 def _option(name: str, help: str, panel: str, parser: Any = None, metavar: str | None = None) -> Any:
@@ -46,11 +48,16 @@ def run(
         Path | None,
         typer.Option(
             "--logits",
-            help="Logits and labels: npz, npy, csv, parquet, safetensors; a folder or pattern of parquet; or "
+            help="Scores and labels: npz, csv, jsonl, parquet, ...; a folder or pattern of parquet; or "
             "a table of --engine.",
         ),
     ] = None,
     labels: options.Labels = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
+    sample_weight: options.SampleWeight = None,
+    groups: options.Groups = None,
+    ignore_label: options.IgnoreLabel = None,
     engine: Annotated[
         str | None,
         _option("--engine", "A database with the table of logits, such as postgres://user@host/db.", _TABLE),
@@ -210,8 +217,9 @@ def run(
         reading=reading, held_share=held_share, then=then,
     )  # fmt: skip
     of_source = _given(
-        labels=labels, engine=engine, password_file=password_file, data=data, train_split=train_split,
-        weights=weights, input_shape=input_shape, last_linear=last_linear, device=device,
+        labels=labels, columns=columns, class_names=class_names, sample_weight=sample_weight, groups=groups,
+        ignore_label=ignore_label, engine=engine, password_file=password_file, data=data,
+        train_split=train_split, weights=weights, input_shape=input_shape, last_linear=last_linear, device=device,
         batch_size=batch_size, mixed_precision=mixed_precision, checkpoints=checkpoints, seam=seam,
         output=output, outputs=outputs,
     )  # fmt: skip
@@ -261,26 +269,24 @@ def _on_scores(
     eval_split: str | None,
     *,
     quiet: bool,
-    labels: Path | None = None,
-    outputs: Any = None,
-    engine: str | None = None,
-    password_file: Path | None = None,
-    **how: Any,
+    labels: str | None = None,
+    **given: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
 
+    of_file = {name: given.pop(name) for name in (*_OF_FILE, "engine", "password_file") if name in given}
+
     # What reads and fits takes seconds to import, too.
     with stages(quiet=quiet) as progress:
-        from calib_serve.data import read_labelled
+        from calib_serve.scores import Scores
         from calib_serve.workflows.fit_scores import calibrate
 
-        where = {"outputs": outputs, "engine": engine, "password_file": password_file}
-        given = read_labelled(path, split=split, labels=labels, **where)
+        fitted = Scores.read(path, split=split, labels=labels, **of_file)
         # Read before the fit: a split that does not exist should not cost one.
-        held = None if eval_split is None else read_labelled(path, split=eval_split, **where)
-        test = None if held is None else (held.scores, held.labels)
-        how |= {"outputs": given.outputs, "class_names": given.class_names, "test": test}
-        return calibrate(given.scores, given.labels, progress=progress, **how)
+        test = None
+        if eval_split is not None:
+            test = Scores.read(path, split=eval_split, expected=fitted.outputs, **of_file)
+        return calibrate(fitted, test=test, progress=progress, **given)
 
 
 def _on_model(

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
-    from calib_serve.data import LabelledScores
+    from calib_serve.scores import Scores
     from calib_serve.workflows.archive_look import ArchiveLook
 
 __all__ = ["fitted_on_archive", "scores_and_calibration", "show_look"]
@@ -29,7 +29,7 @@ def fitted_on_archive(
 
 def scores_and_calibration(
     source: Path, data: str, artifact: Path | None, *, split: str | None, quiet: bool, **how: Any
-) -> tuple[LabelledScores, Artifact | None]:
+) -> tuple[Scores, Artifact | None]:
     """The scores of an archive's handler, and what calibrates them: ``artifact``, or the archive's own."""
     from calib_serve.artifact import Artifact
     from calib_serve.cli.progress import stages

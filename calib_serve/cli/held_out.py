@@ -10,7 +10,7 @@ from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
-    from calib_serve.fit.samples import Samples
+    from calib_serve.scores import Scores
 
 __all__ = ["check_given", "held_out"]
 
@@ -29,36 +29,30 @@ def held_out(
     weights: Path | None,
     data: str | None,
     split: str | None,
-    labels: Path | None,
     outputs: Any,
-) -> Samples:
-    """The samples of the file ``logits``, or what ``model`` gives for ``data``."""
+    **of_file: Any,
+) -> Scores:
+    """The scores of the file ``logits``, or what ``model`` gives for ``data``."""
     if logits is not None:
-        return _scores(artifact, logits, split=split, labels=labels, outputs=outputs)
+        return _scores(artifact, logits, split=split, outputs=outputs, **of_file)
     return _of_model(artifact, str(model), weights, data, split=split, outputs=outputs)
 
 
-def _scores(artifact: Artifact, path: Path, **how: Any) -> Samples:
-    from calib_serve.data import read_labelled
-    from calib_serve.fit.samples import Samples
-    from calib_serve.workflows.decide import refuse_labels
+def _scores(artifact: Artifact, path: Path, **how: Any) -> Scores:
 
     if artifact.model_steps:
         raise InputError(
             "this calibration changes the model itself, which its logits cannot show; name the model and "
             "data that the fit has not seen with --model and --data"
         )
-    found = read_labelled(path, **how)
-    refuse_labels(artifact, found.outputs)
-    return Samples.of(found.scores, found.labels, outputs=found.outputs)
+    return options.read_scores(path, expected=artifact.model.outputs, **how)
 
 
 def _of_model(
     artifact: Artifact, model: str, weights: Path | None, data: str | None, *, split: str | None, outputs: Any
-) -> Samples:
+) -> Scores:
     if data is None:
         raise InputError("--model needs --data: images or arrays that the fit has not seen, and their labels")
-    from calib_serve.fit.samples import Samples
     from calib_serve.model import load_model, logits_under, weights_remarks
     from calib_serve.model.load import model_data
 
@@ -70,4 +64,5 @@ def _of_model(
     options.tell(weights_remarks(model, weights))
     samples.check(classifier.input_shape, classifier.classes)
     kind = "logits" if artifact.head is not None else classifier.outputs
-    return Samples.of_kind(logits_under(classifier, samples.inputs, artifact), samples.labels, kind)
+    z = logits_under(classifier, samples.inputs, artifact)
+    return Scores.of_logits(z, samples.labels, kind, class_names=samples.class_names)

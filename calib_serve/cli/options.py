@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from calib_serve.cli import parse
 
+if TYPE_CHECKING:
+    from calib_serve.scores import Scores
+
 __all__ = ["AsJson", "Data", "FitSplit", "Force", "InputShape", "Labels", "LastLinear", "Logits", "Methods"]
 __all__ += [
+    "ClassNames",
     "ClassTolerance",
+    "Columns",
+    "Groups",
+    "IgnoreLabel",
     "Kind",
     "Model",
     "Output",
     "Outputs",
     "Replicates",
     "RequestsAtOnce",
+    "SampleWeight",
     "Seam",
     "Seed",
     "Source",
@@ -26,15 +34,19 @@ __all__ += [
     "TestSplit",
     "Tolerance",
     "Weights",
+    "read_scores",
     "tell",
 ]
 
 _ARCHIVE = "An archive that is served already"
 
 Logits = Annotated[
-    Path, typer.Option("--logits", help="Logits or probs, and labels: npz, npy, csv, parquet or safetensors.")
+    Path,
+    typer.Option("--logits", help="Scores, and labels: npz, npy, csv, jsonl, parquet, safetensors, ..."),
 ]
-Labels = Annotated[Path | None, typer.Option("--labels", help="Labels in an npy file of their own.")]
+Labels = Annotated[
+    str | None, typer.Option("--labels", help="The labels: a column or array of the file, or an npy file.")
+]
 Split = Annotated[str | None, typer.Option("--split", help="Which split of the file, such as cal or test.")]
 FitSplit = Annotated[str, typer.Option("--fit-split", help="The split to fit on.")]
 TestSplit = Annotated[str, typer.Option("--test-split", help="The split to measure on.")]
@@ -83,6 +95,54 @@ Kind = Literal[
 Outputs = Annotated[
     Kind | None, typer.Option(help="What the scores are, where neither their name nor their numbers say.")
 ]
+_SCORES = "The file of scores"
+
+Columns = Annotated[
+    Any,
+    typer.Option(
+        "--columns",
+        parser=parse.names,
+        metavar="NAMES",
+        help="The columns of the classes, names or patterns such as p_*; others are left out.",
+        rich_help_panel=_SCORES,
+    ),
+]
+ClassNames = Annotated[
+    Any,
+    typer.Option(
+        "--class-names",
+        parser=parse.names,
+        metavar="NAMES",
+        help="What the classes are called, in order, where the file does not say.",
+        rich_help_panel=_SCORES,
+    ),
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        "--groups",
+        help="Which samples belong together, such as one patient's: a column, or an npy file.",
+        rich_help_panel=_SCORES,
+    ),
+]
+SampleWeight = Annotated[
+    str | None,
+    typer.Option(
+        "--sample-weight",
+        help="The weight of each sample: a column, or an npy file.",
+        rich_help_panel=_SCORES,
+    ),
+]
+IgnoreLabel = Annotated[
+    Any,
+    typer.Option(
+        "--ignore-label",
+        parser=parse.names,
+        metavar="LABELS",
+        help="Labels that stand for none, such as 255 or NA: their samples are left out.",
+        rich_help_panel=_SCORES,
+    ),
+]
 RequestsAtOnce = Annotated[
     int | None,
     typer.Option("--batch-size", min=1, help="Requests at once.", rich_help_panel=_ARCHIVE),
@@ -103,6 +163,16 @@ ClassTolerance = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="The seed of everything that is drawn.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an artifact that is there.")]
+
+
+def read_scores(path: Path, **how: Any) -> Scores:
+    """The scores of a file, as ``Scores.read`` takes them; what was guessed is told on stderr."""
+    from calib_serve.scores import Scores
+
+    how["labels"] = None if how.get("labels") is None else str(how["labels"])
+    found = Scores.read(path, **{name: value for name, value in how.items() if value is not None})
+    tell(found.remarks)
+    return found
 
 
 def tell(remarks: Iterable[str]) -> None:

@@ -35,6 +35,8 @@ def run(
     ] = False,
     split: options.Split = None,
     outputs: options.Outputs = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write the corrected artifact, where that is right.")
     ] = None,
@@ -42,20 +44,17 @@ def run(
     as_json: options.AsJson = False,
 ) -> None:
     """Estimate the class shares of traffic without labels; say whether they, and they alone, have moved."""
-    from calib_serve.data import read_logits
     from calib_serve.fuse.torchserve import load_artifact
-    from calib_serve.scores import to_probs
     from calib_serve.workflows.priors import estimate_prior, with_prior
 
     if out is not None and out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
     artifact = load_artifact(folder)
-    found = read_logits(logits, split=split, outputs=outputs)
-    scores, kind = found.scores, found.outputs
-    if calibrated:
-        # What the calibrated model returns is of its own kind: log-probabilities, a probability of class 1.
-        scores = to_probs(scores, kind or "probabilities")
-    estimate = estimate_prior(artifact, scores, outputs=kind, calibrated=calibrated)
+    found = options.read_scores(
+        logits, split=split, outputs=outputs, columns=columns, class_names=class_names,
+        expected="probabilities" if calibrated else artifact.model.outputs,
+    )  # fmt: skip
+    estimate = estimate_prior(artifact, found, calibrated=calibrated)
     if as_json:
         typer.echo(json.dumps({"artifact": str(folder), **estimate.as_dict()}))
     else:

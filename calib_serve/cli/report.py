@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.pictures import Preprocessing
     from calib_serve.report import Contents, LabelsContents
+    from calib_serve.scores import Scores
 
 __all__ = ["run"]
 
@@ -34,14 +35,15 @@ def run(
     ] = None,
     logits: Annotated[
         Path | None,
-        typer.Option("--logits", help="Test logits or probs, and labels: npz, npy, csv, parquet, ..."),
+        typer.Option("--logits", help="Test scores, and labels: npz, csv, parquet, ..."),
     ] = None,
     labels: options.Labels = None,
     outputs: options.Outputs = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option("--groups", help="An npy file of numbers or text: which samples belong together."),
-    ] = None,
+    columns: options.Columns = None,
+    class_names: options.ClassNames = None,
+    sample_weight: options.SampleWeight = None,
+    groups: options.Groups = None,
+    ignore_label: options.IgnoreLabel = None,
     model: options.Model = None,
     weights: options.Weights = None,
     data: options.Data = None,
@@ -71,17 +73,30 @@ def run(
     if against is not None and artifact is None:
         raise InputError("--against wants --artifact: the calibration to report on")
     from calib_serve.artifact import Artifact
-    from calib_serve.data import read_groups
     from calib_serve.report import prepare_labels_report, prepare_report, write_page, write_plots
+    from calib_serve.workflows.decide import seen
 
     fitted = None if artifact is None else Artifact.load(artifact)
     other = None if against is None else Artifact.load(against)
     if (logits is None) == (model is None):
         raise InputError("say what to report on: --logits FILE, or --model MODEL with --data DATA")
+    beside: dict[str, Any] = {}
     if logits is not None:
-        name, probs, y, class_names = _of_scores(logits, split, labels, outputs)
+        scores = options.read_scores(
+            logits, split=split, labels=labels, outputs=outputs, columns=columns, class_names=class_names,
+            sample_weight=sample_weight, groups=groups, ignore_label=ignore_label,
+            expected=None if fitted is None else fitted.model.outputs,
+        )  # fmt: skip
+        name, probs, y, names_of_classes = _of_scores(scores, fitted)
+        beside = {
+            "groups": scores.groups,
+            "sample_weight": scores.weights,
+            "own": None if fitted is None else seen(fitted, scores),
+        }
     else:
-        name, probs, y, class_names = _of_model(
+        if given := [n for n, v in {"--columns": columns, "--groups": groups}.items() if v is not None]:
+            raise InputError(f"{given[0]}: for a file of scores (--logits), not for --model")
+        name, probs, y, names_of_classes = _of_model(
             str(model),
             weights,
             data,
@@ -96,7 +111,7 @@ def run(
         "after": (probs(fitted), y),
         "artifact": fitted,
         "names": _names(against, artifact),
-        "class_names": class_names,
+        "class_names": names_of_classes,
         "bins": bins,
         "tolerance": tolerance,
         "class_tolerance": class_tolerance,
@@ -109,8 +124,7 @@ def run(
             raise InputError("--groups and --target-risk are for one class a sample, not for labels")
         contents = prepare_labels_report(**how)
     else:
-        of_groups = None if groups is None else read_groups(groups, len(y), beside=logits)
-        contents = prepare_report(**how, target_risk=target_risk, groups=of_groups)
+        contents = prepare_report(**how, target_risk=target_risk, **beside)
     write_page(out, contents)
     written = [out, *(write_plots(plots, contents, kind=plots_as) if plots else [])]
     if as_json:
@@ -129,25 +143,21 @@ def _names(against: Path | None, artifact: Path | None) -> tuple[str, str]:
     return against.name, artifact.name
 
 
-def _of_scores(path: Path, split: str | None, labels: Path | None, outputs: Any) -> _Source:
-    from calib_serve.data import read_labelled
-    from calib_serve.metrics import sigmoid, softmax
-    from calib_serve.scores import LABELS
-
-    found = read_labelled(path, split=split, labels=labels, outputs=outputs)
+def _of_scores(scores: Scores, fitted: Artifact | None) -> _Source:
+    """Scores in the artifact's order of classes, and their probabilities under it, another or none."""
+    found = scores if fitted is None else scores.in_order(fitted.class_names)
 
     def probs(artifact: Artifact | None) -> Any:
         if artifact is None:
-            return sigmoid(found.logits) if found.outputs in LABELS else softmax(found.logits)
+            return found.probs[:]
         if artifact.input_shift or artifact.head:
             raise InputError(
                 "this calibration changes the model itself, which its logits cannot show; "
                 "name the model and its test data with --model and --data"
             )
-        artifact.check_takes(found.outputs, f"the scores of {path}")
-        return artifact.probs(found.logits)
+        return artifact.probs(found)
 
-    return path.stem, probs, found.labels, found.class_names
+    return found.name, probs, found.labelled(), found.class_names
 
 
 def _of_model(

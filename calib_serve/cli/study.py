@@ -25,7 +25,7 @@ _MODEL = "Methods that need the model"
 
 Logits = Annotated[
     Path | None,
-    typer.Option("--logits", help="Logits or probs, and labels: npz, npy, csv, parquet or safetensors."),
+    typer.Option("--logits", help="Scores, and labels: npz, csv, parquet, ..."),
 ]
 Models = Annotated[
     list[str] | None,
@@ -46,8 +46,9 @@ def samples_and_fit(
     weights: Path | None,
     train_split: str | None,
     seed: int,
+    outputs: Any = None,
 ) -> tuple[list[Samples], Fit | None]:
-    """The splits of a file of logits, with no fit of their own, or of the inputs of a model, with its fit."""
+    """The splits of a file of scores, with no fit of their own, or of the inputs of a model, with its fit."""
     if (logits is None) == (model is None):
         raise InputError("say what to study, one of: --logits FILE, or --model MODEL with --data DATA")
     if logits is None:
@@ -58,10 +59,7 @@ def samples_and_fit(
     extra = {"--data": data, "--weights": weights, "--train-split": train_split}
     if given := [name for name, value in extra.items() if value is not None]:
         raise InputError(f"{', '.join(given)}: for a study on --model, not on --logits")
-    from calib_serve.data import read_labelled
-
-    read = [read_labelled(logits, split=split or None) for split in splits]
-    return [(part.logits, part.labels) for part in read], None
+    return [_read(logits, split, outputs) for split in splits], None
 
 
 def on_model(
@@ -110,6 +108,7 @@ def _list(option: str, parser: Any, help: str) -> Any:
 def size(
     *,
     logits: Logits = None,
+    outputs: options.Outputs = None,
     model: options.Model = None,
     data: options.Data = None,
     weights: options.Weights = None,
@@ -128,7 +127,14 @@ def size(
     from calib_serve.study import validation_size
 
     (cal, test), fit = samples_and_fit(
-        logits, model, data, (fit_split, test_split), weights=weights, train_split=train_split, seed=seed
+        logits,
+        model,
+        data,
+        (fit_split, test_split),
+        weights=weights,
+        train_split=train_split,
+        seed=seed,
+        outputs=outputs,
     )
     with progress("sizes", quiet=as_json) as told:
         study = validation_size(
@@ -149,6 +155,7 @@ def size(
 def optimum(
     logits: options.Logits,
     *,
+    outputs: options.Outputs = None,
     fit_split: options.FitSplit = "cal",
     test_split: options.TestSplit = "test",
     bins: Annotated[int, typer.Option("--bins", min=1)] = 15,
@@ -158,7 +165,8 @@ def optimum(
     """How much better could any temperature do? (Wang 2021, section 5.1)."""
     from calib_serve.study import optimal_temperature
 
-    _show(optimal_temperature(_read(logits, fit_split), _read(logits, test_split), bins=bins), out, as_json)
+    cal, test = (_read(logits, split, outputs) for split in (fit_split, test_split))
+    _show(optimal_temperature(cal, test, bins=bins), out, as_json)
 
 
 @group.command("stability")
@@ -167,6 +175,7 @@ def stability(
     logits: Annotated[
         list[Path] | None, typer.Option("--logits", help="Logits and labels; once for each trained model.")
     ] = None,
+    outputs: options.Outputs = None,
     model: Models = None,
     data: options.Data = None,
     train_split: TrainSplit = None,
@@ -185,7 +194,9 @@ def stability(
     if logits and model:
         raise InputError("say what to study, one of: --logits FILE, or --model MODEL with --data DATA")
     parts = [
-        samples_and_fit(path, name, data, splits, weights=None, train_split=train_split, seed=seed)
+        samples_and_fit(
+            path, name, data, splits, weights=None, train_split=train_split, seed=seed, outputs=outputs
+        )
         for path, name in [(path, None) for path in logits or ()] + [(None, name) for name in model or ()]
     ]
     if not parts:
@@ -209,6 +220,7 @@ def stability(
 def bins(
     *,
     logits: Logits = None,
+    outputs: options.Outputs = None,
     model: options.Model = None,
     data: options.Data = None,
     weights: options.Weights = None,
@@ -225,7 +237,14 @@ def bins(
     from calib_serve.study import bin_effect
 
     (cal, test), fit = samples_and_fit(
-        logits, model, data, (fit_split, test_split), weights=weights, train_split=train_split, seed=seed
+        logits,
+        model,
+        data,
+        (fit_split, test_split),
+        weights=weights,
+        train_split=train_split,
+        seed=seed,
+        outputs=outputs,
     )
     study = bin_effect(cal, test, methods=methods, counts=counts, fit=fit, seed=seed)
     _show(study, out, as_json)
@@ -235,6 +254,7 @@ def bins(
 def ablation(
     *,
     logits: Logits = None,
+    outputs: options.Outputs = None,
     model: options.Model = None,
     data: options.Data = None,
     weights: options.Weights = None,
@@ -250,7 +270,14 @@ def ablation(
     from calib_serve.study import ablation as run_ablation
 
     (cal, test), fit = samples_and_fit(
-        logits, model, data, (fit_split, test_split), weights=weights, train_split=train_split, seed=seed
+        logits,
+        model,
+        data,
+        (fit_split, test_split),
+        weights=weights,
+        train_split=train_split,
+        seed=seed,
+        outputs=outputs,
     )
     with progress("ablation", quiet=as_json) as told:
         study = run_ablation(cal, test, methods=methods, fit=fit, seed=seed, progress=told)
@@ -296,11 +323,9 @@ def shift(
     _show(study, out, as_json)
 
 
-def _read(path: Path, split: str) -> Samples:
-    from calib_serve.data import read_labelled
-
-    found = read_labelled(path, split=split or None)
-    return found.logits, found.labels
+def _read(path: Path, split: str, outputs: Any) -> Samples:
+    found = options.read_scores(path, split=split or None, outputs=outputs)
+    return found.logits, found.labelled()
 
 
 def _pooled(parts: list[Samples]) -> Samples:

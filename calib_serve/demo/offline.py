@@ -18,7 +18,8 @@ from calib_serve.fit.masked import Masking, fit_masked_head
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.sessions import open_session
-from calib_serve.metrics import Evaluation, evaluate, nll
+from calib_serve.metrics import Evaluation, nll
+from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.model import Classifier, calibrated_probs, load_model
 
 __all__ = ["Calibrated", "Deployed", "Fused", "calibrate", "deploy", "fuse"]
@@ -98,7 +99,7 @@ def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
     }
     candidates: dict[str, Artifact | None] = {"uncalibrated": None, **artifacts}
     probs = {name: calibrated_probs(classifier, data.test.images, a) for name, a in candidates.items()}
-    evaluations = {name: evaluate(p, data.test.labels, seed=seed) for name, p in probs.items()}
+    evaluations = {name: evaluate_probs(p, data.test.labels, seed=seed) for name, p in probs.items()}
     return Calibrated(artifacts, min(choice, key=choice.__getitem__), probs, evaluations)
 
 

@@ -133,7 +133,7 @@ def complete(
     if reference is None:
         top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
         for part, chunk in samples.chunks():
-            probs = artifact.probs(chunk)
+            probs = artifact.of_logits(chunk)
             bins += reference_bins(probs, samples.labels[part])
             if artifact.is_multilabel:
                 predicted += (probs > 0.5).sum(axis=0)
@@ -212,7 +212,7 @@ def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
     if samples.rows is not None or not len(kept):  # a fold's artifact is temporary
         return None
     logits = np.asarray(samples.logits[kept], np.float64)
-    return Examples(logits, artifact.probs(logits))
+    return Examples(logits, artifact.of_logits(logits))
 
 
 class HeldOutFacts(NamedTuple):

@@ -31,10 +31,11 @@ from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, ra
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import ClassWeight, Samples, sample_weights
 from calib_serve.fit.solve import stratified
-from calib_serve.judgement import judge
-from calib_serve.metrics import decisions, evaluate_labels, log_probs, sigmoid
+from calib_serve.judgement.decide import judge_probs
+from calib_serve.metrics import decisions, log_probs, sigmoid
+from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.scores import truths
-from calib_serve.scores import LABELS, Outputs, check_outputs, to_logits
+from calib_serve.scores import LABELS, Outputs, Scores, check_outputs, to_logits
 
 __all__ = [
     "LABEL_METHODS",
@@ -55,8 +56,8 @@ class LabelSamples(Samples):
     @classmethod
     def of(
         cls,
-        logits: ArrayLike | Samples,
-        labels: ArrayLike,
+        logits: ArrayLike | Samples | Scores,
+        labels: Any = None,
         *,
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
@@ -69,6 +70,12 @@ class LabelSamples(Samples):
         """
         if isinstance(logits, Samples):
             raise InputError("give the scores of labels as an array (n, L)")
+        if isinstance(logits, Scores):
+            y, given = logits.labelled(), logits.weights if sample_weight is None else sample_weight
+            if class_weight is not None:
+                raise InputError("class_weight is for one class a sample; give each sample a weight instead")
+            weight = None if given is None else sample_weights(y[:, 0], 2, given, None)
+            return cls(logits.logits, y, weight, outputs=logits.outputs)
         check_outputs(outputs)
         if outputs not in LABELS:
             raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {outputs}")
@@ -316,7 +323,7 @@ def held_out_label_facts(
     """Metrics and verdict of every sample under a ``fit`` to the other folds."""
     held = [_held_out(samples, made, folds, seed) for made in (partial(fit_labels, "none"), fit)]
     before, after = (_estimates(probs, samples, level, seed) for probs in held)
-    return HeldOutFacts(before, after, judge(held[1], samples.labels, class_names=class_names))
+    return HeldOutFacts(before, after, judge_probs(held[1], samples.labels, class_names=class_names))
 
 
 def _held_out(
@@ -332,7 +339,7 @@ def _held_out(
         held = np.flatnonzero(fold == f)
         artifact = fit(samples.take(fold != f))
         for part, chunk in samples.take(held).chunks(np.float64):
-            probs[held[part]] = artifact.probs(chunk)
+            probs[held[part]] = artifact.of_logits(chunk)
     return probs
 
 
@@ -344,5 +351,5 @@ def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
 
 
 def _estimates(probs: Floats, samples: LabelSamples, level: float, seed: int) -> dict[str, Any]:
-    found = evaluate_labels(probs, samples.labels, replicates=_REPLICATES, level=level, seed=seed)
+    found = evaluate_label_probs(probs, samples.labels, replicates=_REPLICATES, level=level, seed=seed)
     return {name: estimate.as_dict() for name, estimate in found.estimates().items()}

@@ -88,7 +88,7 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
     kept = artifact.examples
     if kept is None:
         return made
-    return replace(made, examples=Examples(kept.logits, made.probs(kept.logits)))
+    return replace(made, examples=Examples(kept.logits, made.of_logits(kept.logits)))
 
 
 def referenced(
@@ -168,7 +168,7 @@ def confused(artifact: Artifact, samples: Samples) -> Artifact:
         return artifact
     top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
     for part, chunk in samples.chunks():
-        probs = artifact.probs(chunk)
+        probs = artifact.of_logits(chunk)
         top[part], confidence[part] = probs.argmax(axis=1), probs.max(axis=1)
     facts = confusion_facts(samples, top, confidence, on="calibration set")
     return replace(artifact, data={**artifact.data, "confusion": facts})

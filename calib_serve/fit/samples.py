@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.scores import class_ids
-from calib_serve.scores import LABELS, Outputs, as_logits
+from calib_serve.scores import LABELS, Outputs, Scores, as_logits
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,8 +47,8 @@ class Samples:
     @classmethod
     def of(
         cls,
-        logits: ArrayLike | Samples,
-        labels: ArrayLike,
+        logits: ArrayLike | Samples | Scores,
+        labels: Any = None,
         *,
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
@@ -65,6 +65,10 @@ class Samples:
         """
         if isinstance(logits, Samples):
             return logits._reweighted(labels, sample_weight, class_weight)
+        if isinstance(logits, Scores):
+            y, given = logits.labelled(), logits.weights if sample_weight is None else sample_weight
+            weight = sample_weights(y, logits.classes, given, class_weight)
+            return cls(logits.logits, y, weight, outputs=logits.outputs)
         if outputs in LABELS:
             raise InputError(f"{outputs} have a calibrator for each label, which calibrate() fits")
         z, kind = as_logits(logits, outputs)

@@ -66,7 +66,7 @@ def fit_tuned_head(
     >>> x, y = np.array([[1.0], [-1.0]] * 40), np.array([1, 0, 1, 0, 1, 0, 0, 1] * 10)  # right 3 times of 4
     >>> deployed = Head((np.array([[0.0], [2.0]]),), (np.zeros(2),))
     >>> artifact = fit_tuned_head(x, y, deployed, strength=np.inf)
-    >>> artifact.probs(artifact.head(np.array([[1.0]]))).round(2).tolist()
+    >>> artifact.of_logits(artifact.head(np.array([[1.0]]))).round(2).tolist()
     [[0.25, 0.75]]
     """
     options_of(then)  # refuses a name that does not exist before anything is fitted

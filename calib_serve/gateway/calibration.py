@@ -108,7 +108,7 @@ class Calibration:
         whole = bool(finite.all())
         if self.artifact is None:
             return to_probs(scores if whole else np.where(finite[:, None], scores, 0.5), self.kind)
-        return self.artifact.probs(logits if whole else np.where(finite[:, None], logits, 0.0))
+        return self.artifact.of_logits(logits if whole else np.where(finite[:, None], logits, 0.0))
 
     def _rows(self, raw: Array) -> Array:
         columns = 1 if self.kind in ONE_COLUMN else self.classes

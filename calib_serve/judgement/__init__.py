@@ -1,11 +1,11 @@
 """Whether a model is calibrated, decided by equivalence: one verdict, wherever it is shown.
 
-``judge`` decides from probabilities and labels; ``Verdict`` is also what the watch page says of live ones.
+``judge`` decides from scores and labels; ``Verdict`` is also what the watch page says of live ones.
 """
 
 from calib_serve.judgement.bets import Evidence, MeanBets, share_bets
-from calib_serve.judgement.conclude import CALIBRATE, DEPLOY, Level, Tested, Verdict
-from calib_serve.judgement.decide import judge
+from calib_serve.judgement.conclude import CALIBRATE, DEPLOY, Level, Tested, Verdict, of_own_samples
+from calib_serve.judgement.of_scores import judge
 from calib_serve.judgement.words import MINUS, chance, percent, points, rounded_up, signed_points
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Verdict",
     "chance",
     "judge",
+    "of_own_samples",
     "percent",
     "points",
     "rounded_up",

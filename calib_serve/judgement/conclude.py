@@ -21,6 +21,7 @@ __all__ = [
     "conclude",
     "direction",
     "line_of",
+    "of_own_samples",
 ]
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
@@ -98,6 +99,19 @@ def conclude(lines: Sequence[Line], *, n: int, small: int, kinds: int, opening: 
         *([note] if note else []),
     ]
     return Verdict(level, headline, tuple(reasons), tests, tuple(do))
+
+
+def of_own_samples(found: Verdict, why: str) -> Verdict:
+    """The verdict on the samples of the fit itself, ``why`` these are: it proves nothing of others.
+
+    >>> of_own_samples(Verdict("calibrated", "Calibrated."), "these are the samples of the fit").level
+    'unproven'
+    """
+    headline = f"Nothing is known of new samples: {why}, and a fit looks better on those."
+    do = "Give samples that the fit has not seen."
+    return replace(
+        found, level="unproven", headline=headline, reasons=(found.headline, *found.reasons), do=(do,)
+    )
 
 
 def _holm(p: Sequence[float]) -> list[float]:

@@ -20,8 +20,8 @@ from calib_serve.metrics.labels import checked_label_probs, decisions
 from calib_serve.metrics.scores import checked
 
 __all__ = [
-    "judge",
     "judge_labels",
+    "judge_probs",
 ]
 
 Floats = NDArray[np.float64]
@@ -55,12 +55,13 @@ class _Sample:
         return cls(predicted, first, right, np.minimum(second, 1 - first), was, **more)
 
 
-def judge(
+def judge_probs(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
     tolerance: float = 0.02,
     class_tolerance: float | None = None,
+    sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     class_names: Sequence[str] = (),
 ) -> Verdict:
@@ -76,9 +77,9 @@ def judge(
     by label. Raises InputError or ShapeError.
 
     >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
-    >>> judge(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
+    >>> judge_probs(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
     'Not calibrated: underconfident, on average 30.0 points off.'
-    >>> judge(p[:4], p[:4].argmax(axis=1)).level
+    >>> judge_probs(p[:4], p[:4].argmax(axis=1)).level
     'unproven'
     """
     single = _class_tolerance(tolerance, class_tolerance)

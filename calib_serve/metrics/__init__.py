@@ -31,7 +31,7 @@ from calib_serve.metrics.decomposition import (
     ece_terms,
     loss_terms,
 )
-from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_logits
+from calib_serve.metrics.evaluation import Evaluation
 from calib_serve.metrics.intervals import (
     Estimate,
     conformal_rank,
@@ -40,7 +40,8 @@ from calib_serve.metrics.intervals import (
     mean_interval,
     wilson_interval,
 )
-from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions, evaluate_labels
+from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions
+from calib_serve.metrics.of_scores import evaluate, evaluate_labels
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
 from calib_serve.metrics.refinement import (
     aupr_correct,
@@ -100,7 +101,6 @@ __all__ = [
     "evaluate",
     "evaluate_abstention",
     "evaluate_labels",
-    "evaluate_logits",
     "evaluate_sets",
     "exact_interval",
     "fpr95",

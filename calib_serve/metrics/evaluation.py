@@ -31,7 +31,7 @@ from calib_serve.metrics.scores import Scores
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Evaluation", "evaluate", "evaluate_logits"]
+__all__ = ["Evaluation", "evaluate_logits", "evaluate_probs"]
 
 Floats = NDArray[np.float64]
 
@@ -85,6 +85,7 @@ class Evaluation:
     positive_brier: Estimate | None = None
     positive_noise_floor: Estimate | None = None
     positive_bins: Bins | None = None
+    remarks: tuple[str, ...] = ()
 
     def estimates(self) -> dict[str, Estimate]:
         """The metrics by name."""
@@ -114,7 +115,7 @@ class Evaluation:
         return html_table(title, ("metric", *_ENDS), rows)
 
 
-def evaluate(
+def evaluate_probs(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
@@ -123,6 +124,7 @@ def evaluate(
     replicates: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> Evaluation:
     """All metrics of probabilities (n, K) and class ids (n,), with intervals of the given level.
@@ -134,7 +136,7 @@ def evaluate(
     ``groups`` (n,) say which samples belong together, such as those of one patient: intervals then hold
     although these move together.
 
-    >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
+    >>> e = evaluate_probs([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
@@ -153,8 +155,10 @@ def evaluate_logits(
     replicates: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> Evaluation:
-    """As ``evaluate``, of logits (n, K): the NLL stays finite where a probability rounds to 0.
+    """As ``evaluate_probs``, of logits (n, K): the NLL stays finite where a probability rounds to 0.
 
     One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
     """
@@ -163,7 +167,9 @@ def evaluate_logits(
     for rows, p, nll_of_rows in softmax_blocks(z, y):
         probs[rows], nll[rows] = p, nll_of_rows
     scores = Scores.of(probs, y, nll=nll)
-    return _evaluate(scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed)
+    return _evaluate(
+        scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed, groups=groups
+    )
 
 
 def _evaluate(
@@ -202,7 +208,7 @@ def _evaluate(
         classes=scores.classes,
         bins=sample.tally(),
         positive_bins=sample.positive_tally(),
-        **found,
+        **dict[str, Any](found),
     )
 
 

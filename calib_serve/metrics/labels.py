@@ -25,7 +25,7 @@ from calib_serve.scores.links import LEAST
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["LabelEvaluation", "LabelsEvaluation", "checked_label_probs", "decisions", "evaluate_labels"]
+__all__ = ["LabelEvaluation", "LabelsEvaluation", "checked_label_probs", "decisions", "evaluate_label_probs"]
 
 Floats = NDArray[np.float64]
 
@@ -141,7 +141,7 @@ def decisions(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArra
     return np.clip(np.maximum(p, 1 - p), 0.5, 1), (p > 0.5) == (labels == 1)
 
 
-def evaluate_labels(
+def evaluate_label_probs(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
@@ -150,6 +150,7 @@ def evaluate_labels(
     replicates: int = 200,
     level: float = 0.95,
     seed: int = 0,
+    sample_weight: ArrayLike | None = None,
 ) -> LabelsEvaluation:
     """All metrics of probabilities of labels (n, L) and whether each is true (n, L), with intervals.
 
@@ -158,7 +159,7 @@ def evaluate_labels(
     surprise, from ``replicates`` draws, of which 200 are used at most (0: no intervals): the signs of each
     sample's errors turn, of all its labels at once (Cameron, Gelbach and Miller 2008).
 
-    >>> e = evaluate_labels([[0.7, 0.2], [0.6, 0.2]], [[1, 0], [0, 0]], bins=1, replicates=0)
+    >>> e = evaluate_label_probs([[0.7, 0.2], [0.6, 0.2]], [[1, 0], [0, 0]], bins=1, replicates=0)
     >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels
     (0.175, 0.75)
     """

@@ -64,7 +64,7 @@ class Calibrated:
         scores = self._scores(self._inner.predict(example))
         if self._outputs in ("logits", "logit") and (kind := measured(scores)) in PROBABILITIES:
             raise InputError(f"the model predicts {kind}, by their numbers, not {self._outputs}")
-        self._artifact.probs(to_logits(scores, self._outputs))
+        self._artifact.of_logits(to_logits(scores, self._outputs))
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """A mapping for each row of ``model_input``, as ``inner`` takes it.
@@ -79,7 +79,7 @@ class Calibrated:
         good = np.isfinite(scores.reshape(len(scores), -1)).all(axis=1)
         probs = np.full((len(scores), self._artifact.classes), np.nan)
         if good.any():
-            probs[good] = self._artifact.probs(to_logits(scores[good], self._outputs))
+            probs[good] = self._artifact.of_logits(to_logits(scores[good], self._outputs))
         rows = [self._row(p) if ok else dict(_NOTHING) for p, ok in zip(probs, good.tolist(), strict=True)]
         given = {name: value for name, value in (params or {}).items() if name in _PARAMS and len(value)}
         self._act(rows, given.get("segment", ""))

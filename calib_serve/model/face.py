@@ -241,7 +241,7 @@ def calibrated_probs(
     if artifact is None:
         z = classifier.logits(inputs, progress=progress)
         return sigmoid(z) if classifier.outputs in LABELS else softmax(z)
-    return artifact.probs(logits_under(classifier, inputs, artifact, progress=progress))
+    return artifact.of_logits(logits_under(classifier, inputs, artifact, progress=progress))
 
 
 def logits_under(

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement import Verdict, judge
+from calib_serve.judgement import Verdict, of_own_samples
+from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import (
     Change,
     Evaluation,
@@ -20,14 +21,13 @@ from calib_serve.metrics import (
     LabelsEvaluation,
     SmoothReliability,
     decisions,
-    evaluate,
-    evaluate_labels,
     log_probs,
     paired_changes,
     smooth_reliability,
 )
 from calib_serve.metrics.comparison import change_of_mean
-from calib_serve.metrics.labels import checked_label_probs
+from calib_serve.metrics.evaluation import evaluate_probs
+from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
 from calib_serve.metrics.scores import checked, top_label
 from calib_serve.report.prepare import (
     BinCountCurve,
@@ -188,14 +188,17 @@ def prepare_report(
     target_risk: float | None = None,
     replicates: int = 1000,
     seed: int = 0,
+    sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    own: str | None = None,
 ) -> Contents:
     """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
     acceptable mean gap, ``class_tolerance`` that of a class alone, ``target_risk`` the share of errors to
-    abstain down to. ``groups`` (n,) say which samples belong together, such as those of one patient. Raises
-    InputError or ShapeError where these do not match.
+    abstain down to. ``sample_weight`` (n,) are weights, ``groups`` (n,) say which samples belong together,
+    such as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was.
+    Raises InputError or ShapeError where these do not match.
     """
     if before is not None:
         _refuse_other_samples(checked(*before), checked(*after))
@@ -205,7 +208,7 @@ def prepare_report(
         # One target for both sides: half the error of the first.
         target_risk = default_risk(top_label(*pairs[0])[1])
     options: dict[str, Any] = {"bins": bins, "edges": edges, "replicates": replicates, "seed": seed}
-    options["groups"] = groups
+    options |= {"groups": groups, "sample_weight": sample_weight}
     sides = tuple(
         _side(printable(name), color, pair, target_risk=target_risk, **options)
         for name, color, pair in zip(names[-len(pairs) :], colors, pairs, strict=True)
@@ -214,12 +217,20 @@ def prepare_report(
     named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
     classes = class_table(*after, class_names=named, bins=bins, edges=edges)
     verdict = compared(
-        judge(*after, tolerance=tolerance, class_tolerance=class_tolerance, groups=groups, class_names=named),
+        judge_probs(
+            *after,
+            tolerance=tolerance,
+            class_tolerance=class_tolerance,
+            sample_weight=sample_weight,
+            groups=groups,
+            class_names=named,
+        ),
         sides[-1].metrics,
         before=sides[0].metrics if before is not None else None,
         changes=changes,
         artifact=artifact,
     )
+    verdict = of_own_samples(verdict, own) if own else verdict
     return Contents(
         title=printable(title),
         sides=sides,
@@ -252,10 +263,20 @@ def _side(
     edges: Edges,
     replicates: int,
     seed: int,
+    sample_weight: ArrayLike | None,
     groups: ArrayLike | None,
 ) -> Side:
     probs, labels = predictions
-    found = evaluate(probs, labels, bins=bins, edges=edges, replicates=replicates, seed=seed, groups=groups)
+    found = evaluate_probs(
+        probs,
+        labels,
+        bins=bins,
+        edges=edges,
+        replicates=replicates,
+        seed=seed,
+        sample_weight=sample_weight,
+        groups=groups,
+    )
     positive = None if found.positive_bins is None else reliability_of(found.positive_bins)
     return Side(
         name,
@@ -304,7 +325,7 @@ def prepare_labels_report(
     colors = ("after",) if before is None else ("before", "after")
     sides = []
     for name, color, (probs, labels) in zip(names[-len(pairs) :], colors, pairs, strict=True):
-        found = evaluate_labels(
+        found = evaluate_label_probs(
             probs, labels, bins=bins, edges=edges, replicates=replicates or _DRAWS, seed=seed
         )
         sides.append(LabelsSide(printable(name), color, found, reliability_of(found.bins)))
@@ -315,7 +336,7 @@ def prepare_labels_report(
         raise ShapeError(f"{len(metrics.labels)} labels but {len(named)} names")
     rows = tuple((printable(named[k]) if named else str(k), metrics.labels[k]) for k in metrics.worst())
     verdict = compared(
-        judge(
+        judge_probs(
             *pairs[-1],
             tolerance=tolerance,
             class_tolerance=class_tolerance,

@@ -50,7 +50,7 @@ class ReporterShadow:
         if probs is not None:
             p = np.atleast_2d(array_of(probs))
         elif self.artifact is not None and logits is not None:
-            p = self.artifact.probs(logits[list(rows)])
+            p = self.artifact.of_logits(logits[list(rows)])
             rows = range(len(rows))
         else:
             raise InputError("a shadow needs logits, or its own probabilities")

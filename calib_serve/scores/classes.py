@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import shown
-from calib_serve.scores.recognise import Place
+from calib_serve.scores.recognise import NUMBERED, Place
 
 __all__ = ["class_ids", "is_missing", "without"]
 
@@ -22,6 +23,7 @@ MISSING = ("", "na", "nan", "n/a", "null", "none", "<na>", "nat")
 _NEGATIVE = ("false", "no", "f", "n", "negative", "neg", "0")
 _POSITIVE = ("true", "yes", "t", "y", "positive", "pos", "1")
 _SHOWN = 5  # labels in a message
+_LARGEST = 2.0**62  # of an id
 
 
 def class_ids(
@@ -30,7 +32,7 @@ def class_ids(
     names: Sequence[str] = (),
     *,
     column: str = "",
-    place: Place = Place(),
+    place: Place = NUMBERED,
 ) -> tuple[Ids, tuple[str, ...], str]:
     """The class ids (n,) of labels (n,) of any type, the class names if they are known by now, and a remark.
 
@@ -55,7 +57,11 @@ def class_ids(
 
 def is_missing(label: Any) -> bool:
     """Whether a label, as ``_distinct`` gives it, stands for none."""
-    return label is None or label != label or (isinstance(label, str) and label.lower() in MISSING)
+    return label is None or _is_nan(label) or (isinstance(label, str) and label.lower() in MISSING)
+
+
+def _is_nan(label: Any) -> bool:
+    return isinstance(label, float) and math.isnan(label)
 
 
 def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
@@ -79,11 +85,11 @@ def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
         values, at = np.unique(labels.ravel(), return_inverse=True)
         given = [_plain(value) for value in values.tolist()]
     else:
-        given, codes, at = [], {}, np.empty(labels.size, np.intp)
+        codes: dict[Any, int] = {}
+        given, at = [], np.empty(labels.size, np.intp)
         for row, value in enumerate(labels.ravel().tolist()):
             plain = _plain(value)
-            key = "nan" if plain is not None and plain != plain else (type(plain), plain)
-            at[row] = codes.setdefault(key, len(codes))
+            at[row] = codes.setdefault(_key(plain), len(codes))
             if len(codes) > len(given):
                 given.append(plain)
     # "1 " and "1" are one label.
@@ -94,7 +100,7 @@ def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
 
 
 def _key(label: Any) -> Any:
-    return "nan" if label is not None and label != label else (type(label), label)
+    return "nan" if _is_nan(label) else (type(label), label)
 
 
 def _plain(value: Any) -> Any:
@@ -109,7 +115,8 @@ def _plain(value: Any) -> Any:
         return bool(value)
     if isinstance(value, (int, float, np.number)):
         number = float(value)
-        return int(value) if number == number and abs(number) < 2**62 and number == int(number) else number
+        whole = math.isfinite(number) and abs(number) < _LARGEST and number == int(number)
+        return int(value) if whole else number
     return str(value).strip()
 
 

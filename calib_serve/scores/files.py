@@ -1,6 +1,6 @@
 """Files and tables of scores: npz, npy, safetensors; csv, tsv, jsonl, parquet, feather; tables of engines.
 
-Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or plain ``logits`` and ``labels``;
+Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or ``logits`` and ``labels``;
 ``probs``, ``log_probs``, ``label_logits`` or ``label_probs`` may stand in place of ``logits``, and beside them
 ``weights``, ``groups``, ``ids`` and ``class_names``. An npy file holds scores alone and is memory-mapped. The
 columns of a table are known by their names, as ``calib_serve.scores.table`` says; its column ``split`` names
@@ -17,6 +17,7 @@ import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -88,19 +89,16 @@ def read_source(
 
 
 def _named(found: Source, name: str) -> Source:
-    from dataclasses import replace  # noqa: PLC0415
-
     return replace(found, name=name)
 
 
 def _beside(found: Source, what: str, array: NDArray[Any], name: str) -> Source:
-    from dataclasses import replace  # noqa: PLC0415
-
     if len(array) != len(found.values):
         raise ShapeError(
             f"{name} must hold one {what} for each of {len(found.values)} rows, got {array.shape}"
         )
-    return replace(found, **{f"{what}s": array})
+    placed: dict[str, Any] = {f"{what}s": array}
+    return replace(found, **placed)
 
 
 def holds_files(path: Path) -> bool:
@@ -189,8 +187,6 @@ def _from_arrays(
     class_names = tuple(map(str, get("class_names").tolist())) if "class_names" in names else ()
     source = of_arrays(get(_in_split(called, split)), **beside)
     by = str(get("calibrated_by")) if "calibrated_by" in names else ""
-    from dataclasses import replace  # noqa: PLC0415
-
     return replace(source, class_names=class_names, outputs=_SCORES[called], calibrated_by=by)
 
 
@@ -344,9 +340,8 @@ def _opened(path: Path) -> IO[str]:
     """A text, unpacked as far as no bomb would be; spreadsheets put a mark before it."""
     if path.suffix.lower() != ".gz":
         return path.open(newline="", encoding="utf-8-sig")
-    most = most_unpacked(path.stat().st_size)
-    packed = gzip.open(path, "rb")
-    return io.TextIOWrapper(io.BufferedReader(_Bounded(packed, most)), encoding="utf-8-sig", newline="")
+    unpacked = _Bounded(gzip.GzipFile(path), most_unpacked(path.stat().st_size))
+    return io.TextIOWrapper(io.BufferedReader(unpacked), encoding="utf-8-sig", newline="")
 
 
 class _Bounded(io.RawIOBase):
@@ -427,8 +422,6 @@ def _of_arrow(
 
 def _lists_first(roles: Roles, lists: set[str]) -> Roles:
     """Where a column of lists holds the scores, columns beside it are none."""
-    from dataclasses import replace  # noqa: PLC0415
-
     held = [name for name in roles.scores if name in lists]
     if not held:
         return roles
@@ -556,8 +549,6 @@ def _of_spooled(
     roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]]
 ) -> Source:
     """Columns are views of what is memory-mapped, so nothing is copied but a check of the first rows."""
-    from dataclasses import replace  # noqa: PLC0415
-
     if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
         found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1)
         return replace(found, values=values)
@@ -565,7 +556,7 @@ def _of_spooled(
     shown = {name: column[: 1 << 16] for name, column in beside.items()}
     found = of_roles(roles, {**few, **shown}, first=1)
     whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
-    columns = {what: None if name is None else beside[name] for what, name in whole.items()}
+    columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
     if roles.truths:
         columns["labels"] = np.stack([beside[name] for name in roles.truths], axis=1)
     return replace(found, values=values, **columns)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calib_serve.errors import InputError
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, check_outputs, exact
 
-__all__ = ["Place", "Recognised", "recognise"]
+__all__ = ["NUMBERED", "Place", "Recognised", "recognise"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -52,6 +52,10 @@ class Place:
         return f"{self.row(row)}, column {name}"
 
 
+NUMBERED = Place()
+"""Rows and columns by their numbers, from 0."""
+
+
 @dataclass(frozen=True)
 class _Seen:
     """What the numbers of an array are like, from one pass: their range, and that of the rows' sums."""
@@ -73,8 +77,9 @@ class _Seen:
             low, high = np.minimum(low, block.min()), np.maximum(high, block.max())
             least, most = np.minimum(least, sums.min()), np.maximum(most, sums.max())
             of_logs = of_logs and bool(high <= 0) and _sums_to_one(np.exp(block.astype(np.float64)))
-        ends = (float(end) for end in (low, high, least, most))
-        return cls(*ends, of_logs and values.shape[1] > 1, *values.shape)
+        rows, columns = values.shape
+        several = of_logs and columns > 1
+        return cls(float(low), float(high), float(least), float(most), several, rows, columns)
 
     @property
     def within(self) -> bool:
@@ -97,7 +102,7 @@ def recognise(
     *,
     called: Outputs | None = None,
     truths: bool = False,
-    place: Place = Place(),
+    place: Place = NUMBERED,
 ) -> Recognised:
     """The scores (n, K) with their kind: as ``told``, as their array is ``called``, else by their numbers.
 
@@ -147,8 +152,8 @@ def _one_column(seen: _Seen) -> tuple[Outputs, str]:
         return "probability", "read as probabilities of class 1: they lie within [0, 1]"
     if seen.low >= 0 and seen.rows >= _FEW and 10 < seen.high <= 100 + _ROUNDED:
         raise InputError(
-            f"these scores lie between {seen.low:.3g} and {seen.high:.3g}: percent, or logits? Divide percent "
-            "by 100 (--outputs probability, outputs=), or say --outputs logit"
+            f"these scores lie between {seen.low:.3g} and {seen.high:.3g}: percent, or logits? Divide "
+            "percent by 100 (--outputs probability, outputs=), or say --outputs logit"
         )
     return "logit", ""
 
@@ -159,7 +164,7 @@ def _refuse_misnamed(seen: _Seen) -> None:
         kind = exact("probabilities", seen.columns)
         raise InputError(
             f"these scores are called logits, and are {kind} by their numbers; say --outputs {kind} "
-            f"(outputs={kind!r}), or --outputs {exact('logits', seen.columns)} if they are logits all the same"
+            f"(outputs={kind!r}), or --outputs {exact('logits', seen.columns)} if they are logits, too"
         )
 
 
@@ -176,14 +181,14 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: Place)
             _check_logits(values, seen, place)
         row, column = _first(values, lambda block: ~((block >= -_ROUNDED) & (block <= 1 + _ROUNDED)))
         raise InputError(
-            f"{kind} lie in [0, 1], and {place.cell(row, column)} holds {values[row, column]:.4g}; logits are "
-            "--outputs logits (outputs=)"
+            f"{kind} lie in [0, 1], and {place.cell(row, column)} holds {values[row, column]:.4g}; logits "
+            "are --outputs logits (outputs=)"
         )
     if kind == "probabilities" and not seen.sums_to(1) and not _close(seen):
         row, _ = _first(values, lambda block: (np.abs(block.sum(axis=1, dtype=float) - 1) > _SUM)[:, None])
         raise InputError(
-            f"probabilities of a row sum to 1, and those of {place.row(row)} to {values[row].sum():.4g}; of labels, "
-            "of which any number may be true, say --outputs label_probabilities (outputs=)"
+            f"probabilities of a row sum to 1, and those of {place.row(row)} to {values[row].sum():.4g}; of "
+            "labels, of which any number may be true, say --outputs label_probabilities (outputs=)"
         )
     if seen.low < 0 or seen.high > 1:
         values = np.clip(values, 0, 1)
@@ -201,8 +206,8 @@ def _check_logits(values: Floats, seen: _Seen, place: Place) -> None:
     if np.isfinite([seen.low, seen.high]).all():
         if max(-seen.low, seen.high) > _LARGEST:
             raise InputError(
-                f"logits go up to {max(-seen.low, seen.high):g}; clip them first, as by np.clip(logits, -1e4, "
-                "1e4)"
+                f"logits go up to {max(-seen.low, seen.high):g}; clip them first, as by np.clip(logits, "
+                "-1e4, 1e4)"
             )
         return
     row, column = _first(values, lambda block: ~np.isfinite(block))

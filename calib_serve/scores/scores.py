@@ -65,6 +65,7 @@ class Scores:
         groups: Any = None,
         ids: Any = None,
         ignore_label: Any = None,
+        expected: Outputs | None = None,
         name: str = "the scores",
     ) -> Scores:
         """Of arrays of any library, a frame, or a mapping of column names to arrays.
@@ -75,8 +76,9 @@ class Scores:
         columns are known by their names (``calib_serve.scores.table``); ``columns`` names those of the
         classes, and ``labels``, ``sample_weight``, ``groups`` and ``ids`` may name a column. ``outputs`` says
         what the scores are; without it their numbers do, and what is ambiguous is refused. ``ignore_label``:
-        one or more labels that stand for none, such as 255; these samples are left out. Raises InputError and
-        ShapeError, which name row and column.
+        one or more labels that stand for none, such as 255; these samples are left out. ``expected``: what
+        they are where nobody says so, as of what a calibration was fitted on; numbers that contradict it are
+        refused. Raises InputError and ShapeError, which name row and column.
         """
         if isinstance(scores, Scores):
             return scores._again(labels, outputs, sample_weight, groups)
@@ -91,7 +93,24 @@ class Scores:
         else:
             source = of_arrays(as_array(scores, name), **beside)
         given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names, name=name)
-        return made(given, outputs=outputs, ignore_label=ignore_label)
+        return made(given, outputs=outputs, expected=expected, ignore_label=ignore_label)
+
+    @classmethod
+    def of_logits(
+        cls,
+        logits: Any,
+        labels: Any,
+        outputs: Outputs,
+        *,
+        class_names: Sequence[str] = (),
+        name: str = "the scores",
+    ) -> Scores:
+        """Of logits (n, K) that ``to_logits`` made of what a model returns, of the kind ``outputs``."""
+        z: Floats = as_array(logits, name)
+        kinds: dict[Outputs, Outputs] = {"logits": "logits", "logit": "logit"}
+        kind = "label_logits" if outputs in LABELS else kinds.get(outputs, "log_probs")
+        values = z[:, 1:] - z[:, :1] if kind == "logit" else z
+        return cls.of(values, labels, outputs=kind, class_names=class_names, name=name)
 
     @classmethod
     def read(
@@ -106,6 +125,7 @@ class Scores:
         sample_weight: str | Path | None = None,
         groups: str | Path | None = None,
         ignore_label: Any = None,
+        expected: Outputs | None = None,
         engine: str | None = None,
         password_file: str | Path | None = None,
     ) -> Scores:
@@ -125,7 +145,7 @@ class Scores:
         )
         given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names)
         try:
-            return made(given, outputs=outputs, ignore_label=ignore_label)
+            return made(given, outputs=outputs, expected=expected, ignore_label=ignore_label)
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
 
@@ -162,7 +182,7 @@ class Scores:
 
     def take(self, index: NDArray[Any] | slice) -> Scores:
         """Some of the samples, by position or mask."""
-        parts = {
+        parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[index]
             for name in ("labels", "weights", "groups", "ids")
         }
@@ -202,7 +222,7 @@ class Scores:
         given = Source(self.values, labels=labels, class_names=self.class_names, name=self.name)
         found = self
         if labels is not None and labels is not self.labels:
-            found = replace(found, labels=made(given, outputs=self.outputs, ignore_label=None).labels)
+            found = replace(found, labels=made(given, outputs=self.outputs).labels)
         if sample_weight is not None:
             found = replace(found, weights=_weights(sample_weight, len(self)))
         return found if groups is None else replace(found, groups=_column(groups, len(self), "groups"))
@@ -245,7 +265,9 @@ class ProbsView:
         return np.asarray(self[:], dtype)
 
 
-def made(source: Source, *, outputs: Outputs | None, ignore_label: Any) -> Scores:
+def made(
+    source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
+) -> Scores:
     """Checked scores of what a file or a caller gave."""
     source, remarks = _kept(source, ignore_label)
     values = source.values
@@ -262,7 +284,8 @@ def made(source: Source, *, outputs: Outputs | None, ignore_label: Any) -> Score
     names = source.class_names if values.shape[1] > 1 else ()
     place = Place(source.first, names)
     truths = labels is not None and labels.ndim == 2 and not _is_soft(labels)
-    found = recognise(values, outputs, called=source.outputs, truths=truths, place=place)
+    called = _called(source.outputs, expected, values.shape[1])
+    found = recognise(values, outputs, called=called, truths=truths, place=place)
     remarks += [found.remark] if found.remark else []
     kind = found.outputs
     classes = 2 if kind in ONE_COLUMN else values.shape[1]
@@ -286,6 +309,14 @@ def made(source: Source, *, outputs: Outputs | None, ignore_label: Any) -> Score
         name=source.name,
         calibrated_by=source.calibrated_by,
     )
+
+
+def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outputs | None:
+    """What the scores are by the name of their array, else as expected of so many columns."""
+    if expected is None or (own is not None and (own != "logits" or expected not in LABELS)):
+        return own
+    several: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
+    return several.get(expected, expected) if columns > 1 else expected
 
 
 def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
@@ -340,7 +371,7 @@ def _truths(labels: NDArray[Any], count: int, place: Place) -> NDArray[np.intp]:
         row, k = (int(i) for i in wrong[0])
         what = "is missing" if np.isnan(numbers[row, k]) else f"is {numbers[row, k]:g}, not 0 or 1"
         raise InputError(
-            f"the label in {place.cell(row, k)} {what}; leave such rows out of the data, or by --ignore-label "
+            f"the label in {place.cell(row, k)} {what}; leave such rows out, or say --ignore-label "
             "(ignore_label=)"
         )
     return numbers.astype(np.intp)

@@ -1,4 +1,4 @@
-"""What a file or a caller gave, before it is known of which kind: values (n, K), and what lies beside them."""
+"""What a file or a caller gave, its kind not known yet: values (n, K), and what lies beside them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Source:
 
     def take(self, kept: NDArray[np.bool_]) -> Source:
         """Some of the samples."""
-        parts = {
+        parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
             for name in ("labels", "weights", "groups", "ids")
         }
@@ -77,7 +77,7 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
         )
     n, each = len(values), int(np.prod(labels.shape[1:]))
     flat = np.moveaxis(values, axes[0], -1).reshape(n * each, -1)
-    beside = {
+    beside: dict[str, Any] = {
         name: None if value is None else np.broadcast_to(_over(value, labels), labels.shape).reshape(-1)
         for name, value in given.items()
         if name != "labels"
@@ -124,12 +124,13 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
         )
     }
     kind: Outputs | None = None
+    names: tuple[str, ...] = ()
     lists = [name for name in roles.scores if table[name].ndim == 2]
     if lists:
         chosen = [name for name in lists if name in LISTS] or lists
         if len(chosen) > 1:
             raise InputError(f"there are the columns {' and '.join(chosen)} of lists: name one (--columns)")
-        values, names, kind = _numbers(table[chosen[0]]), (), LISTS.get(chosen[0])
+        values, kind = _numbers(table[chosen[0]]), LISTS.get(chosen[0])
     else:
         values, names = _stacked(roles.scores, table, first), roles.scores
     labels = found["label"]
@@ -156,7 +157,7 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
 
 
 def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int) -> Floats:
-    """The columns as values (n, K); InputError for one that holds no numbers, or lacks one, by row and name."""
+    """The columns as values (n, K); InputError for a cell that holds no number, by row and name."""
     rows = len(table[names[0]])
     kinds = {np.asarray(table[name]).dtype for name in names}
     narrow = all(kind.kind == "f" and kind.itemsize <= 4 for kind in kinds)

@@ -1,7 +1,7 @@
 """A table of scores: which of its columns are classes, and what the others hold.
 
 Columns are known by their names: label, split, weight, group, id. What is left must be scores, one column a
-class; a column that cannot be one is refused by its name, as counted for a class it would change every number.
+class; a column that cannot be one is refused by name: taken for a class it would change every number.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def roles_of(
             raise InputError(f"there is no column {name!r} for the {what}; there are {_listed(names)}")
     free = [name for name in names if name not in asked.values()]
     low = {name: name.strip().lower() for name in free}
-    found: dict[str, str | None] = {what: name for what, name in asked.items() if name is not None}
+    found: dict[str, Any] = {what: name for what, name in asked.items() if name is not None}
     for what, known in _KNOWN.items():
         if what not in found:
             found[what] = next((name for name in free if low[name] in known), None)
@@ -138,7 +138,7 @@ def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
     wanted = [OF_LABEL + name for name in scores]
     if set(wanted) != set(truths):
         raise InputError(
-            "there must be a column of scores NAME and one of truths label.NAME for each label, and no column "
+            "each label needs a column of scores NAME and one of truths label.NAME, and there must be no column "
             f"label; there are {_listed([*scores, *truths])}"
         )
     return tuple(wanted)
@@ -151,7 +151,7 @@ def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[
 
     >>> check_plausible(["cat", "dog", "age"], np.array([[0.2, 0.8, 53], [0.5, 0.5, 31]]), None)
     Traceback (most recent call last):
-    calib_serve.errors.InputError: 'age' is no class, by its numbers: name the columns of the classes ...
+    calib_serve.errors.InputError: 'age' is no class, by its numbers: name the classes' columns ...
     """
     if values.shape[1] < 2 or _whole(values.sum(axis=1)):
         return ""
@@ -165,7 +165,7 @@ def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[
 
 
 def _strange(values: NDArray[Any]) -> list[int]:
-    """Columns without which rows sum to 1; those of whole numbers, and the largest of the others, among logits."""
+    """Columns without which rows sum to 1; among logits those of whole numbers, and the others' largest."""
     columns = values.T
     inside = np.array([bool(((c >= -1e-5) & (c <= 1 + 1e-5)).all()) for c in columns])
     total = values.sum(axis=1)
@@ -199,12 +199,12 @@ def _refuse(names: Sequence[str], wrong: Sequence[int], why: str) -> None:
     said = ", ".join(repr(names[k]) for k in wrong[:_SHOWN]) + (", ..." if len(wrong) > _SHOWN else "")
     are = "is no class" if len(wrong) == 1 else "are no classes"
     raise InputError(
-        f"{said} {are}, {why}: name the columns of the classes alone (--columns, columns=), or drop the others"
+        f"{said} {are}, {why}: name the classes' columns alone (--columns, columns=), or drop the others"
     )
 
 
 def _never_named(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
-    """Columns that no label is called by, where labels are names: refused where most rows have them largest."""
+    """Columns that no label is called by, where labels are names; refused if largest in most rows."""
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OUS":
         return ""
     seen = {str(label).strip() for label in labels.tolist()}

@@ -236,7 +236,7 @@ class CalibratedClassifier:
             return [Failure(500, "the model failed on this input")]
         finite = np.asarray(np.isfinite(logits).all(axis=1))
         fine = finite.tolist()
-        probs = self.artifact.probs(logits if all(fine) else np.where(finite[:, None], logits, 0.0))
+        probs = self.artifact.of_logits(logits if all(fine) else np.where(finite[:, None], logits, 0.0))
         return [(p, z) if ok else _INVALID for p, z, ok in zip(probs, logits, fine, strict=True)]
 
     def _observed(self, rows: list[Row | Failure], tags: Sequence[Tag], *, invalid: int) -> list[Result]:

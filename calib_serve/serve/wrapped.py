@@ -104,7 +104,7 @@ class Passing:
         found = self._form.scores(returned, self._artifact.classes)
         logits = to_logits(found.values, self._kind)
         finite = np.asarray(np.isfinite(logits).all(axis=1))
-        probs = self._artifact.probs(logits if finite.all() else np.where(finite[:, None], logits, 0.0))
+        probs = self._artifact.of_logits(logits if finite.all() else np.where(finite[:, None], logits, 0.0))
         rows = [Row(p, z) if ok else None for p, z, ok in zip(probs, logits, finite.tolist(), strict=True)]
         made = from_probs(probs, found.values, self._kind)
         return rows, self._form.put(returned, made, found.shape)

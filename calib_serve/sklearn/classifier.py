@@ -126,7 +126,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K), a column for each of ``classes_``."""
         check_is_fitted(self, "artifact_")
-        return self.artifact_.probs(self._logits(self.estimator_, X))
+        return self.artifact_.of_logits(self._logits(self.estimator_, X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of the largest calibrated probability, (n,)."""

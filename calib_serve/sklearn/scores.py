@@ -87,7 +87,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrated probabilities (n, K)."""
         check_is_fitted(self, "artifact_")
         z = validate_data(self, scores, dtype=np.float64, reset=False)
-        return self.artifact_.probs(to_logits(z, self.outputs))
+        return self.artifact_.of_logits(to_logits(z, self.outputs))
 
     def predict(self, scores: ArrayLike) -> NDArray[Any]:
         """The class of the largest probability, (n,)."""

@@ -52,7 +52,7 @@ class OutputFit:
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
         """See ``Fit``."""
-        return artifact.probs(self._logits(inputs))
+        return artifact.of_logits(self._logits(inputs))
 
     def _logits(self, inputs: NDArray[Any]) -> NDArray[Any]:
         return two_columns(inputs if self.logits_of is None else self.logits_of(inputs))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from numpy.typing import ArrayLike
+from typing import Any, Literal, Union
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import CalibServeError
+from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name, options_of, select
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import Evaluation, LabelsEvaluation, evaluate, evaluate_labels
-from calib_serve.scores import LABELS, Outputs
+from calib_serve.metrics import Evaluation, LabelsEvaluation
+from calib_serve.metrics.evaluation import evaluate_probs
+from calib_serve.metrics.labels import evaluate_label_probs
+from calib_serve.scores import Outputs, Scores, alike
 from calib_serve.workflows.options import Progress
 
 __all__ = ["Compared", "compare"]
@@ -41,29 +41,36 @@ class Compared:
 
 
 def compare(
-    fit: tuple[ArrayLike, ArrayLike],
-    test: tuple[ArrayLike, ArrayLike],
+    fit: Given,
+    test: Given,
     methods: Sequence[str] | Literal["all"] = "all",
     *,
     outputs: Outputs | None = None,
+    columns: Sequence[str] | None = None,
+    class_names: Sequence[Any] = (),
+    ignore_label: Any = None,
     replicates: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Compared, ...]:
     """Fit output ``methods`` ("auto" may be among them) on ``fit`` and measure each on ``test``.
 
-    Both are logits (n, K), or (n,) for one binary logit, and class ids (n,), or scores of the kind
-    ``outputs``; of labels (n, L), each 0 or 1. ``replicates``: bootstrap resamples of the metrics' intervals,
-    0 for none. A method that cannot be fitted says why. Raises InputError for arrays and names that cannot
-    be right.
+    Both are ``Scores``, or pairs of scores and labels as ``Scores.of`` takes them with ``outputs``,
+    ``columns``, ``class_names`` and ``ignore_label``. ``replicates``: bootstrap resamples of the metrics'
+    intervals, 0 for none. A method that cannot be fitted says why. Raises InputError for arrays and names
+    that cannot be right.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
     >>> [f"{one.method} {one.metrics.ece:.3f}" for one in compare((z, y), (z, y), ["none", "temperature"])]
     ['none 0.131', 'temperature 0.000']
     """
-    field = (
-        _of_labels(fit, test, outputs, seed) if outputs in LABELS else _of_classes(fit, test, outputs, seed)
-    )
+    how: dict[str, Any] = {"columns": columns, "class_names": class_names, "ignore_label": ignore_label}
+    fitted = _scores(fit, outputs, "the samples to fit", **how)
+    tested = _scores(test, outputs, "the samples to test", expected=fitted.outputs, **how)
+    tested = tested.in_order(fitted.class_names, of="the samples to fit")
+    if not alike(tested.outputs, fitted.outputs):
+        raise InputError(f"the samples to fit are {fitted.outputs}, those to test {tested.outputs}")
+    field = (_of_labels if fitted.is_multilabel else _of_classes)(fitted, tested, seed)
     names = list(field.methods) if methods == "all" else list(methods)
     for name in names:
         if name != "auto":
@@ -84,6 +91,16 @@ def compare(
     return tuple(rows)
 
 
+Given = Union[Scores, tuple[Any, Any]]
+"""Scores with labels, or a pair of both."""
+
+
+def _scores(given: Given, outputs: Outputs | None, name: str, **how: Any) -> Scores:
+    if isinstance(given, Scores):
+        return given
+    return Scores.of(*given, outputs=outputs, name=name, **how)
+
+
 @dataclass(frozen=True)
 class _Field:
     """The methods that one kind of scores has: how they are named, fitted, chosen and measured."""
@@ -95,31 +112,27 @@ class _Field:
     evaluate: Callable[[Artifact, int], Evaluation | LabelsEvaluation]
 
 
-def _of_classes(
-    fit: tuple[ArrayLike, ArrayLike], test: tuple[ArrayLike, ArrayLike], outputs: Outputs | None, seed: int
-) -> _Field:
-    fitted, tested = Samples.of(*fit, outputs=outputs), Samples.of(*test, outputs=outputs)
+def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
+    fitted, tested = Samples.of(fit), Samples.of(test)
     return _Field(
         (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
         options_of,
         lambda name: fit_by_name(name, fitted, fitted.labels, seed=seed),
         lambda: select(fitted, fitted.labels, seed=seed),
-        lambda artifact, replicates: evaluate(
-            artifact.probs(tested.logits), tested.labels, replicates=replicates, seed=seed
+        lambda artifact, replicates: evaluate_probs(
+            artifact.of_logits(tested.logits), tested.labels, replicates=replicates, seed=seed
         ),
     )
 
 
-def _of_labels(
-    fit: tuple[ArrayLike, ArrayLike], test: tuple[ArrayLike, ArrayLike], outputs: Outputs | None, seed: int
-) -> _Field:
-    fitted, tested = LabelSamples.of(*fit, outputs=outputs), LabelSamples.of(*test, outputs=outputs)
+def _of_labels(fit: Scores, test: Scores, seed: int) -> _Field:
+    fitted, tested = LabelSamples.of(fit), LabelSamples.of(test)
     return _Field(
         tuple(LABEL_METHODS),
         label_options,
         lambda name: fit_labels(name, fitted),
         lambda: select_labels(fitted, seed=seed),
-        lambda artifact, replicates: evaluate_labels(
-            artifact.probs(tested.logits), tested.labels, replicates=replicates, seed=seed
+        lambda artifact, replicates: evaluate_label_probs(
+            artifact.of_logits(tested.logits), tested.labels, replicates=replicates, seed=seed
         ),
     )

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.errors import InputError
-from calib_serve.metrics import Estimate, abstention, evaluate, exact_interval
+from calib_serve.metrics import Estimate, abstention, exact_interval
+from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
 from calib_serve.metrics.scores import checked
@@ -210,7 +211,7 @@ class _Samples:
             note = f"A calibration error needs {_ECE} samples or more, of several groups."
             return ClauseCheck(clause, "not enough samples", len(at), len(at), _NOTHING, math.nan, note=note)
         how = {name: self.how[name] for name in ("level", "replicates", "seed")}
-        ece = evaluate(self.probs[at], self.labels[at], groups=groups, **how).ece
+        ece = evaluate_probs(self.probs[at], self.labels[at], groups=groups, **how).ece
         centre = ece.value if math.isnan(ece.debiased) else max(ece.debiased, 0.0)
         value = Estimate(centre, ece.low, ece.high)
         found: Found = "not enough samples"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +13,12 @@ from calib_serve.artifact import Artifact, PredictionSets, SetScore
 from calib_serve.errors import InputError
 from calib_serve.fit.decisions import always_in, fit_abstain, fit_sets, kept_for_options
 from calib_serve.fit.facts import data_fingerprint
+from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics.grouped import group_codes
-from calib_serve.scores import LABELS, Outputs
+from calib_serve.scores import LABELS, Outputs, Scores
 
-__all__ = ["decide", "refuse_labels", "refuse_seen"]
+__all__ = ["decide", "refuse_labels", "refuse_seen", "seen"]
 
 _FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
 _REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
@@ -48,8 +50,8 @@ class _Asked:
 
 def decide(
     artifact: Artifact,
-    logits: ArrayLike | Samples,
-    labels: ArrayLike,
+    scores: Any,
+    labels: Any = None,
     *,
     coverage: float | None = None,
     risk: float | None = None,
@@ -59,15 +61,19 @@ def decide(
     penalty: float | None = None,
     free_ranks: int | None = None,
     outputs: Outputs | None = None,
-    groups: ArrayLike | None = None,
+    columns: Sequence[str] | None = None,
+    class_names: Sequence[Any] = (),
+    sample_weight: Any = None,
+    groups: Any = None,
+    ignore_label: Any = None,
     seed: int = 0,
 ) -> Artifact:
     """The artifact with prediction sets of ``coverage``, abstention at ``risk``, or both.
 
-    ``logits`` (n, K), or scores of the kind ``outputs``, and class ids ``labels`` (n,) are samples that the
-    calibration was not fitted to: the promise is void on those it was, and they are refused where the
-    artifact knows them. Where the artifact has an InputShift or a Head, the logits are of the model that has
-    them. ``groups`` (n,) say which samples belong together. The other options are those of
+    ``scores`` and ``labels``, with ``outputs``, ``columns``, ``class_names``, ``groups`` and ``ignore_label``
+    as in ``Scores.of``, are of the model, and of samples that the calibration was not fitted to: the promise
+    is void on those it was, and they are refused where the artifact knows them. Where the artifact has an
+    InputShift or a Head, the scores are of the model that has them. The other options are those of
     ``calib_serve.fit.decisions.fit_sets`` and ``fit_abstain``; ``artifact.fit["decisions"]`` records them. A
     decision that is not asked for stays as it was. Raises InputError for arrays and options that cannot be
     right, and for multi-label models; FitError where no threshold keeps the risk.
@@ -75,15 +81,29 @@ def decide(
     >>> from calib_serve.artifact import LogitMap
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> found = decide(artifact, [[0.0, 1.0], [0.0, 3.0]] * 50, [0, 1] * 50, coverage=0.9)
-    >>> found.sets(found.probs([[0.0, 1.0], [0.0, 3.0]])).tolist()
+    >>> found.sets(found.of_logits([[0.0, 1.0], [0.0, 3.0]])).tolist()
     [[True, True], [False, True]]
     """
     asked = _Asked(coverage, risk, level, score, per_class, penalty, free_ranks, seed)
     refuse_labels(artifact, outputs)
-    samples = Samples.of(logits, labels, outputs=outputs)
-    artifact.check_takes(samples.outputs, "the samples")
+    given = Scores.of(
+        scores,
+        labels,
+        outputs=outputs,
+        expected=artifact.model.outputs or "logits",
+        columns=columns,
+        class_names=class_names,
+        sample_weight=sample_weight,
+        groups=groups,
+        ignore_label=ignore_label,
+        name="the samples",
+    )
+    refuse_labels(artifact, given.outputs)
+    if given.weights is not None:
+        raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")
+    samples = Samples.of(artifact.accepted(given))
     refuse_seen(artifact, samples)
-    return _decided(artifact, samples, asked, groups)
+    return _decided(artifact, samples, asked, given.groups)
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
@@ -96,7 +116,7 @@ def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
 
 
 def _decided(artifact: Artifact, samples: Samples, asked: _Asked, groups: ArrayLike | None) -> Artifact:
-    probs, y = artifact.probs(samples.logits), samples.labels
+    probs, y = artifact.of_logits(samples.logits), samples.labels
     codes = group_codes(groups, len(y))
     data = {"samples": len(y), "sha256": data_fingerprint(samples.logits, y), "seed": asked.seed}
     if codes is not None:
@@ -138,21 +158,32 @@ def _used_for_threshold(asked: _Asked, codes: NDArray[np.intp] | None, n: int) -
     return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
 
 
-def refuse_seen(artifact: Artifact, samples: Samples) -> None:
+def refuse_seen(artifact: Artifact, samples: Samples | Scores) -> None:
     """InputError for the samples that the calibration was fitted on, in any order, or among others."""
+    if found := seen(artifact, samples):
+        raise InputError(_SEEN.format(what=found))
+
+
+def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
+    """In words, that the calibration was fitted on these samples, in any order or among others; else None."""
+    if isinstance(samples, Scores):
+        given = artifact.accepted(samples)
+        if given.labels is None:
+            return None
+        samples = (LabelSamples if given.is_multilabel else Samples).of(given)
     known = artifact.data.get("sha256")
     if known and known == data_fingerprint(samples.logits, samples.labels):
-        raise InputError(_SEEN.format(what="these are the samples that the calibration was fitted on"))
+        return "these are the samples that the calibration was fitted on"
     if artifact.examples is None:
-        return
+        return None
     kept = {_hash(row) for row in artifact.examples.logits}
     rows = [_hash(row) for _, chunk in samples.chunks(np.float64) for row in chunk]
     distinct = set(rows)
     found = len(kept & distinct)
     # Where the same scores come again and again, finding some of the fit's own proves nothing.
     if found >= min(_FOUND, len(kept)) and len(distinct) >= (1 - _REPEATED) * len(rows):
-        what = f"{found} of the {len(kept)} samples that the artifact keeps of its own fit are among these"
-        raise InputError(_SEEN.format(what=what))
+        return f"{found} of the {len(kept)} samples that the artifact keeps of its own fit are among these"
+    return None
 
 
 def _hash(row: NDArray[Any]) -> int:

@@ -111,7 +111,7 @@ class HeadFit:
             try:
                 for f in np.unique(fold):
                     behind = fit_by_name(then, z[fold != f], labels[fold != f], seed=self.seed)
-                    probs[fold == f] = behind.probs(z[fold == f])
+                    probs[fold == f] = behind.of_logits(z[fold == f])
             except CalibServeError as error:
                 return unmeasured(artifact, error)
             on += f", {then} by folds of these"
@@ -127,7 +127,7 @@ class HeadFit:
             for f in np.unique(fold):
                 part = fit(np.flatnonzero(fold != f), None)
                 assert part.head is not None
-                probs[fold == f] = part.probs(part.head(features[fold == f]))
+                probs[fold == f] = part.of_logits(part.head(features[fold == f]))
         except CalibServeError as error:
             return unmeasured(artifact, error)
         plain = softmax(self.classifier.head(features))

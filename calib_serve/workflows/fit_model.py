@@ -367,7 +367,7 @@ class _Work:
         if artifact.input_shift or artifact.head:
             probs = calibrated_probs(self.classifier, held.inputs, artifact)
         else:
-            probs = artifact.probs(z)
+            probs = artifact.of_logits(z)
         return measured(artifact, z, probs, held.labels, seed=self.seed)
 
     def _logits(self) -> NDArray[np.float32]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING, Any, Union
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError
@@ -24,7 +22,7 @@ from calib_serve.fit.output import check_options, default_candidates, fit_by_nam
 from calib_serve.fit.priors import check_correctable, confused
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.priors import Given, as_shares
-from calib_serve.scores import LABELS, Outputs
+from calib_serve.scores import Outputs, Scores, alike
 from calib_serve.workflows.measure import cross_validated, measured, unmeasured
 from calib_serve.workflows.options import Progress, stage
 from calib_serve.workflows.priors import fitted_for_shares
@@ -40,7 +38,7 @@ def calibrate_labels(
     method: str,
     options: Mapping[str, Any],
     *,
-    test: tuple[ArrayLike, ArrayLike] | None,
+    test: Scores | None,
     class_names: Sequence[str],
     cross_validate: bool,
     seed: int,
@@ -58,8 +56,8 @@ def calibrate_labels(
         artifact = fit_labels(method, samples, **options)
     artifact = replace(artifact, class_names=tuple(class_names))
     if test is not None:
-        held = LabelSamples.of(*test, outputs=samples.outputs)
-        return measured(artifact, held.logits, artifact.probs(held.logits), held.labels, seed=seed)
+        held = LabelSamples.of(test)
+        return measured(artifact, held.logits, artifact.of_logits(held.logits), held.labels, seed=seed)
     if method == "auto" or not cross_validate:
         return artifact
     folds = min(_FOLDS, len(samples) // 2)
@@ -83,60 +81,111 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    logits: ArrayLike | Samples,
-    labels: ArrayLike,
+    scores: Any,
+    labels: Any = None,
     method: str = "auto",
     *,
     outputs: Outputs | None = None,
-    class_names: Sequence[str] = (),
-    sample_weight: ArrayLike | None = None,
+    columns: Sequence[str] | None = None,
+    class_names: Sequence[Any] = (),
+    sample_weight: Any = None,
     class_weight: ClassWeight = None,
-    test: tuple[ArrayLike, ArrayLike] | None = None,
+    groups: Any = None,
+    ignore_label: Any = None,
+    test: Test | None = None,
     prior: Given | None = None,
     cross_validate: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
     **options: Unpack[OutputOptions],
 ) -> Artifact:
-    """Fit an output calibrator to logits (n, K), or (n,) for one binary logit, and class ids (n,).
+    """Fit an output calibrator to a model's scores and labels.
 
-    Of a multi-label model (``outputs`` "label_logits" or "label_probabilities") to scores (n, L) and labels
-    (n, L), each 0 or 1: a calibrator for each label, by ``calib_serve.fit.labels.fit_labels``.
+    ``scores`` and ``labels`` as in ``Scores.of``, with ``outputs``, ``columns``, ``class_names``,
+    ``sample_weight``, ``groups`` (which folds never part) and ``ignore_label``; or ``Scores`` themselves. Of
+    a multi-label model (n, L) and labels (n, L), each 0 or 1: a calibrator for each label, by
+    ``calib_serve.fit.labels.fit_labels``.
 
-    ``outputs`` says what the scores are (``calib_serve.scores``), by default logits; it is recorded in
-    ``artifact.model``, and whoever puts the calibration into a model holds to it. Scores that are
-    probabilities by their numbers are refused without it. ``method``: a name of
+    What the scores are, the classes in their order and what was guessed are recorded in the artifact, and
+    whoever puts the calibration into a model holds to it. ``method``: a name of
     ``calib_serve.fit.output.CANDIDATES``, or "auto", which chooses one by cross-validation and refuses those
     that cost accuracy or refinement. ``artifact.before`` and ``artifact.after`` are measured on ``test``,
-    scores and labels that nothing was fitted to, else on held-out folds of the calibration set
-    (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what will be served,
-    or a mapping of class names to them, where these are not the calibration set's: probabilities are
-    corrected for them, and ``artifact.fit["prior"]`` says so. ``options`` are the method's own, or those of
-    "auto": candidates, criterion, folds, tolerance, level. Raises InputError for arrays, names and options
-    that cannot be right, FitError where the method has no optimum.
+    ``Scores`` or a pair of scores and labels that nothing was fitted to, else on held-out folds of the
+    calibration set (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what
+    will be served, or a mapping of class names to them, where these are not the calibration set's:
+    probabilities are corrected for them, and ``artifact.fit["prior"]`` says so. ``options`` are the method's
+    own, or those of "auto": candidates, criterion, folds, tolerance, level. Raises InputError for arrays,
+    names and options that cannot be right, FitError where the method has no optimum.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
     >>> round(calibrate(z, y, "temperature").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
     1.82
     """
-    if outputs in LABELS:
+    how: dict[str, Any] = {"cross_validate": cross_validate, "seed": seed, "progress": progress}
+    if isinstance(scores, Samples):
+        samples = Samples.of(scores, labels, sample_weight=sample_weight, class_weight=class_weight)
+        held = None if test is None else _tested(test, samples.outputs, class_names)
+        return _fitted(samples, method, options, test=held, class_names=class_names, prior=prior, **how)
+    given = Scores.of(
+        scores,
+        labels,
+        outputs=outputs,
+        columns=columns,
+        class_names=class_names,
+        sample_weight=sample_weight,
+        groups=groups,
+        ignore_label=ignore_label,
+        name="the calibration set",
+    )
+    held = None if test is None else _tested(test, given.outputs, given.class_names, ignore_label)
+    how |= {"test": held, "class_names": given.class_names}
+    if given.is_multilabel:
         if prior is not None:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
-        return calibrate_labels(
-            LabelSamples.of(
-                logits, labels, sample_weight=sample_weight, class_weight=class_weight, outputs=outputs
-            ),
-            method,
-            options,
-            test=test,
-            class_names=class_names,
-            cross_validate=cross_validate,
-            seed=seed,
-            progress=progress,
-        )
-    samples = Samples.of(
-        logits, labels, sample_weight=sample_weight, class_weight=class_weight, outputs=outputs
+        of_labels = LabelSamples.of(given, class_weight=class_weight)
+        artifact = calibrate_labels(of_labels, method, options, **how)
+    else:
+        artifact = _fitted(Samples.of(given, class_weight=class_weight), method, options, prior=prior, **how)
+    remarks = [*given.remarks, *artifact.fit.get("remarks", ())]
+    return replace(artifact, fit={**artifact.fit, "remarks": remarks}) if remarks else artifact
+
+
+Test = Union[Scores, tuple[Any, Any]]
+
+
+def _tested(test: Test, kind: Outputs, names: Sequence[str], ignore_label: Any = None) -> Scores:
+    """Samples to measure on, as those that were fitted to."""
+    scores, labels = (test, None) if isinstance(test, Scores) else test
+    found = Scores.of(
+        scores,
+        labels,
+        expected=kind,
+        class_names=() if isinstance(test, Scores) or _has_names(scores) else names,
+        ignore_label=ignore_label,
+        name="the test samples",
     )
+    if not alike(found.outputs, kind):
+        raise InputError(f"the test samples are {found.outputs}, the calibration set {kind}")
+    return found.in_order(names, of="the calibration set")
+
+
+def _has_names(scores: Any) -> bool:
+    return hasattr(scores, "columns") or hasattr(scores, "column_names") or isinstance(scores, Mapping)
+
+
+def _fitted(
+    samples: Samples,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    test: Scores | None,
+    class_names: Sequence[str],
+    prior: Given | None,
+    cross_validate: bool,
+    seed: int,
+    progress: Progress | None,
+) -> Artifact:
+    """``calibrate`` of one class a sample."""
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
         check_options("auto", options, _AUTO)
@@ -165,8 +214,8 @@ def calibrate(
         artifact = fitted_for_shares(artifact, samples, shares, refit, seed=seed)
     if test is None:
         return artifact
-    held = Samples.of(*test, outputs=samples.outputs)
-    return measured(artifact, held.logits, artifact.probs(held.logits), held.labels, seed=seed)
+    held = Samples.of(test)
+    return measured(artifact, held.logits, artifact.of_logits(held.logits), held.labels, seed=seed)
 
 
 def _chosen(

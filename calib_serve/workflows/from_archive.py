@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, ModelFacts
-from calib_serve.data import LabelledRequests, LabelledScores, read_requests
+from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.torchserve import (
     ForeignArchive,
@@ -22,7 +22,7 @@ from calib_serve.fuse.torchserve import (
     unpacked,
 )
 from calib_serve.priors import Given
-from calib_serve.scores import LABELS, Outputs
+from calib_serve.scores import LABELS, Outputs, Scores
 from calib_serve.seam import Request, of_row, run_trial
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.options import Progress, stage
@@ -45,7 +45,7 @@ class ArchiveScores:
     calibrated archive applies to them, else None.
     """
 
-    parts: tuple[LabelledScores, ...]
+    parts: tuple[Scores, ...]
     facts: ModelFacts
     seam: Seam
     artifact: Artifact | None = None
@@ -91,9 +91,9 @@ def scores_of_archive(
     shown = tuple(name for *_, name in names) or (() if several else given[0].names)
     if len(set(shown)) != where.classes:
         shown = ()  # Two classes of one name are told apart by the archive's own mapping, as it is packed.
-    kind: Outputs | None = "label_logits" if several else None
     parts = [
-        LabelledScores(found.archive.name, z, y, shown, kind) for z, y in zip(logits, truths, strict=True)
+        Scores.of_logits(z, y, where.kind, class_names=shown, name=found.archive.name)
+        for z, y in zip(logits, truths, strict=True)
     ]
     rows = given[0].rows
     facts = ModelFacts(
@@ -149,12 +149,9 @@ def calibrate_archive(
     )
     given, *held = found.parts
     artifact = calibrate(
-        given.logits,
-        given.labels,
-        method,
-        outputs=given.outputs if given.outputs in LABELS else None,
-        class_names=given.class_names,
-        test=(held[0].logits, held[0].labels) if held else None,
+        given,
+        method=method,
+        test=held[0] if held else None,
         prior=prior,
         seed=seed,
         progress=progress,

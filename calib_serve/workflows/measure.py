@@ -14,16 +14,16 @@ from calib_serve.errors import CalibServeError
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.output import held_out_facts
 from calib_serve.fit.samples import Samples
-from calib_serve.judgement import Level, Verdict, judge
+from calib_serve.judgement import Level, Verdict
+from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import (
     Estimate,
     Evaluation,
     LabelsEvaluation,
-    evaluate,
-    evaluate_labels,
-    evaluate_logits,
     sigmoid,
 )
+from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
+from calib_serve.metrics.labels import evaluate_label_probs
 
 __all__ = ["cross_validated", "measured", "percent", "unmeasured", "verdict"]
 
@@ -51,18 +51,19 @@ def measured(
     after: Evaluation | LabelsEvaluation
     if artifact.is_multilabel:
         before, after = (
-            evaluate_labels(p, labels, replicates=_REPLICATES, seed=seed) for p in (sigmoid(logits), probs)
+            evaluate_label_probs(p, labels, replicates=_REPLICATES, seed=seed)
+            for p in (sigmoid(logits), probs)
         )
     else:
         before = evaluate_logits(logits, labels, replicates=_REPLICATES, seed=seed)
-        after = evaluate(probs, labels, replicates=_REPLICATES, seed=seed)
+        after = evaluate_probs(probs, labels, replicates=_REPLICATES, seed=seed)
     told = replace(
         artifact,
         before={name: e.as_dict() for name, e in before.estimates().items()},
         after={name: e.as_dict() for name, e in after.estimates().items()},
         data={**artifact.data, "measured_on": on, "measured_samples": after.n},
     )
-    return judged(told, judge(probs, labels, class_names=artifact.class_names))
+    return judged(told, judge_probs(probs, labels, class_names=artifact.class_names))
 
 
 def cross_validated(

@@ -94,7 +94,7 @@ def clamping_gain(
         kept, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
         output = output_fit(logits[kept], labels[kept])
         clamped = fit_neural_clamping(classifier, inputs[kept], labels[kept], seed=seed, progress=progress)
-        losses[0, held] = _nll(output.probs(logits[held]), labels[held])
+        losses[0, held] = _nll(output.of_logits(logits[held]), labels[held])
         losses[1, held] = _nll(calibrated_probs(classifier, inputs[held], clamped), labels[held])
     gains = losses[0] - losses[1]
     return Gain(

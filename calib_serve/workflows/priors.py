@@ -26,7 +26,7 @@ from calib_serve.priors import (
     corrected,
     em,
 )
-from calib_serve.scores import Outputs, as_logits
+from calib_serve.scores import Outputs, Scores
 
 __all__ = ["PriorEstimate", "estimate_prior", "fitted_for_shares", "with_prior"]
 
@@ -84,16 +84,16 @@ class PriorEstimate:
 
 def estimate_prior(
     artifact: Artifact,
-    scores: ArrayLike,
+    scores: Any,
     *,
     outputs: Outputs | None = None,
     calibrated: bool = False,
 ) -> PriorEstimate:
     """The class shares of samples without labels, and whether shares alone differ from the calibration set.
 
-    ``scores`` (n, K) as for ``artifact.probs``, of the kind ``outputs``; or, with ``calibrated``,
-    probabilities that the calibrated model returned. Samples are taken to be independent. Raises InputError
-    for an artifact that does not say under which class shares it was fitted, and of labels, and for scores
+    ``scores`` as for ``artifact.probs``, of the kind ``outputs``; or, with ``calibrated``, what the
+    calibrated model returned, by default probabilities. Samples are taken to be independent. Raises
+    InputError for an artifact that does not say under which class shares it was fitted, and of labels, and for scores
     that cannot be right.
 
     >>> from calib_serve.workflows.fit_scores import calibrate
@@ -107,7 +107,7 @@ def estimate_prior(
     ('moved', [0.8, 0.2])
     """
     old = class_shares_of(artifact)
-    probs = checked_probs(scores) if calibrated else _calibrated(artifact, scores, outputs)
+    probs = _returned(artifact, scores, outputs) if calibrated else _calibrated(artifact, scores, outputs)
     if probs.shape[1] != artifact.classes:
         raise InputError(f"the artifact is of {artifact.classes} classes, the scores of {probs.shape[1]}")
     if not (old > 0).all():
@@ -137,7 +137,7 @@ def with_prior(artifact: Artifact, prior: PriorEstimate | Given) -> Artifact:
     >>> from calib_serve.artifact import LogitMap
     >>> one = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2,
     ...     data={"class_shares": [0.5, 0.5]})
-    >>> with_prior(one, [0.75, 0.25]).probs([[1.0, 1.0]]).round(9).tolist()
+    >>> with_prior(one, [0.75, 0.25]).of_logits([[1.0, 1.0]]).round(9).tolist()
     [[0.75, 0.25]]
     """
     if isinstance(prior, PriorEstimate):
@@ -166,7 +166,7 @@ def fitted_for_shares(
             return referenced(made, samples, held, on="held-out folds")
         except CalibServeError:
             pass  # too few samples of a class: what they say is of the fit itself
-    return referenced(made, samples, ((part, made.probs(chunk)) for part, chunk in samples.chunks()))
+    return referenced(made, samples, ((part, made.of_logits(chunk)) for part, chunk in samples.chunks()))
 
 
 def _held_out(
@@ -176,7 +176,7 @@ def _held_out(
     for f in range(int(fold.max()) + 1):
         fitted, index = again(samples.take(fold != f)), np.flatnonzero(fold == f)
         for part, chunk in samples.take(index).chunks(np.float64):
-            yield index[part], corrected(fitted.probs(chunk), old, new)
+            yield index[part], corrected(fitted.of_logits(chunk), old, new)
 
 
 def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) -> Floats:
@@ -185,13 +185,13 @@ def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) 
             "the artifact changes the model itself, so its scores alone are not enough; give the "
             "probabilities that the calibrated model returns, and say so with --calibrated (calibrated=True)"
         )
-    logits, kind = as_logits(scores, outputs)
-    artifact.check_takes(kind, "the scores")
-    finite = np.isfinite(logits).all(axis=1)
-    if not finite.all():
-        bad = int(np.argmin(finite))
-        raise InputError(f"scores must be finite, row {bad} is not; leave such samples out")
-    return checked_probs(artifact.probs(logits))
+    return checked_probs(artifact.probs(scores, outputs=outputs))
+
+
+def _returned(artifact: Artifact, scores: Any, outputs: Outputs | None) -> Floats:
+    """What a calibrated model returned, as probabilities in the artifact's order of classes."""
+    found = Scores.of(scores, outputs=outputs, expected="probabilities", name="the calibrated probabilities")
+    return checked_probs(found.in_order(artifact.class_names).probs[:])
 
 
 def _seen(probs: Floats, bins: int) -> Floats:

@@ -108,7 +108,7 @@ def _losses(artifact: Artifact, samples: Samples) -> NDArray[np.float64]:
     """NLL and Brier score (2, n) of each sample."""
     found = np.empty((2, len(samples)))
     for rows, z in samples.chunks(np.float64):
-        probs, y = artifact.probs(z), samples.labels[rows]
+        probs, y = artifact.of_logits(z), samples.labels[rows]
         found[0, rows] = -log_probs(probs[np.arange(len(y)), y])  # finite where a probability is 0
         found[1, rows] = sample_losses(probs, y, "brier")
     return found

@@ -130,7 +130,9 @@ def refit(
     def fit(part: Samples) -> Artifact:
         return _fitted(current, part, method=method, seed=seed, progress=progress)
 
-    found = prequential(samples, current.probs, lambda part: fit(part).probs, fitted_to=_fitted_to(current))
+    found = prequential(
+        samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=_fitted_to(current)
+    )
     held = slice(len(samples) - int(len(samples) * _HELD_OUT), None)
     old, new = found.nll[:, held]
     gains = old - new
@@ -151,7 +153,7 @@ def refit(
         evidence=math.exp(min(float(found.log_evidence[-1]), _LARGEST)),
         alpha=alpha,
         lost=tuple(name for name, rule in decisions if rule is not None),
-        shift=_shift(current, current.probs(samples.logits)),
+        shift=_shift(current, current.of_logits(samples.logits)),
     )
 
 

@@ -18,7 +18,7 @@ from calib_serve.fit.facts import HeldOutFacts, confusion_facts
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve.strength import stratified
-from calib_serve.judgement import judge
+from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs
 from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.refinement import Separation
@@ -106,7 +106,7 @@ def over_folds(
         index = np.flatnonzero(fold == f)
         test = samples.take(index)
         for part, chunk in test.chunks(np.float64):
-            held = artifact.probs(chunk)
+            held = artifact.of_logits(chunk)
             out[:, index[part]] = described(held, test.labels[part])
             if probs is not None:
                 probs[index[part]] = held
@@ -178,7 +178,7 @@ def facts_of_probabilities(
 ) -> HeldOutFacts:
     """The same of held-out probabilities (n, K) without and with calibration, and class ids (n,)."""
     plain, calibrated = (_estimates(HeldOut(*described(p, labels)), level, seed) for p in (before, after))
-    return HeldOutFacts(plain, calibrated, judge(after, labels, class_names=class_names))
+    return HeldOutFacts(plain, calibrated, judge_probs(after, labels, class_names=class_names))
 
 
 def facts_of_folds(
@@ -199,7 +199,7 @@ def facts_of_folds(
     assert held.predicted is not None
     top = held.predicted.astype(np.intp)
     confusion = confusion_facts(samples, top, held.confidence, on="held-out folds")
-    return HeldOutFacts(before, after, judge(probs, samples.labels, class_names=class_names), confusion)
+    return HeldOutFacts(before, after, judge_probs(probs, samples.labels, class_names=class_names), confusion)
 
 
 def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:

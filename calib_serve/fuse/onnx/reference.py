@@ -60,7 +60,7 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
 def expect(raw: Floats, plan: Plan, near: float) -> Expected:
     """The calibrated results of the raw graph's values at ``plan.source``, (n, d), (n, K) or (n, 1)."""
     logits = _logits(raw, plan)
-    return of_logits(logits, plan.artifact.probs(logits), plan, near)
+    return of_logits(logits, plan.artifact.of_logits(logits), plan, near)
 
 
 def of_logits(logits: Floats, probs: Floats, plan: Plan, near: float) -> Expected:
@@ -71,7 +71,7 @@ def of_logits(logits: Floats, probs: Floats, plan: Plan, near: float) -> Expecte
     scale = size_of(mapped, labels=artifact.is_multilabel)
     sure = np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
-        before = replace(artifact, steps=artifact.output_steps[:-1]).probs(logits)
+        before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
         sure = far_from_edges(before, artifact.table, near * scale)
     left, classes = artifact.mixture is None and artifact.table is None, probs
     if plan.outputs == "log_probs":

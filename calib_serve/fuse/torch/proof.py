@@ -78,8 +78,8 @@ def expect(logits: Floats, artifact: Artifact, dtype: torch.dtype, *, relayered:
             classes=artifact.classes,
             model=artifact.model,
         )
-        sure = far_from_edges(before.probs(logits), artifact.table, near)
-    return Expected(artifact.probs(logits), sure, tolerance, near)
+        sure = far_from_edges(before.of_logits(logits), artifact.table, near)
+    return Expected(artifact.of_logits(logits), sure, tolerance, near)
 
 
 def compare(

@@ -161,7 +161,7 @@ def prove_seam(folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = 
 
 def _check_numbers(seam: Seam, artifact: Artifact, reply: Any, headers: Mapping[str, str]) -> None:
     row = np.array([seam.row])
-    probs = artifact.probs(to_logits(row, seam.kind))[0]
+    probs = artifact.of_logits(to_logits(row, seam.kind))[0]
     served = [float(text) for text in headers["x-calib-confidence"].split(",")]
     wanted = [float(probs.max())]
     if artifact.is_multilabel:

@@ -1,0 +1,71 @@
+"""The verdict on what a model gave, of whatever kind: the one door of ``calib_serve.scores`` before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from calib_serve.errors import InputError
+from calib_serve.judgement.conclude import Verdict
+from calib_serve.judgement.decide import judge_probs
+from calib_serve.scores import Outputs, Scores
+
+__all__ = ["judge"]
+
+
+def judge(
+    scores: Any,
+    labels: Any = None,
+    *,
+    tolerance: float = 0.02,
+    class_tolerance: float | None = None,
+    outputs: Outputs | None = None,
+    columns: Sequence[str] | None = None,
+    class_names: Sequence[Any] = (),
+    sample_weight: Any = None,
+    groups: Any = None,
+    ignore_label: Any = None,
+) -> Verdict:
+    """Whether a model's scores are calibrated against its labels, within a tolerance.
+
+    ``scores``, ``labels`` and the keywords from ``outputs`` on as in ``Scores.of``, or ``Scores`` themselves.
+    "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
+    (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
+    given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %
+    over all tests, Holm 1979) that may be beyond the tolerance. Else "unproven". See
+    ``calib_serve.judgement.decide`` for the tests. Labels (n, L) of a multi-label model are judged label by
+    label. Raises InputError or ShapeError.
+
+    >>> import numpy as np
+    >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
+    >>> judge(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
+    'Not calibrated: underconfident, on average 30.0 points off.'
+    >>> judge(p[:4], p[:4].argmax(axis=1)).level
+    'unproven'
+    """
+    given = Scores.of(
+        scores,
+        labels,
+        outputs=outputs,
+        columns=columns,
+        class_names=class_names,
+        sample_weight=sample_weight,
+        groups=groups,
+        ignore_label=ignore_label,
+    )
+    y = given.labelled()
+    if given.is_multilabel and given.groups is not None:
+        raise InputError("groups are for one class a sample, not for labels; leave them out")
+    if y.ndim > 1 and not given.is_multilabel:
+        raise InputError("soft labels are for fits, nll and brier; a verdict wants one class a sample")
+    found = judge_probs(
+        given.probs[:] if given.is_multilabel else given.probs,
+        y,
+        tolerance=tolerance,
+        class_tolerance=class_tolerance,
+        sample_weight=given.weights,
+        groups=given.groups,
+        class_names=given.class_names,
+    )
+    return replace(found, reasons=(*found.reasons, *given.remarks))
