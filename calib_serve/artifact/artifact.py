@@ -278,8 +278,8 @@ class Artifact:
         """
         if scores.calibrated_by:
             raise InputError(
-                f"{scores.name} are calibrated probabilities already, and would be calibrated twice: give the "
-                "model's own scores"
+                f"{scores.name} are calibrated probabilities already, and would be calibrated twice; give "
+                "the model's own scores"
             )
         found = scores.in_order(self.class_names)
         if found.classes != self.classes:

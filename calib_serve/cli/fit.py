@@ -219,9 +219,9 @@ def run(
     of_source = _given(
         labels=labels, columns=columns, class_names=class_names, sample_weight=sample_weight, groups=groups,
         ignore_label=ignore_label, engine=engine, password_file=password_file, data=data,
-        train_split=train_split, weights=weights, input_shape=input_shape, last_linear=last_linear, device=device,
-        batch_size=batch_size, mixed_precision=mixed_precision, checkpoints=checkpoints, seam=seam,
-        output=output, outputs=outputs,
+        train_split=train_split, weights=weights, input_shape=input_shape, last_linear=last_linear,
+        device=device, batch_size=batch_size, mixed_precision=mixed_precision, checkpoints=checkpoints,
+        seam=seam, output=output, outputs=outputs,
     )  # fmt: skip
     prepared = pictures.preprocessing(
         transforms=transforms, mean=mean, std=std, image_size=image_size, resize_shorter=resize_shorter,

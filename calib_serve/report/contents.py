@@ -213,7 +213,8 @@ def prepare_report(
         _side(printable(name), color, pair, target_risk=target_risk, **options)
         for name, color, pair in zip(names[-len(pairs) :], colors, pairs, strict=True)
     )
-    changes = {} if before is None else paired_changes(before[0], after[0], after[1], **options)
+    moved = {name: value for name, value in options.items() if name != "sample_weight" or value is not None}
+    changes = {} if before is None else paired_changes(before[0], after[0], after[1], **moved)
     named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
     classes = class_table(*after, class_names=named, bins=bins, edges=edges)
     verdict = compared(

@@ -48,8 +48,8 @@ def class_ids(
     if gone:
         rows = np.flatnonzero(np.isin(at, gone))
         raise InputError(
-            f"the label of {place.row(int(rows[0]))} is missing, and {len(rows) - 1} more; leave such rows "
-            "out of the data, or by --ignore-label NA (ignore_label=)"
+            f"the label of {place.row(int(rows[0]))} is missing, {len(rows)} in all; leave such rows out, or "
+            "say --ignore-label NA (ignore_label=)"
         )
     ids, known, remark = _mapped(found, classes, tuple(names), column)
     return np.array(ids, np.intp)[at], known, remark

@@ -1,11 +1,11 @@
 """Files and tables of scores: npz, npy, safetensors; csv, tsv, jsonl, parquet, feather; tables of engines.
 
 Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or ``logits`` and ``labels``;
-``probs``, ``log_probs``, ``label_logits`` or ``label_probs`` may stand in place of ``logits``, and beside them
-``weights``, ``groups``, ``ids`` and ``class_names``. An npy file holds scores alone and is memory-mapped. The
-columns of a table are known by their names, as ``calib_serve.scores.table`` says; its column ``split`` names
-the part that a row belongs to. Text files may be separated by commas, semicolons (then also with decimal
-commas), tabs or blanks, and packed by gzip.
+``probs``, ``log_probs``, ``label_logits`` or ``label_probs`` may stand in place of ``logits``, and beside
+them ``weights``, ``groups``, ``ids`` and ``class_names``. An npy file holds scores alone and is
+memory-mapped. The columns of a table are known by their names, as ``calib_serve.scores.table`` says; its
+column ``split`` names the part that a row belongs to. Text files may be separated by commas, semicolons (then
+also with decimal commas), tabs or blanks, and packed by gzip.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -57,6 +57,19 @@ _ROWS = 1 << 14  # of a text, converted together
 _ALONE = ("label", "weight", "group")
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """Which split and columns of a file, and what its label, weight and group are called."""
+
+    split: str | None
+    columns: Sequence[str] | None
+    beside: Mapping[str, str | None]
+
+    def roles(self, names: Sequence[str], index: Sequence[str] = ()) -> Roles:
+        """What each column is."""
+        return roles_of(names, columns=self.columns, index=index, **dict[str, Any](self.beside))
+
+
 def read_source(
     where: str,
     *,
@@ -80,9 +93,9 @@ def read_source(
                 f"the rows of {where} come in any order, so what belongs to each cannot lie in a file of its "
                 f"own ({', '.join(apart.values())}): put it into a column"
             )
-        found = _read_table(where, split, columns, engine, password_file, inside)
+        found = _read_table(where, engine, password_file, _Asked(split, columns, inside))
     else:
-        found = _read_file(path, split, columns, inside)
+        found = _read_file(path, _Asked(split, columns, inside))
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
     return _named(found, path.name.partition(".")[0])
@@ -114,9 +127,7 @@ def read_npy(path: Path) -> NDArray[Any]:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def _read_file(
-    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
-) -> Source:
+def _read_file(path: Path, asked: _Asked) -> Source:
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     ending = f".{ending}"
     if ending not in (*_ENDINGS, *_TEXTS) or (path.suffix == ".gz" and ending not in _TEXTS):
@@ -128,11 +139,11 @@ def _read_file(
         raise InputError(f"there is no file {path}")
     try:
         if ending in (".npz", ".npy", ".safetensors"):
-            if columns is not None:
+            if asked.columns is not None:
                 raise InputError(f"{path} holds arrays, which have no columns to choose by name (--columns)")
-            return _ARRAYS[ending](path, split, asked)
+            return _ARRAYS[ending](path, asked)
         read = _TABLES.get(ending, _read_text)
-        return read(path, split, columns, asked)
+        return read(path, asked)
     except InputError as error:
         raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
     except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
@@ -142,42 +153,42 @@ def _read_file(
 # Arrays
 
 
-def _read_npy(path: Path, split: str | None, asked: Mapping[str, str | None]) -> Source:
-    if split is not None:
-        raise InputError(f"{path} holds one array, so there is no split {split!r}; leave the split out")
-    if given := [name for name in asked.values() if name is not None]:
+def _read_npy(path: Path, asked: _Asked) -> Source:
+    if asked.split is not None:
+        raise InputError(f"{path} holds one array, so there is no split {asked.split!r}; leave the split out")
+    if given := [name for name in asked.beside.values() if name is not None]:
         raise InputError(f"{path} holds one array, and nothing called {given[0]!r}")
     return of_arrays(read_npy(path), **dict.fromkeys(_BESIDE))
 
 
-def _read_npz(path: Path, split: str | None, asked: Mapping[str, str | None]) -> Source:
-    kept = {_in_split(name, split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
+def _read_npz(path: Path, asked: _Asked) -> Source:
+    kept = {_in_split(name, asked.split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
     arrays, names = read_npz(path, wanted=kept.__contains__)
-    return _from_arrays(path, names, arrays.__getitem__, split, asked)
+    return _from_arrays(path, names, arrays.__getitem__, asked)
 
 
-def _read_safetensors(path: Path, split: str | None, asked: Mapping[str, str | None]) -> Source:
+def _read_safetensors(path: Path, asked: _Asked) -> Source:
     with safe_open(path, framework="numpy") as arrays:
-        return _from_arrays(path, list(arrays.keys()), arrays.get_tensor, split, asked)
+        return _from_arrays(path, list(arrays.keys()), arrays.get_tensor, asked)
 
 
-def _wanted(asked: Mapping[str, str | None]) -> set[str]:
-    return {*_SCORES, *chain(*_BESIDE.values()), *(name for name in asked.values() if name)}
+def _wanted(asked: _Asked) -> set[str]:
+    return {*_SCORES, *chain(*_BESIDE.values()), *(name for name in asked.beside.values() if name)}
 
 
 def _from_arrays(
     path: Path,
     names: Collection[str],
     get: Callable[[str], NDArray[Any]],
-    split: str | None,
-    asked: Mapping[str, str | None],
+    asked: _Asked,
 ) -> Source:
+    split = asked.split
     called = next((score for score in _SCORES if _in_split(score, split) in names), None)
     if called is None:
         raise InputError(_no_scores(path, names, split))
     beside: dict[str, Any] = {}
     for what, known in _BESIDE.items():
-        name = asked.get(what)
+        name = asked.beside.get(what)
         if name is not None and _in_split(name, split) not in names:
             raise InputError(
                 f"{path} has no array {_in_split(name, split)}; it has {', '.join(sorted(names))}"
@@ -230,19 +241,17 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None
     return of_roles(roles, table, first=first)
 
 
-def _read_text(
-    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
-) -> Source:
+def _read_text(path: Path, asked: _Asked) -> Source:
     with _opened(path) as file:
         names, rows = _rows(file, path)
         check_header(path, names)
         if names and all(_is_number(name) for name in names) and any("." in name for name in names):
             raise InputError("the first line holds numbers; add a line with the names of the columns")
-        roles = roles_of(names, columns=columns, **asked)
+        roles = asked.roles(names)
         table = _columns(rows, names, roles)
     if not len(next(iter(table.values()), ())):
         raise InputError("it has column names but no rows" if roles.scores else "it has no column of scores")
-    return _of_table(roles, table, split)
+    return _of_table(roles, table, asked.split)
 
 
 def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> dict[str, NDArray[Any]]:
@@ -374,40 +383,32 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _read_parquet(
-    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
-) -> Source:
+def _read_parquet(path: Path, asked: _Asked) -> Source:
     with open_parquet(path) as file:
-        return _of_arrow(
-            file.schema_arrow, lambda names: file.read(columns=names), path, split, columns, asked
-        )
+        return _of_arrow(file.schema_arrow, lambda names: file.read(columns=names), path, asked)
 
 
-def _read_feather(
-    path: Path, split: str | None, columns: Sequence[str] | None, asked: Mapping[str, str | None]
-) -> Source:
+def _read_feather(path: Path, asked: _Asked) -> Source:
     try:
         from pyarrow import feather  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
         raise MissingDependency("pyarrow") from error
     whole = feather.read_table(path)
     check_header(path, whole.column_names)
-    return _of_arrow(whole.schema, whole.select, path, split, columns, asked)
+    return _of_arrow(whole.schema, whole.select, path, asked)
 
 
 def _of_arrow(
     schema: Any,
     read: Callable[[list[str]], Any],
     path: Path,
-    split: str | None,
-    columns: Sequence[str] | None,
-    asked: Mapping[str, str | None],
+    asked: _Asked,
 ) -> Source:
     """Of an Arrow table, of which pandas' own row names are known."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
-    roles = roles_of(schema.names, columns=columns, index=index, **asked)
+    roles = asked.roles(schema.names, index)
     roles = _lists_first(roles, {name for name in schema.names if is_list(schema.field(name).type)})
     kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
     try:
@@ -417,7 +418,7 @@ def _of_arrow(
         arrays = {name: _array(table[name], name) for name in kept}
     except ArrowException as error:
         raise InputError(f"cannot read {path}: {error}") from error
-    return _of_table(roles, arrays, split)
+    return _of_table(roles, arrays, asked.split)
 
 
 def _lists_first(roles: Roles, lists: set[str]) -> Roles:
@@ -457,14 +458,7 @@ def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
 
 
-def _read_table(
-    table: str,
-    split: str | None,
-    columns: Sequence[str] | None,
-    engine: str | None,
-    password_file: str | Path | None,
-    asked: Mapping[str, str | None],
-) -> Source:
+def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> Source:
     """A table of an engine, or the parquet files of a folder or pattern, read once in Arrow batches.
 
     The scores go into a file without a name in the folder for temporary files, which fits read in chunks.
@@ -473,10 +467,10 @@ def _read_table(
         opened = stack.enter_context(open_engine(engine, password_file=password_file))
         rows = opened.table(table)
         types = rows.schema()
-        roles = roles_of(list(rows.columns), columns=columns, **asked)
+        roles = asked.roles(list(rows.columns))
         roles = _lists_first(roles, {name for name in rows.columns if types[name].is_array()})
-        if roles.split is not None or split is not None:
-            rows = _of_split(opened, rows, table, split, roles.split)
+        if roles.split is not None or asked.split is not None:
+            rows = _of_split(opened, rows, table, asked.split, roles.split)
         if not roles.scores:
             raise InputError(f"{table} has no column of scores beside label and split")
         wrong = [

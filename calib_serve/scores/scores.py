@@ -294,7 +294,7 @@ def made(
     names = source.class_names if len(source.class_names) == classes else ()
     if labels is not None:
         column = source.class_names[0] if len(source.class_names) == 1 != classes else ""
-        labels, names, remark = _labels_of(labels, kind, classes, names, column, place)
+        labels, names, remark = _labels_of(labels, kind, classes, column, replace(place, names=names))
         remarks += [remark] if remark else []
     check_names(names)
     return Scores(
@@ -333,9 +333,10 @@ def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
 
 
 def _labels_of(
-    labels: NDArray[Any], kind: Outputs, classes: int, names: tuple[str, ...], column: str, place: Place
+    labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: Place
 ) -> tuple[NDArray[Any], tuple[str, ...], str]:
     """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
+    names = place.names
     if kind in LABELS:
         return _truths(labels, classes, place), names, ""
     if labels.ndim == 1:

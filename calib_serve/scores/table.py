@@ -138,7 +138,7 @@ def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
     wanted = [OF_LABEL + name for name in scores]
     if set(wanted) != set(truths):
         raise InputError(
-            "each label needs a column of scores NAME and one of truths label.NAME, and there must be no column "
+            "each label needs a column of scores NAME and one of truths label.NAME, and nothing is called "
             f"label; there are {_listed([*scores, *truths])}"
         )
     return tuple(wanted)

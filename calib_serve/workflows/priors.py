@@ -93,8 +93,8 @@ def estimate_prior(
 
     ``scores`` as for ``artifact.probs``, of the kind ``outputs``; or, with ``calibrated``, what the
     calibrated model returned, by default probabilities. Samples are taken to be independent. Raises
-    InputError for an artifact that does not say under which class shares it was fitted, and of labels, and for scores
-    that cannot be right.
+    InputError for an artifact that does not say under which class shares it was fitted, and of labels, and
+    for scores that cannot be right.
 
     >>> from calib_serve.workflows.fit_scores import calibrate
     >>> rng = np.random.default_rng(0)
