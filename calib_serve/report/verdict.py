@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -90,6 +91,8 @@ def _move(words: str, old: float, new: float, change: Change, share: bool) -> st
     if change.difference.value == 0:
         return f"{words} stayed at {shown[1]}."
     way = "fell" if change.difference.value < 0 else "rose"
+    if math.isnan(change.p):
+        return f"{words} {way} from {shown[0]} to {shown[1]}; whether by chance was not tested."
     if not change.p < _CHANCE:
         return f"{words} {way} from {shown[0]} to {shown[1]}, which may be chance (p = {change.p:.2f})."
     chance = "p\N{NO-BREAK SPACE}<\N{NO-BREAK SPACE}0.001" if change.p < 0.001 else f"p = {change.p:.3f}"

@@ -245,7 +245,7 @@ def _read_text(path: Path, asked: _Asked) -> Source:
     with _opened(path) as file:
         names, rows = _rows(file, path)
         check_header(path, names)
-        if names and all(_is_number(name) for name in names) and any("." in name for name in names):
+        if any(_is_fraction(name) for name in names):
             raise InputError("the first line holds numbers; add a line with the names of the columns")
         roles = asked.roles(names)
         table = _columns(rows, names, roles)
@@ -375,12 +375,12 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def _is_number(text: str) -> bool:
+def _is_fraction(text: str) -> bool:
+    """Whether it is a number that no class is called by, such as -0.25."""
     try:
-        float(text)
-    except ValueError:
+        return float(text) != int(float(text)) or "." in text
+    except (ValueError, OverflowError):  # no number; or infinity, or NaN
         return False
-    return True
 
 
 def _read_parquet(path: Path, asked: _Asked) -> Source:
