@@ -188,7 +188,8 @@ def _by_number(numbers: list[float], classes: int, names: tuple[str, ...]) -> li
     if min(whole) >= 0 and max(whole) < classes:
         if names and all(_number(name) is not None for name in names) and not _are_positions(names):
             raise InputError(
-                f"the label {_shown(_strangers(whole, names))} is none of the classes {_shown(names)}"
+                f"the label {_shown(_strangers(whole, names))} is none of the classes {_shown(names)}; where "
+                "labels count from 0, name the classes so (--class-names 0,1,..., class_names=)"
             )
         return whole
     hint = "classes count from 0"

@@ -155,7 +155,7 @@ class Scores:
     @property
     def classes(self) -> int:
         """K, at least 2; the number of labels of a multi-label model."""
-        return 2 if self.outputs in ONE_COLUMN else int(self.values.shape[1])
+        return _classes(self.values, self.outputs)
 
     @property
     def is_multilabel(self) -> bool:
@@ -238,7 +238,7 @@ class ProbsView:
 
     def __init__(self, values: Floats, outputs: Outputs) -> None:
         self._values, self._outputs = values, outputs
-        self.shape = (len(values), 2 if outputs in ONE_COLUMN else values.shape[1])
+        self.shape = (len(values), _classes(values, outputs))
         self.dtype, self.ndim = np.dtype(np.float64), 2
 
     def __len__(self) -> int:
@@ -265,6 +265,12 @@ class ProbsView:
         return np.asarray(self[:], dtype)
 
 
+def _classes(values: Floats, outputs: Outputs) -> int:
+    """One column of a binary model is of two classes."""
+    columns = int(values.shape[1])
+    return columns if columns > 1 or outputs in LABELS else 2
+
+
 def made(
     source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
 ) -> Scores:
@@ -288,7 +294,7 @@ def made(
     found = recognise(values, outputs, called=called, truths=truths, place=place)
     remarks += [found.remark] if found.remark else []
     kind = found.outputs
-    classes = 2 if kind in ONE_COLUMN else values.shape[1]
+    classes = _classes(values, kind)
     if source.class_names and len(source.class_names) not in (classes, values.shape[1]):
         raise ShapeError(f"{classes} classes but {len(source.class_names)} class names")
     names = source.class_names if len(source.class_names) == classes else ()

@@ -41,6 +41,7 @@ _NO_CLASS = (
     *("patient", "patient_id", "subject", "subject_id", "user", "user_id", "session", "session_id", "row"),
 )
 _MOST = 0.5  # of rows, in which a class without a label may be the largest
+_FEW = 20  # rows; fewer may be whole numbers by chance
 _SUM = 0.02
 _SHOWN = 5
 
@@ -176,9 +177,9 @@ def _strange(values: NDArray[Any]) -> list[int]:
         if len(alone) == 1:
             return alone
     counts = np.array([_counts(column) for column in columns])
-    if counts.any() and not counts.all():
+    if counts.any() and not counts.all() and len(values) >= _FEW:
         return np.flatnonzero(counts).tolist()
-    if len(columns) > 2 and len(values) > 1:
+    if len(columns) > 2 and len(values) >= _FEW:
         top = np.sort(values, axis=1)[:, -2:]
         if (top[:, 0] == top[:, 1]).all():
             twice = [k for k, column in enumerate(columns) if (column == top[:, 1]).all()]

