@@ -97,11 +97,9 @@ def test_everything_that_takes_numbers_takes_them_from(kind: str) -> None:
     exact = {"abs": 1e-7}  # a list holds the same floats in float64
     for metric in (metrics.ece, metrics.nll, metrics.classwise_ece, metrics.aurc, metrics.smooth_ece):
         assert metric(probs, labels) == pytest.approx(metric(PROBS, LABELS), **exact)
-    for evaluate, scores, plain in (
-        (metrics.evaluate, probs, PROBS),
-        (metrics.evaluate_logits, logits, LOGITS),
-    ):
-        found, expected = evaluate(scores, labels, replicates=5), evaluate(plain, LABELS, replicates=5)
+    for scores, plain in ((probs, PROBS), (logits, LOGITS)):
+        found = metrics.evaluate(scores, labels, replicates=5)
+        expected = metrics.evaluate(plain, LABELS, replicates=5)
         assert found.brier.value == pytest.approx(expected.brier.value, **exact)
     fitted = fit_temperature(logits, labels, sample_weight=convert(np.ones(200)))
     expected_fit = fit_temperature(LOGITS, LABELS, sample_weight=np.ones(200))
@@ -152,11 +150,11 @@ def test_a_missing_value_is_an_error_of_ours_wherever_it_is(kind: str) -> None:
     probs, logits = PROBS[:3], LOGITS[:3]
     for refusing in (
         lambda: metrics.evaluate(probs, labels),
-        lambda: metrics.evaluate_logits(logits, labels),
+        lambda: metrics.evaluate(logits, labels),
         lambda: fit_temperature(logits, labels),
         lambda: select(logits, labels),
         lambda: fit_temperature(logits, [0, 1, 1], sample_weight=labels),
-        lambda: metrics.evaluate_logits(labels, [0, 1, 1]),
+        lambda: metrics.evaluate(labels, [0, 1, 1]),
         lambda: Bins.tally([0.5, 0.6, 0.7], labels),
         lambda: Bins.tally(labels, [0, 1, 1]),
     ):
@@ -170,7 +168,7 @@ def test_text_is_an_error_of_ours(made: Callable[[list[str]], Any]) -> None:
     for refusing in (
         lambda: metrics.ece(PROBS[:3], text),
         lambda: metrics.ece(text, [0, 1, 1]),
-        lambda: metrics.evaluate_logits(text, [0, 1, 1]),
+        lambda: metrics.evaluate(text, [0, 1, 1]),
         lambda: fit_temperature(LOGITS[:3], text),
         lambda: Artifact((), method="none", classes=2).probs(text),
         lambda: bin_index(text),
@@ -208,7 +206,7 @@ TWO = np.stack([np.zeros_like(ONE), ONE], axis=1)
 def test_one_logit_a_sample_is_two_everywhere(shape: tuple[int, ...]) -> None:
     one = ONE.reshape(shape)
     assert metrics.nll_from_logits(one, BINARY) == metrics.nll_from_logits(TWO, BINARY)
-    found, expected = (metrics.evaluate_logits(z, BINARY, replicates=5) for z in (one, TWO))
+    found, expected = (metrics.evaluate(z, BINARY, replicates=5) for z in (one, TWO))
     assert found.as_dict() == expected.as_dict()
     artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     np.testing.assert_array_equal(artifact.probs(one), artifact.probs(TWO))

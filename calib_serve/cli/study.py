@@ -47,7 +47,7 @@ def samples_and_fit(
     train_split: str | None,
     seed: int,
     outputs: Any = None,
-) -> tuple[list[Samples], Fit | None]:
+) -> tuple[list[tuple[Any, Any]], Fit | None]:
     """The splits of a file of scores, with no fit of their own, or of the inputs of a model, with its fit."""
     if (logits is None) == (model is None):
         raise InputError("say what to study, one of: --logits FILE, or --model MODEL with --data DATA")
@@ -323,12 +323,12 @@ def shift(
     _show(study, out, as_json)
 
 
-def _read(path: Path, split: str, outputs: Any) -> Samples:
+def _read(path: Path, split: str, outputs: Any) -> tuple[Any, Any]:
     found = options.read_scores(path, split=split or None, outputs=outputs)
     return found.logits, found.labelled()
 
 
-def _pooled(parts: list[Samples]) -> Samples:
+def _pooled(parts: list[tuple[Any, Any]]) -> Samples:
     import numpy as np
 
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])

@@ -133,7 +133,7 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
         values, kind = _numbers(table[chosen[0]]), LISTS.get(chosen[0])
     else:
         values, names = _stacked(roles.scores, table, first), roles.scores
-    labels = found["label"]
+    labels = None if found["label"] is None else as_array(found["label"], "labels", missing=True)
     if roles.truths:
         labels = np.stack([table[name] for name in roles.truths], axis=1)
     said = []

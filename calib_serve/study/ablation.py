@@ -9,11 +9,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
 from calib_serve.metrics import accuracy, ece, nll
 from calib_serve.study.fitting import Fit, OutputFit
-from calib_serve.study.result import Progress, Samples, Study
+from calib_serve.study.result import Progress, Samples, Study, arrays
 
 __all__ = ["ablation", "parts_of"]
 
@@ -35,12 +34,12 @@ def ablation(
     calibration and of a temperature fitted by itself are the measure: a part that was fitted beside another
     may need it.
     """
+    (x, y), fitted = arrays(test, fit), arrays(cal, fit)
     fit = fit or OutputFit(seed=seed)
-    x, y = as_array(test[0]), as_array(test[1])
     names = [*_ALONE, *(name for name in methods if name not in _ALONE)]
     rows: list[tuple[str | float, ...]] = []
     for done, method in enumerate(names, 1):
-        artifact = fit.fit(method, as_array(cal[0]), as_array(cal[1]))
+        artifact = fit.fit(method, *fitted)
         for parts, applied in _parts_alone(artifact):
             rows.append((method, parts, *_measured(fit.probs(applied, x), y)))
         if progress:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib_serve.arrays import as_array
 from calib_serve.metrics import adaptive_ece, classwise_ece, ece
 from calib_serve.study.fitting import Fit, OutputFit
-from calib_serve.study.result import Curve, Samples, Study, listed
+from calib_serve.study.result import Curve, Samples, Study, arrays, listed
 
 __all__ = ["bin_effect"]
 
@@ -25,9 +24,8 @@ def bin_effect(
 
     ``cal`` and ``test`` are inputs and class ids, as ``fit`` takes them, logits by default.
     """
+    (z, y), (x, labels) = arrays(test, fit), arrays(cal, fit)
     fit = fit or OutputFit(seed=seed)
-    z, y = as_array(test[0]), test[1]
-    x, labels = as_array(cal[0]), as_array(cal[1])
     probs = {method: fit.probs(fit.fit(method, x, labels), z) for method in methods}
     rows = tuple(
         (

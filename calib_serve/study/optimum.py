@@ -13,7 +13,7 @@ from calib_serve.bins import Bins
 from calib_serve.fit.output import fit_temperature, fit_temperature_ece
 from calib_serve.metrics import noise_floor, softmax
 from calib_serve.metrics.proper import checked_logits
-from calib_serve.study.result import Curve, Samples, Study
+from calib_serve.study.result import Curve, Samples, Study, in_logits
 
 __all__ = ["ece_by_temperature", "optimal_temperature"]
 
@@ -42,10 +42,11 @@ def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study
     The optimum is found on the test set itself: a bound that no temperature of the pool (0.01,
     0.02, ..., 10) can beat, and a measure of how calibratable the model is, not a result.
     """
-    z, y = checked_logits(*test)
+    z, y = checked_logits(*in_logits(test))
+    fitted = in_logits(cal)
     fits = {
-        "fitted by NLL on cal": fit_temperature(*cal),
-        "fitted by ECE on cal": fit_temperature_ece(*cal, grid="medium", bins=bins),
+        "fitted by NLL on cal": fit_temperature(*fitted),
+        "fitted by ECE on cal": fit_temperature_ece(*fitted, grid="medium", bins=bins),
         "best for test": fit_temperature_ece(z, y, grid="medium", bins=bins),
     }
     chosen = {"none": 1.0} | {name: float(fit.fit["temperature"]) for name, fit in fits.items()}

@@ -9,16 +9,32 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
+from calib_serve.arrays import as_array
 from calib_serve.errors import InputError
+from calib_serve.scores import Scores
 
-__all__ = ["Curve", "Progress", "Samples", "Study"]
+__all__ = ["Curve", "Progress", "Samples", "Study", "arrays", "in_logits"]
 
-Samples = tuple[ArrayLike, ArrayLike]
-"""Logits (n, K) and class ids (n,)."""
+Samples = Union[Scores, tuple[Any, Any]]
+"""A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""
+
+
+def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Scores and labels as logits (n, K) and class ids (n,)."""
+    given = samples if isinstance(samples, Scores) else Scores.of(*samples)
+    return given.logits, given.labelled()
+
+
+def arrays(samples: Samples, fit: object) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Samples as a study takes them: scores as logits; under the ``fit`` of a model inputs as they are."""
+    if fit is None or isinstance(samples, Scores):
+        return in_logits(samples)
+    return as_array(samples[0]), as_array(samples[1])
+
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""

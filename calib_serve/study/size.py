@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import as_array
 from calib_serve.errors import FitError, InputError
 from calib_serve.metrics import ece, nll
 from calib_serve.study.fitting import Fit, OutputFit
-from calib_serve.study.result import Curve, Progress, Samples, Study
+from calib_serve.study.result import Curve, Progress, Samples, Study, arrays
 
 __all__ = ["validation_size"]
 
@@ -42,9 +41,8 @@ def validation_size(
     """
     if metric not in _METRICS:
         raise InputError(f"metric must be ece or nll, got {metric!r}")
+    (z, y), (x, labels) = arrays(cal, fit), arrays(test, fit)
     fit = fit or OutputFit(seed=seed)
-    z, y = as_array(cal[0]), as_array(cal[1])
-    x, labels = as_array(test[0]), as_array(test[1])
     steps = sorted({min(s, len(y)) for s in (sizes or [s for s in _SIZES if s < len(y)])} | {len(y)})
     raw = _METRICS[metric](fit.probs(fit.fit("none", z, y), x), labels)
     rng = np.random.default_rng(seed)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import as_array
 from calib_serve.errors import InputError
 from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, entropy, nll, welch
 from calib_serve.study.fitting import Fit, OutputFit
-from calib_serve.study.result import Progress, Samples, Study
+from calib_serve.study.result import Progress, Samples, Study, arrays
 
 __all__ = ["stability"]
 
@@ -50,8 +49,7 @@ def stability(
         raise InputError(f"give one fit, or one for each of the {len(models)} models, got {len(fits)}")
     runs: dict[str, list[list[float]]] = {method: [] for method in methods}
     total, done = len(models) * repeats * folds * len(methods), 0
-    for number, (logits, labels) in enumerate(models):
-        z, y = as_array(logits), as_array(labels)
+    for number, (z, y) in enumerate(arrays(one, fit) for one in models):
         for repeat in range(repeats):
             rng = np.random.default_rng([seed, number, repeat])
             for held in np.array_split(rng.permutation(len(y)), folds):

@@ -101,8 +101,9 @@ def decide(
     refuse_labels(artifact, given.outputs)
     if given.in_order(artifact.class_names) is not given and columns is None:
         raise InputError(
-            "the columns come in another order than those that the calibration was fitted on; as a promise is "
-            f"made of them, say that this is meant: --columns {','.join(artifact.class_names[:20])} (columns=)"
+            "the columns come in another order than those that the calibration was fitted on; as a promise "
+            "is made of them, say that this is meant: --columns (columns=) "
+            f"{','.join(artifact.class_names[:20])}"
         )
     if given.weights is not None:
         raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")

@@ -35,13 +35,13 @@ from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.cli import app
 from calib_serve.data import load_data, read_texts
-from calib_serve.data.logits_file import read_logits
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.model import load_model
 from calib_serve.pictures import Preprocessing
+from calib_serve.scores import Scores
 from calib_serve.serve.feedback import parse_items, read_models
 from calib_serve.serve.inputs import decode
 from calib_serve.serve.properties import changed, read_properties
@@ -97,7 +97,7 @@ def use_artifact(folder: Path) -> None:
     artifact = Artifact.load(folder)
     assert len(artifact.fingerprint) == 64
     if artifact.classes <= 1000:
-        found = artifact.probs(np.linspace(-3, 3, artifact.classes)[None])
+        found = artifact.of_logits(np.linspace(-3, 3, artifact.classes)[None])
         assert np.isfinite(found).all()
 
 
@@ -262,7 +262,7 @@ def logits(path: Path) -> None:
     errors = []
     for split in (None, "cal"):
         try:
-            found = read_logits(path, split=split)
+            found = Scores.read(path, split=split)
             assert found.logits.dtype.kind in "fiub"
             float(np.asarray(found.logits[:1], np.float64).sum())
         except CalibServeError as error:

@@ -79,7 +79,7 @@ def test_the_largest_floats_have_a_softmax() -> None:
     assert softmax([[HUGE, -HUGE, 0.0]]).tolist() == [[1.0, 0.0, 0.0]]
     assert log_softmax([[HUGE, -HUGE]])[0, 0] == 0
     with pytest.raises(InputError, match=r"row 1 go up to 1\.7e"):
-        Artifact((LogitMap.temperature(0.5),), method="t", classes=2).probs([[0, 1], [HUGE, 0]])
+        Artifact((LogitMap.temperature(0.5),), method="t", classes=2).of_logits([[0, 1], [HUGE, 0]])
 
 
 NAMES = ["a\x00b", "to the\rbegin", "\x1b[31mred", "x" * 10**6, "next\x85line", "line\u2028end", "\udc80"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from calib_serve import Artifact, read_labelled
+from calib_serve import Artifact, Scores
 from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 from calib_serve.metrics import sigmoid
@@ -67,11 +67,11 @@ def test_applied_probabilities_can_be_read_again(file: Path, tmp_path: Path) -> 
     out, made = tmp_path / "artifact", tmp_path / "probs.npz"
     done("fit", "--logits", file, "--split", "cal", "--method", "platt", "-o", out)
     done("apply", out, "--logits", file, "--split", "test", "-o", made)
-    again, given = read_labelled(made), read_labelled(file, split="test")
+    again, given = Scores.read(made), Scores.read(file, split="test")
     assert again.outputs == "label_probabilities"
-    np.testing.assert_allclose(again.scores, Artifact.load(out).probs(given.logits))
+    np.testing.assert_allclose(again.values, Artifact.load(out).probs(given))
     with np.load(made) as arrays:
-        np.testing.assert_array_equal(arrays["predictions"], again.scores > 0.5)
+        np.testing.assert_array_equal(arrays["predictions"], again.values > 0.5)
 
 
 def test_a_calibration_of_labels_is_not_applied_to_classes_nor_the_reverse(

@@ -31,18 +31,18 @@ def test_every_method_is_corrected_by_bayes_rule(method: str, scores: tuple[np.n
     options = {"of": "each"} if method.startswith("histogram") else {}
     artifact = fit_by_name(method, z, y, **options)
     made = for_shares(artifact, NEW, how="given")
-    expected = corrected(artifact.probs(z), np.bincount(y) / len(y), NEW)
+    expected = corrected(artifact.of_logits(z), np.bincount(y) / len(y), NEW)
     # The structured methods' uniform floor, a sample's weight, stays uniform.
     ratio = NEW / OLD
     floor = ratio.max() / ratio.min() / len(y) if method.startswith("structured") else 1e-9
-    np.testing.assert_allclose(made.probs(z), expected, atol=floor)
+    np.testing.assert_allclose(made.of_logits(z), expected, atol=floor)
     assert made.fit["prior"]["new"] == NEW.tolist()
     assert made.data["confusion"]["unknown"]
     assert made.reference is None
     assert made.examples is not None
-    np.testing.assert_array_equal(made.examples.probs, made.probs(made.examples.logits))
+    np.testing.assert_array_equal(made.examples.probs, made.of_logits(made.examples.logits))
     back = for_shares(made, np.bincount(y) / len(y), how="given")
-    np.testing.assert_allclose(back.probs(z), artifact.probs(z), atol=floor)
+    np.testing.assert_allclose(back.of_logits(z), artifact.of_logits(z), atol=floor)
 
 
 def known(*steps: LogitMap | Mixture | ProbTable, **more: object) -> Artifact:
@@ -83,7 +83,7 @@ def test_one_score_a_sample_is_corrected_on_its_log_odds(outputs: str) -> None:
     )
     made = for_shares(one, np.array([0.8, 0.2]), how="given")
     z = np.linspace(-3, 3, 9)
-    odds = np.log(made.probs(z)[:, 1] / made.probs(z)[:, 0])
+    odds = np.log(made.of_logits(z)[:, 1] / made.of_logits(z)[:, 0])
     np.testing.assert_allclose(odds, z / 2 + np.log(0.25), atol=1e-12)
     (step,) = made.logit_maps
     assert step.bias is not None

@@ -30,7 +30,7 @@ def reference(example: Example, artifact: Artifact, x: np.ndarray) -> tuple[np.n
     z = raw[inside].astype(np.float64).reshape(len(x), -1)
     if artifact.head is not None:
         z = artifact.head(z)
-    probs = artifact.probs(z)
+    probs = artifact.of_logits(z)
     for step in artifact.output_steps:
         if step.kind == "logit_map":
             z = step(z)

@@ -78,7 +78,7 @@ def test_decisions_are_by_the_calibrated_probabilities_of_any_step(kind, tail, r
     assert [*got] == [*plain, "set", "abstain"]
     for name, values in plain.items():
         np.testing.assert_array_equal(got[name], values)
-    probs = fitted.probs(np.log(raw_probs(rows())) if means != "logits" else rows())
+    probs = fitted.of_logits(np.log(raw_probs(rows())) if means != "logits" else rows())
     agree(got, fitted, probs, 1e-5)
 
 
@@ -104,12 +104,12 @@ def test_half_and_double_models_decide_in_full_precision(dtype, returns, score, 
     fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), score)
     x = rows().astype(dtype)
     out = fused(graph(tmp_path, "Softmax", dtype), fitted, returns=returns)
-    agree(by_onnxruntime(out, {"x": x}), fitted, fitted.probs(x), 2e-3 if dtype == "f2" else 1e-5)
+    agree(by_onnxruntime(out, {"x": x}), fitted, fitted.of_logits(x), 2e-3 if dtype == "f2" else 1e-5)
     if dtype == "f2":  # by probabilities of half precision, the set would be another
-        least = float(np.float16(fitted.probs(x[:1]).max())) - 1e-5
+        least = float(np.float16(fitted.of_logits(x[:1]).max())) - 1e-5
         fine = replace(fitted, sets=None, abstain=Abstain(least, risk=0.1))
         shown = by_onnxruntime(fused(graph(tmp_path, "Softmax", dtype), fine), {"x": x})
-        assert shown["abstain"][0] == (fine.probs(x[:1]).max() < least)
+        assert shown["abstain"][0] == (fine.of_logits(x[:1]).max() < least)
 
 
 def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_path):
@@ -134,7 +134,7 @@ def test_what_is_no_number_is_no_answer(tmp_path):
     x = rows(2)
     x[1] = np.nan
     got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": x})
-    assert got["abstain"].tolist() == [bool(fitted.abstain(fitted.probs(x[:1]))), True]
+    assert got["abstain"].tolist() == [bool(fitted.abstain(fitted.of_logits(x[:1]))), True]
     assert fitted.abstain(np.full((1, K), np.nan)).tolist() == [True]
 
 
@@ -144,7 +144,7 @@ def test_extreme_logits_leave_the_top_class_alone(tmp_path):
         x = np.zeros((2, K), "f4")
         x[0, 3], x[1, 1] = 3e38, -3e38
         got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": x})
-        np.testing.assert_array_equal(got["set"], fitted.sets(fitted.probs(x)), err_msg=score)
+        np.testing.assert_array_equal(got["set"], fitted.sets(fitted.of_logits(x)), err_msg=score)
 
 
 @pytest.mark.parametrize("name", ["set", "abstain"])

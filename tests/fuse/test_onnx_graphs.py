@@ -144,7 +144,7 @@ def fitted_for(kind: str, tail: Tail, columns: int) -> Artifact | None:
     z = np.random.default_rng(5).normal(size=(4, columns))
     scores = z if fitted_on in ("logits", "logit", "label_logits") else SHARES[fitted_on](z)
     own = to_logits(scores, fitted_on)
-    made = replace(made, examples=Examples(own, made.probs(own)))
+    made = replace(made, examples=Examples(own, made.of_logits(own)))
     return deciding(made, "raps") if kind == "decides" else made
 
 
@@ -161,7 +161,7 @@ def clear(fitted: Artifact, logits: NDArray, near: float) -> NDArray[np.bool_]:
     """Rows that no rounding moves across an edge of a table or from one class to another."""
     if fitted.table is None:
         return np.ones(len(logits), bool)
-    p = replace(fitted, steps=fitted.output_steps[:-1]).probs(logits)
+    p = replace(fitted, steps=fitted.output_steps[:-1]).of_logits(logits)
     if fitted.is_multilabel:
         return (np.abs(p[:, :, None] - fitted.table.edges[None]) > near).all(axis=(1, 2))
     ordered = np.sort(p, axis=1)
@@ -206,7 +206,7 @@ def check(
     if fitted.head is not None:
         scores = fitted.head(raw["f"].astype("f8"))
     logits = logits_of(scores.astype("f8").reshape(len(x), columns), tail, fitted)
-    probs, near = fitted.probs(logits), NEAR[dtype] * max(1.0, np.abs(logits).max())
+    probs, near = fitted.of_logits(logits), NEAR[dtype] * max(1.0, np.abs(logits).max())
     sure = clear(fitted, logits, near)
     assert sure.mean() > 0.25
     check_scores(got, raw, tail, fitted, logits, probs, sure, near, returns)

@@ -87,7 +87,7 @@ def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path)
     _, made = fused_with(graph(body, outputs=outputs), tmp_path, of(EACH), output_name="y")
     x = -np.array([[0.1, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 2.0]], "f4")
     got = run(made, {"x": x})
-    np.testing.assert_allclose(got["y"], of(EACH).probs(-x), atol=1e-6)
+    np.testing.assert_allclose(got["y"], of(EACH).of_logits(-x), atol=1e-6)
     assert got["best"].ravel().tolist() == got["y"].argmax(axis=1).tolist() == [2, 2, 2]
     assert got["hot"].argmax(axis=1).tolist() == [2, 2, 2]
     assert got["raw"].argmax(axis=1).tolist() == x.argmax(axis=1).tolist()
@@ -248,7 +248,7 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
     near = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
     plain = of(TWO, near)
     z = X[:4].astype("f8")
-    fitted = replace(plain, examples=Examples(z, plain.probs(z)))
+    fitted = replace(plain, examples=Examples(z, plain.of_logits(z)))
     given = np.array([[0.0, 0.0, -400.0], [1.0, 2.0, 0.0]], "f4")
     report, made = fused_with(graph("z = Identity(x) y = Softmax(z)"), tmp_path, fitted, inputs={"x": given})
     assert report.done[0].startswith("logit map put in as one Mul")

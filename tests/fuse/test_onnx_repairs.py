@@ -194,7 +194,7 @@ def test_scores_inside_of_functions_are_calibrated_there(kind: str, tmp_path: Pa
     assert "Act" in {f.name for f in made.functions}  # what is not on the way out stays a function
     assert "Probs" not in operators(made)
     if kind in ("temperature", "dirichlet"):
-        want = artifact(*steps, classes=K).probs(np.log(run(model, {"x": X})["y"].astype("f8")))
+        want = artifact(*steps, classes=K).of_logits(np.log(run(model, {"x": X})["y"].astype("f8")))
         np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
 
 

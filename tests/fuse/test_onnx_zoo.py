@@ -64,7 +64,7 @@ def test_a_keras_export_takes_shift_and_matrix_without_a_node(final, tmp_path):
     z = run(keras(""), {"keras_tensor:0": (x + delta).astype("f4")})["dense"]
     got = run(path, {"keras_tensor:0": x})["dense"]
     np.testing.assert_allclose(
-        softmax(got) if not final else got, artifact(*steps, classes=K).probs(z), atol=1e-5
+        softmax(got) if not final else got, artifact(*steps, classes=K).of_logits(z), atol=1e-5
     )
 
 

@@ -86,8 +86,8 @@ def fitted(kind: str, *, shift: bool = False, layers: int = 0) -> Artifact:
 def reference(model: Net, step: Artifact, x: torch.Tensor) -> np.ndarray:
     shifted = x if step.input_shift is None else torch.from_numpy(step.input_shift(x.numpy()))
     if step.head is not None:
-        return step.probs(step.head(model.features(shifted).numpy().astype("f8")))
-    return step.probs(model(shifted).numpy())
+        return step.of_logits(step.head(model.features(shifted).numpy().astype("f8")))
+    return step.of_logits(model(shifted).numpy())
 
 
 # Every kind twice; what a module is made of, and what is done to it, take turns.
@@ -167,7 +167,7 @@ def test_bins_are_those_of_numpy_on_the_edges_themselves():
 def test_it_keeps_the_dtype(dtype, kind):
     model, x = Net().eval(), torch.randn(7, 3, 8, 8)
     step = fitted(kind)
-    expected = step.probs(copy.deepcopy(model).to(dtype)(x.to(dtype)).double().numpy())
+    expected = step.of_logits(copy.deepcopy(model).to(dtype)(x.to(dtype)).double().numpy())
     got = calibrated(copy.deepcopy(model).to(dtype), step, returns="all")(x.to(dtype))
     assert {t.dtype for t in got[:3]} == {dtype}
     atol = {torch.float64: 1e-12, torch.float16: 5e-4, torch.bfloat16: 4e-3}[dtype]  # its own rounding
@@ -336,14 +336,14 @@ def test_what_was_returned_is_in_the_mapping_unchanged_and_scripts(kind, returns
         torch.testing.assert_close(found[name], value, rtol=0, atol=0)
     decisions = {name: found[name].numpy() for name in ("set", "abstain")}
     everyone = np.ones(20, bool)
-    check_decisions(one, one.probs(x.numpy()), decisions, tolerance=1e-5, rows=everyone, report="")
+    check_decisions(one, one.of_logits(x.numpy()), decisions, tolerance=1e-5, rows=everyone, report="")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_half_and_double_models_decide_before_the_result_is_rounded(dtype):
     x = (2 * torch.randn(20, FIVE, generator=torch.Generator().manual_seed(0))).to(dtype)
     one = deciding_of("aps")
-    exact = one.probs(x.double().numpy())
+    exact = one.of_logits(x.double().numpy())
     near = replace(one, abstain=Abstain(float(exact.max(axis=1)[0]) * (1 - 1e-4), risk=0.1))
     made = calibrated(nn.Identity(), near, decisions=True, example=x)(x)
     assert made["probabilities"].dtype == dtype
@@ -363,7 +363,7 @@ def test_a_file_returns_them_where_it_is_asked_to_and_the_command_says_where_not
         assert shown["decisions"] == decisions
         left = [] if told else [f"the artifact's prediction sets and abstention are left out: {RETURNS}"]
         assert shown["left_out"] == left
-    made, probs = load(str(out))(x), deciding_of("aps").probs(model(x).numpy())
+    made, probs = load(str(out))(x), deciding_of("aps").of_logits(model(x).numpy())
     np.testing.assert_allclose(made["probabilities"], probs, atol=1e-6)
     np.testing.assert_array_equal(made["set"], deciding_of("aps").sets(probs))
     np.testing.assert_array_equal(made["abstain"], deciding_of("aps").abstain(probs))

@@ -75,7 +75,7 @@ def test_one_logit_is_two_classes_not_1_for_every_row():
     got = calibrated(model, HALVED, example=x())(x(5))
     assert got.shape == (5, 2)
     inputs = x(5)
-    expected = HALVED.probs(model(inputs).numpy())
+    expected = HALVED.of_logits(model(inputs).numpy())
     np.testing.assert_allclose(calibrated(model, HALVED, example=x())(inputs), expected, atol=1e-6)
     with pytest.raises(ShapeError, match=r"outputs="):  # nothing said that it is one logit: no softmax of one
         calibrated(model, HALVED)(inputs)
@@ -103,7 +103,7 @@ def test_a_model_of_other_classes_is_refused(returns):
 def test_a_softmax_is_seen_by_its_numbers():
     model, inputs = Ends(K, "softmax").eval(), x()
     step = artifact(LogitMap.temperature(2.0), classes=K)
-    expected = step.probs(np.log(model(inputs).numpy()))
+    expected = step.of_logits(np.log(model(inputs).numpy()))
     np.testing.assert_allclose(calibrated(model, step, example=inputs)(inputs), expected, atol=1e-6)
     with pytest.raises(InputError, match="fitted on logits, and the model's outputs are probabilities"):
         calibrated(model, scaled(K, "logits"), example=inputs)
@@ -118,7 +118,7 @@ def test_one_number_within_0_and_1_is_asked_about():
     inputs = x()
     p = model(inputs).numpy()
     got = calibrated(model, HALVED, outputs="probability", example=inputs)(inputs)
-    np.testing.assert_allclose(got, HALVED.probs(np.log(np.hstack([1 - p, p]))), atol=1e-6)
+    np.testing.assert_allclose(got, HALVED.of_logits(np.log(np.hstack([1 - p, p]))), atol=1e-6)
 
 
 class Drops(Ends):
@@ -180,7 +180,7 @@ def test_masked_classes_do_not_hide_what_is_wrong_with_the_others(monkeypatch):
 def test_a_damaged_artifact_does_not_pass_by_its_examples():
     z = np.random.default_rng(0).normal(size=(5, K))
     step = LogitMap.temperature(2.0)
-    right = artifact(step, classes=K).probs(z)
+    right = artifact(step, classes=K).of_logits(z)
     calibrated(nn.Identity(), artifact(step, classes=K, examples=Examples(z, right)))
     with pytest.raises(FuseError, match="the fit's own"):
         calibrated(nn.Identity(), artifact(step, classes=K, examples=Examples(z, to_probs(z, "logits"))))
@@ -226,7 +226,7 @@ def test_every_kind_of_scores_gets_its_calibration(outputs, kind, shape):
         how = {"logits": "squeezed", "sigmoid": "squeezed sigmoid"}[how]
     model, step, inputs = Ends(columns, how).eval(), _fitted(outputs, kind), x()
     raw = model(inputs).numpy()
-    expected = step.probs(to_logits(raw, outputs))
+    expected = step.of_logits(to_logits(raw, outputs))
     for example in (None, inputs):
         probs = calibrated(model, step, example=example)(inputs).numpy()
         assert probs.shape == (40, step.classes)
@@ -249,7 +249,7 @@ def test_all_of_labels_is_of_each_label(table):
     for whole in (calibrated(model, step, returns="all", example=inputs),):
         for out in (whole(inputs), torch.jit.script(whole)(inputs)):
             _, probs, confidence, predicted, index = (t.numpy() for t in out)
-            np.testing.assert_allclose(probs, step.probs(model(inputs).numpy()), atol=1e-6)
+            np.testing.assert_allclose(probs, step.of_logits(model(inputs).numpy()), atol=1e-6)
             np.testing.assert_array_equal(predicted, (probs > 0.5).astype(int))
             np.testing.assert_allclose(confidence, np.maximum(probs, 1 - probs))
             np.testing.assert_array_equal(index, bin_index(confidence.ravel()).reshape(confidence.shape))
@@ -291,7 +291,7 @@ def test_scores_become_what_it_was_fitted_on_where_that_is_exact(fitted, how, co
         "probability": lambda: own[:, 1],
         "logit": lambda: np.log(own[:, 1]) - np.log(own[:, 0]),
     }[fitted]()
-    expected = step.probs(to_logits(as_fitted, fitted))
+    expected = step.of_logits(to_logits(as_fitted, fitted))
     np.testing.assert_allclose(calibrated(model, step, example=inputs)(inputs), expected, atol=1e-5)
 
 
@@ -331,9 +331,9 @@ def test_scores_are_found_in_what_is_returned(how, layers):
     step = artifact(*([head(D, K, layers, rng)] if layers else []), LogitMap.temperature(2.0), classes=K)
     z = step.head(inputs.numpy()) if layers else model.fc(inputs).numpy()
     whole = calibrated(model, step, example=inputs)
-    np.testing.assert_allclose(whole(inputs), step.probs(z), atol=1e-6)
+    np.testing.assert_allclose(whole(inputs), step.of_logits(z), atol=1e-6)
     program = torch.export.export(whole, (inputs,))
-    np.testing.assert_allclose(program.module()(inputs), step.probs(z), atol=1e-6)
+    np.testing.assert_allclose(program.module()(inputs), step.of_logits(z), atol=1e-6)
 
 
 def test_a_place_that_is_told_is_taken_or_refused():
@@ -342,13 +342,13 @@ def test_a_place_that_is_told_is_taken_or_refused():
     with pytest.raises(ModelError, match="name one with --output"):
         calibrated(model, step, example=inputs)
     got = calibrated(model, step, example=inputs, output="1")(inputs)
-    np.testing.assert_allclose(got, step.probs(-model.fc(inputs).numpy()), atol=1e-6)
+    np.testing.assert_allclose(got, step.of_logits(-model.fc(inputs).numpy()), atol=1e-6)
     for example in (inputs, None):
         with pytest.raises(CalibServeError, match="logits"):
             calibrated(model, step, example=example, output="logits")(inputs)
     named = Returns("named tuple").eval()
     got = calibrated(named, step, output="logits")(inputs)
-    np.testing.assert_allclose(got, step.probs(named.fc(inputs).numpy()), atol=1e-6)
+    np.testing.assert_allclose(got, step.of_logits(named.fc(inputs).numpy()), atol=1e-6)
     with pytest.raises(FuseError, match="output="):
         calibrated(Returns("dict").eval(), step)(inputs)
 
@@ -379,7 +379,7 @@ def test_torchscript_of_several_inputs_keeps_its_signature(tmp_path):
     assert (report.samples, report.output, report.outputs) == (40, "logits", "logits")
     out = torch.jit.load(tmp_path / "out.pt")
     for call in ({}, {"mask": mask}, {"scale": 1.0, "mask": mask}):
-        expected = step.probs(model(inputs + 0.3, **call)["logits"].numpy())
+        expected = step.of_logits(model(inputs + 0.3, **call)["logits"].numpy())
         np.testing.assert_allclose(out(inputs, **call), expected, atol=1e-6)
     with pytest.raises(InputError, match=r"inputs are \['y', 'z'\].*'x', 'mask', 'scale'"):
         fuse_torch(
@@ -436,7 +436,7 @@ def test_an_exported_program_keeps_its_names_and_what_was_free(tmp_path):
     out = torch.export.load(tmp_path / "out.pt2").module()
     for rows, words in ((1, 9), (64, 2), (7, 4)):
         tokens, mask = torch.randn(rows, words, D), (torch.rand(rows, words) > 0.3).float()
-        expected = step.probs(model(tokens, mask)[1].numpy())
+        expected = step.of_logits(model(tokens, mask)[1].numpy())
         np.testing.assert_allclose(out(tokens, mask=mask), expected, atol=1e-6)
     with pytest.raises(Exception, match=r"10|9"):
         out(torch.randn(3, 10, D), mask=torch.ones(3, 10))

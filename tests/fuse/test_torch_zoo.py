@@ -58,7 +58,7 @@ def raw(model: nn.Module, inputs: dict[str, torch.Tensor]) -> np.ndarray:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_librarys_model_is_calibrated(name, tmp_path):
     model, inputs = MODELS[name](), words()
-    expected = TEMPERATURE.probs(raw(model, inputs))
+    expected = TEMPERATURE.of_logits(raw(model, inputs))
     whole = calibrated(model, TEMPERATURE, example=inputs)
     np.testing.assert_allclose(whole(**inputs), expected, atol=1e-5)
     torch.export.save(torch.export.export(model, (), inputs), tmp_path / "model.pt2")
@@ -73,14 +73,14 @@ def test_a_head_and_a_fold_go_into_a_hugging_face_model():
     step = artifact(head(16, K, 2, np.random.default_rng(0)), LogitMap.temperature(2.0), classes=K)
     assert calibrated(model, step, example=inputs)(**inputs).shape == (3, K)
     folded = calibrated(model, TEMPERATURE, fold=True, example=inputs)
-    np.testing.assert_allclose(folded(**inputs), TEMPERATURE.probs(raw(model, inputs)), atol=1e-5)
+    np.testing.assert_allclose(folded(**inputs), TEMPERATURE.of_logits(raw(model, inputs)), atol=1e-5)
 
 
 def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path):
     model, x = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, K)).eval(), torch.randn(4, 5)
     small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     got = calibrated(small, TEMPERATURE, example=x)(x)
-    np.testing.assert_allclose(got, TEMPERATURE.probs(small(x).numpy()), atol=1e-6)
+    np.testing.assert_allclose(got, TEMPERATURE.of_logits(small(x).numpy()), atol=1e-6)
     with pytest.raises(FuseError, match="no linear layer"):
         calibrated(small, TEMPERATURE, fold=True, example=x)
     torch.jit.script(small).save(str(tmp_path / "model.pt"))
@@ -97,4 +97,4 @@ def test_the_result_compiles_ahead_of_time(tmp_path):
     fused = torch.export.load(tmp_path / "out.pt2")
     path = torch._inductor.aoti_compile_and_package(fused, package_path=str(tmp_path / "compiled.pt2"))
     got = torch._inductor.aoti_load_package(path)(x)
-    np.testing.assert_allclose(got, TEMPERATURE.probs(model(x).numpy()), atol=1e-5)
+    np.testing.assert_allclose(got, TEMPERATURE.of_logits(model(x).numpy()), atol=1e-5)

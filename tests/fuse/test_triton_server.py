@@ -220,7 +220,7 @@ def test_another_version_takes_over_and_a_refused_one_changes_nothing(
         """Each answer is that of one version, and so are its receipts."""
         nonlocal answered
         shown = given(post(triton, model))
-        new = np.allclose(np.reshape(shown["probabilities"], (-1, K)), other.probs(raw), atol=1e-6)
+        new = np.allclose(np.reshape(shown["probabilities"], (-1, K)), other.of_logits(raw), atol=1e-6)
         assert {ring(folder).verify(t).version for t in shown["receipt"]} == {"2" if new else "1"}
         answered += new * len(IMAGES)
         return new and triton.ready(model, "2") and not triton.ready(model, "1")

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.scores import Scores
 from calib_serve.errors import InputError
 from calib_serve.metrics import log_softmax, softmax
+from calib_serve.scores import Scores
 
 RNG = np.random.default_rng(0)
 ONE = 4 * RNG.standard_normal(300)

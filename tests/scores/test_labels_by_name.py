@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calib_serve.scores import Scores
 from calib_serve.errors import InputError
+from calib_serve.scores import Scores
 
 
 def csv(folder: Path, header: str, *labels: str) -> Path:

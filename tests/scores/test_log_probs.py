@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.scores import Scores
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import softmax
 from calib_serve.model.face import finite_logits
+from calib_serve.scores import Scores
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from calib_serve.scores import Scores
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.scores import Scores
 
 LOGITS = np.array([[1.5, -2.25, 0.125], [0.0, 3.5, -1.0], [2.0, 2.0, 0.5], [9.0, -1.0, 0.0]])
 LABELS = np.array([0, 1, 2, 0])

@@ -47,7 +47,7 @@ def artifact() -> Artifact:
 def expected(x: np.ndarray) -> np.ndarray:
     """Calibrated probabilities (n, 10) of the rows ``x``."""
     model = weights()
-    return artifact().probs(np.asarray(x, float) @ model["W"] + model["b"])
+    return artifact().of_logits(np.asarray(x, float) @ model["W"] + model["b"])
 
 
 @dataclass

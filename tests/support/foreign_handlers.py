@@ -246,7 +246,7 @@ def archive(name: str, folder: Path, foreign: Foreign | None = None) -> Path:
 def probabilities(foreign: Foreign, x: np.ndarray, t: float = 2.0) -> np.ndarray:
     """What the artifact makes of the network's logits for inputs (n, WIDTH)."""
     with torch.inference_mode():
-        return artifact(foreign, t).probs(weights(foreign.out)(torch.from_numpy(x)).numpy())
+        return artifact(foreign, t).of_logits(weights(foreign.out)(torch.from_numpy(x)).numpy())
 
 
 def weights(out: int = CLASSES) -> torch.nn.Module:

@@ -138,7 +138,7 @@ def test_traffic_that_cannot_be_is_refused() -> None:
     for bad in (np.full((5, 3), np.nan), np.empty((0, 3)), np.zeros((5, 4))):
         with pytest.raises(InputError):
             estimate_prior(artifact, bad)
-    with pytest.raises(InputError, match="probabilities that sum to 1"):
+    with pytest.raises(InputError, match="lie in"):
         estimate_prior(artifact, z, calibrated=True)
     with pytest.raises(InputError, match="fit it again"):
         estimate_prior(Artifact((), method="none", classes=3), z)

@@ -127,11 +127,11 @@ class Cage:
         z = _rows(raw)
         z = log_probs(z) if self.specimen.means == "probabilities" else z
         z = z if fitted.head is None else fitted.head(_rows(features))
-        expected = fitted.probs(z)
+        expected = fitted.of_logits(z)
         table = fitted.table
         if table is None:
             return expected, np.ones(len(z), bool)
-        before = artifact(*(s for s in fitted.steps if s is not table), classes=fitted.classes).probs(z)
+        before = artifact(*(s for s in fitted.steps if s is not table), classes=fitted.classes).of_logits(z)
         return expected, _sure(before, table, self.specimen.tolerance)
 
 

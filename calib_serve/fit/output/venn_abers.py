@@ -80,7 +80,7 @@ class VennAbers:
     >>> found = VennAbers.of([[0.6, 0.4], [0.4, 0.6]], [0, 1])
     >>> found.intervals([[0.3, 0.7]])[0, 1].tolist()  # with (0.7, 0): 1 and 0 pool to 1/2; with (0.7, 1): 1
     [0.5, 1.0]
-    >>> found.of_logits([[0.3, 0.7]]).round(3).tolist()  # 1 / (1 - 0.5 + 1)
+    >>> found.probs([[0.3, 0.7]]).round(3).tolist()  # 1 / (1 - 0.5 + 1)
     [[0.333, 0.667]]
     """
 
