@@ -23,6 +23,7 @@ __all__ = ["ProbsView", "Scores"]
 
 Floats = NDArray[np.floating[Any]]
 
+_SLACK = 1e-3  # of sums of probabilities that are rounded
 _NORMAL = 1e-6  # how far rows of probabilities may be from 1 before they are divided by their sum
 
 
@@ -94,6 +95,32 @@ class Scores:
             source = of_arrays(as_array(scores, name), **beside)
         given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names, name=name)
         return made(given, outputs=outputs, expected=expected, ignore_label=ignore_label)
+
+    @classmethod
+    def of_top(cls, probs: Any, classes: Any, labels: Any, **how: Any) -> Scores:
+        """Of the k largest probabilities (n, k) and the classes (n, k) that they are of; the others are a rest.
+
+        What is calibrated are the ranks: the classes are "1" to "k" and "rest", and a label (n,), an id or
+        name as in ``classes``, is the rank that it has, or the rest. ``how`` as in ``of``.
+
+        >>> top = Scores.of_top([[0.6, 0.3], [0.5, 0.4]], [["cat", "dog"], ["owl", "cat"]], ["dog", "fox"])
+        >>> top.labels.tolist(), top.values.round(2).tolist()
+        ([1, 2], [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]])
+        """
+        p, of, y = as_floats(probs, "probs"), as_array(classes, "classes"), as_array(labels, "labels")
+        if p.ndim != 2 or of.shape != p.shape or y.shape != p.shape[:1]:
+            raise ShapeError(
+                f"probs and classes are (n, k), labels (n,), got {p.shape}, {of.shape}, {y.shape}"
+            )
+        rest = 1 - p.sum(axis=1, keepdims=True)
+        if (rest < -_SLACK).any():
+            raise InputError("the k largest probabilities of a sample sum to 1 at most")
+        found = of == y[:, None]
+        rank = np.where(found.any(axis=1), found.argmax(axis=1), p.shape[1])
+        names = (*map(str, range(1, p.shape[1] + 1)), "rest")
+        values = np.concatenate([p, np.maximum(rest, 0)], axis=1)
+        made = cls.of(values, rank, outputs="probabilities", **how)
+        return replace(made, class_names=names)
 
     @classmethod
     def of_logits(
