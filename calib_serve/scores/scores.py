@@ -88,9 +88,7 @@ class Scores:
         if table is not None:
             source = of_columns(table, columns=columns, **beside)
         elif columns is not None:
-            raise InputError(
-                "columns are of frames and tables; an array has none, so choose them by indexing"
-            )
+            raise InputError("columns are of frames and tables; of an array choose them by indexing")
         else:
             source = of_arrays(as_array(scores, name), **beside)
         given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names, name=name)
@@ -98,7 +96,7 @@ class Scores:
 
     @classmethod
     def of_top(cls, probs: Any, classes: Any, labels: Any, **how: Any) -> Scores:
-        """Of the k largest probabilities (n, k) and the classes (n, k) that they are of; the others are a rest.
+        """Of the k largest probabilities (n, k) and their classes (n, k); the others are a rest.
 
         What is calibrated are the ranks: the classes are "1" to "k" and "rest", and a label (n,), an id or
         name as in ``classes``, is the rank that it has, or the rest. ``how`` as in ``of``.
