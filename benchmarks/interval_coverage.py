@@ -29,7 +29,7 @@ import peers
 from calib_serve.bins import Bins
 from calib_serve.metrics import evaluate, paired_changes, softmax
 from calib_serve.metrics.sample import Sample
-from calib_serve.metrics.scores import Scores
+from calib_serve.metrics.per_sample import PerSample
 from calib_serve.metrics.truths import Shift
 
 Floats = np.ndarray
@@ -90,7 +90,7 @@ def true_metrics(classes: int, n_seen: int, kind: str) -> tuple[dict[str, float]
     n = POPULATION[classes]
     p = predictions(np.random.default_rng(5), n, classes, scale)
     q = make(classes)(p)
-    scores = Scores.of(p, np.zeros(n, int))
+    scores = PerSample.of(p, np.zeros(n, int))
     sample = Sample(scores, BINS, "right")
     right = q[scores.order, scores.predicted]
     found = {name: float(value[0]) for name, value in sample.errors(right[None]).items()}

@@ -18,7 +18,7 @@ from calib_serve.metrics import (
     evaluate_abstention,
     evaluate_sets,
 )
-from calib_serve.metrics.scores import checked
+from calib_serve.metrics.per_sample import checked
 
 __all__ = ["DecisionsEvaluation", "evaluate_decisions", "promises"]
 

@@ -20,7 +20,7 @@ from calib_serve.artifact import Abstain, PredictionSets, SetScore
 from calib_serve.errors import FitError, InputError
 from calib_serve.metrics import abstention, conformal_rank
 from calib_serve.metrics.grouped import group_codes, one_of_each
-from calib_serve.metrics.scores import checked
+from calib_serve.metrics.per_sample import checked
 
 __all__ = [
     "always_in",

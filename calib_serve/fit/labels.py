@@ -34,7 +34,7 @@ from calib_serve.fit.solve import stratified
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.metrics.scores import truths
+from calib_serve.metrics.per_sample import truths
 from calib_serve.scores import LABELS, Outputs, Scores, check_outputs, to_logits
 
 __all__ = [

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.scores import class_ids
+from calib_serve.metrics.per_sample import class_ids
 from calib_serve.scores import LABELS, Outputs, Scores, as_logits
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calib_serve.judgement.cells import Cells
 from calib_serve.judgement.words import points
 from calib_serve.metrics.grouped import design_effect
-from calib_serve.metrics.scores import row_blocks
+from calib_serve.metrics.per_sample import row_blocks
 from calib_serve.metrics.tails import chi_square_beyond
 
 __all__ = ["FEW", "ClassGap", "class_gaps", "class_totals"]

@@ -17,7 +17,7 @@ from calib_serve.judgement.shape import Pair, Shape, shape_of_event, shape_of_to
 from calib_serve.judgement.words import percent, points
 from calib_serve.metrics.grouped import group_codes
 from calib_serve.metrics.labels import checked_label_probs, decisions
-from calib_serve.metrics.scores import checked
+from calib_serve.metrics.per_sample import checked
 
 __all__ = [
     "judge_labels",

@@ -16,7 +16,7 @@ from calib_serve.metrics.error_intervals import error_changes
 from calib_serve.metrics.grouped import group_codes, mean_error
 from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
 from calib_serve.metrics.sample import Sample
-from calib_serve.metrics.scores import Scores
+from calib_serve.metrics.per_sample import PerSample
 from calib_serve.metrics.tails import student_beyond, student_quantile
 
 __all__ = ["Change", "change_of_mean", "paired_changes", "welch"]
@@ -79,7 +79,7 @@ def paired_changes(
     samples belong together: they are resampled, and their errors turned, whole.
     """
     quantile_of(level)
-    sides = [Scores.of(probs, labels) for probs in (before, after)]
+    sides = [PerSample.of(probs, labels) for probs in (before, after)]
     if sides[0].probs.shape != sides[1].probs.shape:
         raise ShapeError(
             f"before and after must be of the same samples, got {sides[0].probs.shape} and "

@@ -26,7 +26,7 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.sample import Sample
-from calib_serve.metrics.scores import Scores
+from calib_serve.metrics.per_sample import PerSample
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -140,7 +140,7 @@ def evaluate_probs(
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
-    scores = Scores.of(probs, labels)
+    scores = PerSample.of(probs, labels)
     return _evaluate(
         scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed, groups=groups
     )
@@ -166,14 +166,14 @@ def evaluate_logits(
     probs, nll = np.empty(z.shape), np.empty(len(z))
     for rows, p, nll_of_rows in softmax_blocks(z, y):
         probs[rows], nll[rows] = p, nll_of_rows
-    scores = Scores.of(probs, y, nll=nll)
+    scores = PerSample.of(probs, y, nll=nll)
     return _evaluate(
         scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed, groups=groups
     )
 
 
 def _evaluate(
-    scores: Scores,
+    scores: PerSample,
     *,
     bins: int,
     edges: Edges,
@@ -227,7 +227,7 @@ def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
     return defaultdict(lambda: np.empty(0), found)
 
 
-def _analytic(scores: Scores, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
+def _analytic(scores: PerSample, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
     columns = scores.columns()
     found = {name: mean_interval(values, level=level, groups=groups) for name, values in columns.items()}
     effect = design_effect(scores.correct.astype(np.float64), groups)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.scores import (
+from calib_serve.metrics.per_sample import (
     checked,
     checked_labels,
     entropies,

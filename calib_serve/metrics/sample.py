@@ -12,7 +12,7 @@ from calib_serve.metrics import smooth
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.equal_mass import Ranked, cumulative, tie_ends
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.scores import Scores
+from calib_serve.metrics.per_sample import PerSample
 from calib_serve.metrics.truths import Event
 
 __all__ = ["Sample"]
@@ -25,7 +25,7 @@ _BLOCK = 1 << 16  # weights processed together: intermediate arrays stay in a co
 class Sample:
     """Scores with everything that resampling does not change: bins, ties, grid nodes, residuals."""
 
-    def __init__(self, scores: Scores, bins: int, edges: Edges) -> None:
+    def __init__(self, scores: PerSample, bins: int, edges: Edges) -> None:
         check_binning(bins, edges)
         self.scores = scores
         self.bins = bins

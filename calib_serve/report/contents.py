@@ -28,7 +28,7 @@ from calib_serve.metrics import (
 from calib_serve.metrics.comparison import change_of_mean
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
-from calib_serve.metrics.scores import checked, top_label
+from calib_serve.metrics.per_sample import checked, top_label
 from calib_serve.report.prepare import (
     BinCountCurve,
     ClassRow,

@@ -18,7 +18,7 @@ from calib_serve.metrics import Estimate, abstention, exact_interval
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
-from calib_serve.metrics.scores import checked
+from calib_serve.metrics.per_sample import checked
 from calib_serve.metrics.tails import beta_below
 
 __all__ = ["ClauseCheck", "ContractCheck", "Found", "check_contract", "read_contract"]

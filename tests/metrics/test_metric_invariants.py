@@ -128,12 +128,12 @@ def test_ece_terms_add_up_to_the_ece(sample) -> None:
 def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     """What the bootstrap computes from weights is what it would from the drawn rows themselves."""
     from calib_serve.metrics.sample import Sample
-    from calib_serve.metrics.scores import Scores
+    from calib_serve.metrics.per_sample import PerSample
 
     probs, labels = sample
     n = len(labels)
     drawn = np.random.default_rng(seed).integers(n, size=n)
-    scores = Scores.of(probs, labels)
+    scores = PerSample.of(probs, labels)
     weights = np.bincount(drawn, minlength=n).astype(float)[scores.order]
     weighted = Sample(scores, 15, "right").weighted(weights[None])
     copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0).estimates()

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["Scores", "checked", "checked_labels", "class_ids", "row_blocks", "top_label", "truths"]
+__all__ = ["PerSample", "checked", "checked_labels", "class_ids", "row_blocks", "top_label", "truths"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -23,7 +23,7 @@ _BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a co
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class PerSample:
     """Per-sample numbers (n,), in order of rising confidence; float64.
 
     ``confidence`` of the top class, whether it is ``correct`` (0 or 1), ``nll`` -log p_y,
@@ -42,7 +42,7 @@ class Scores:
     labels: Ints
 
     @classmethod
-    def of(cls, probs: ArrayLike, labels: ArrayLike, *, nll: Floats | None = None) -> Scores:
+    def of(cls, probs: ArrayLike, labels: ArrayLike, *, nll: Floats | None = None) -> PerSample:
         """One pass over checked probabilities; ``nll`` (n,) if known more precisely than -log p_y."""
         p, y = checked(probs, labels)
         columns = np.empty((4, len(p)))
