@@ -119,7 +119,7 @@ def complete(
         data={
             "samples": len(samples),
             # A fold's artifact is temporary: only whole files get a fingerprint.
-            **({} if samples.rows is not None else _fingerprint(samples)),
+            **({} if samples.part else _fingerprint(samples)),
             "weighted": samples.weight is not None,
             **_shares(samples),
             **(data or {}),
@@ -141,7 +141,7 @@ def complete(
                 top[part], confidence[part] = probs.argmax(axis=1), probs.max(axis=1)
         if not artifact.is_multilabel:
             predicted = np.bincount(top, minlength=samples.classes)
-            if samples.rows is None:
+            if not samples.part:
                 told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
     few = samples.classes <= _COUNTED
     return replace(
@@ -155,7 +155,7 @@ def complete(
 
 def _shares(samples: Samples) -> dict[str, Any]:
     """The class shares that probabilities fitted to these samples speak of: weighted ones, as the fit is."""
-    if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.rows is not None:
+    if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.part:
         return {}
     mass = np.bincount(samples.labels, weights=samples.weight, minlength=samples.classes)
     return {"class_shares": mass / mass.sum()}
@@ -209,9 +209,10 @@ def _of_one_column(step: Step, outputs: Outputs) -> Step:
 
 def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
     kept = Examples.rows(len(samples), samples.classes)
-    if samples.rows is not None or not len(kept):  # a fold's artifact is temporary
+    if samples.part or not len(kept):  # a fold's artifact is temporary
         return None
-    logits = np.asarray(samples.logits[kept], np.float64)
+    rows = kept if samples.rows is None else samples.rows[kept]
+    logits = np.asarray(samples.logits[rows], np.float64)
     return Examples(logits, artifact.of_logits(logits))
 
 

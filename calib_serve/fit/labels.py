@@ -29,13 +29,13 @@ from calib_serve.fit.output.binning import (
 from calib_serve.fit.output.candidates import check_options
 from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, rank
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import ClassWeight, Samples, sample_weights
-from calib_serve.fit.solve import stratified
+from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
+from calib_serve.metrics.grouped import group_codes
 from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.metrics.per_sample import truths
-from calib_serve.scores import LABELS, Outputs, Scores, check_outputs, to_logits
+from calib_serve.scores import LABELS, Outputs, Scores
 
 __all__ = [
     "LABEL_METHODS",
@@ -56,44 +56,37 @@ class LabelSamples(Samples):
     @classmethod
     def of(
         cls,
-        logits: ArrayLike | Samples | Scores,
+        logits: Any,
         labels: Any = None,
         *,
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
         outputs: Outputs | None = None,
+        groups: ArrayLike | None = None,
     ) -> LabelSamples:
-        """Check a caller's arrays: scores (n, L) of the kind ``outputs`` and labels (n, L), each 0 or 1.
+        """Of ``Scores``, or of what makes them: scores (n, L) of labels, and labels (n, L), each 0 or 1.
 
-        Raises ShapeError, or InputError for scores that are not finite or not of labels, other labels and
-        bad weights.
+        Raises ShapeError and InputError.
         """
-        if isinstance(logits, Samples):
-            raise InputError("give the scores of labels as an array (n, L)")
-        if isinstance(logits, Scores):
-            y, given = logits.labelled(), logits.weights if sample_weight is None else sample_weight
-            if class_weight is not None:
-                raise InputError("class_weight is for one class a sample; give each sample a weight instead")
-            weight = None if given is None else sample_weights(y[:, 0], 2, given, None)
-            return cls(logits.logits, y, weight, outputs=logits.outputs)
-        check_outputs(outputs)
-        if outputs not in LABELS:
-            raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {outputs}")
         if class_weight is not None:
             raise InputError("class_weight is for one class a sample; give each sample a weight instead")
-        z = to_logits(logits, outputs)
-        if not len(z):
-            raise InputError("there is no sample to fit on")
-        y = truths(labels, z.shape)
-        finite = np.isfinite(z).all(axis=1)
-        if not finite.all():
-            bad = int(np.argmin(finite))
-            raise InputError(
-                f"scores of labels must be finite, and probabilities in [0, 1]: row {bad} is not; fix or "
-                "drop such samples"
-            )
-        weight = None if sample_weight is None else sample_weights(y[:, 0], 2, sample_weight, None)
-        return cls(z, y, weight, outputs=outputs)
+        given = Scores.of(
+            logits,
+            labels,
+            outputs=outputs,
+            sample_weight=sample_weight,
+            groups=groups,
+            expected="label_logits",
+        )
+        if not given.is_multilabel:
+            raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {given.outputs}")
+        codes = group_codes(given.groups, len(given))
+        samples = cls(given.logits, given.labelled(), outputs=given.outputs, groups=codes)
+        if given.weights is None:
+            return samples
+        counted = samples._counted(given.weights)
+        weight = counted.weight
+        return counted if weight is None else replace(counted, weight=weight * (len(weight) / weight.sum()))
 
     def label(self, k: int) -> tuple[Floats, NDArray[np.intp], Floats]:
         """Log-odds, truths and weights of one label, each (n,)."""
@@ -333,8 +326,8 @@ def _held_out(
 
     InputError for folds that the samples cannot fill.
     """
-    fold = stratified(np.zeros(len(samples), np.intp), folds=folds, seed=seed)
-    probs = np.empty(samples.logits.shape)
+    fold = folds_of(samples, folds=folds, seed=seed)
+    probs = np.empty(samples.labels.shape)
     for f in range(folds):
         held = np.flatnonzero(fold == f)
         artifact = fit(samples.take(fold != f))

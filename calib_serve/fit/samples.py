@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Union
@@ -12,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.per_sample import class_ids
-from calib_serve.scores import LABELS, Outputs, Scores, as_logits
+from calib_serve.metrics.grouped import group_codes
+from calib_serve.scores import Outputs, Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,16 +25,20 @@ ClassWeight = Union[ArrayLike, Literal["balanced"], None]
 # Values a chunk holds: a few chunks in float64 fit a core's cache, and never double the memory of
 # logits that are memory-mapped from disk.
 _CHUNK = 1 << 17
-_LARGEST = 1e30  # of a logit: beyond it products overflow
+_MOST_COPIES = 8  # of a row on average; weights that are larger weigh
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Logits (n, K) of any float type, class ids (n,) and weights (n,) of mean 1, or None for equal.
 
-    ``logits`` may be memory-mapped and larger than memory: read them by ``chunks``. ``rows`` are
-    the rows of ``logits`` that belong to these samples, or None for all; a fold copies nothing. ``outputs``
-    is what the scores were before they became logits.
+    ``logits`` may be memory-mapped and larger than memory: read them by ``chunks``. ``rows`` are the rows of
+    ``logits`` that belong to these samples, or None for all; a fold copies nothing. ``outputs`` is what the
+    scores were before they became logits, ``groups`` (n,) the codes of samples that belong together, or None.
+    ``part``: they are a part of others, such as a fold.
+
+    Weights are counts where they are whole numbers: the row is there as often. Others weigh. In both ways a
+    weight of 0 leaves the row out before anything else, so that nothing, no fold either, depends on it.
     """
 
     logits: Floats
@@ -43,57 +46,74 @@ class Samples:
     weight: NDArray[np.float64] | None = None
     rows: NDArray[np.intp] | None = None
     outputs: Outputs = "logits"
+    groups: NDArray[np.intp] | None = None
+    part: bool = False
 
     @classmethod
     def of(
         cls,
-        logits: ArrayLike | Samples | Scores,
+        logits: Any,
         labels: Any = None,
         *,
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
         outputs: Outputs | None = None,
+        groups: ArrayLike | None = None,
     ) -> Samples:
-        """Check a caller's arrays.
+        """Of ``Scores``, or of what makes them: scores and labels as ``Scores.of`` takes them.
 
-        ``outputs`` says what the scores are; by default logits, and such that are probabilities by their
-        numbers are refused. One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
-        A class weight
-        multiplies the weight of its samples; "balanced" makes every class that occurs weigh the same.
-        Checked ``Samples`` may be passed with the same labels, and with weights if they have none. Raises
-        ShapeError, or InputError for NaN, infinities, labels outside 0..K-1 and bad weights.
+        Soft labels (n, K) count each row for each class, by its share. A class weight multiplies the weight
+        of its samples; "balanced" makes every class that occurs weigh the same. Checked ``Samples`` may be
+        passed with the same labels, and with weights if they have none. Raises ShapeError and InputError.
         """
         if isinstance(logits, Samples):
             return logits._reweighted(labels, sample_weight, class_weight)
-        if isinstance(logits, Scores):
-            y, given = logits.labelled(), logits.weights if sample_weight is None else sample_weight
-            weight = sample_weights(y, logits.classes, given, class_weight)
-            return cls(logits.logits, y, weight, outputs=logits.outputs)
-        if outputs in LABELS:
-            raise InputError(f"{outputs} have a calibrator for each label, which calibrate() fits")
-        z, kind = as_logits(logits, outputs)
-        if not len(z):
-            raise InputError("there is no sample to fit on")
-        y = class_ids(labels, *z.shape)
-        samples = cls(z, y, sample_weights(y, z.shape[1], sample_weight, class_weight), outputs=kind)
-        for part, chunk in samples.chunks():
-            largest = float(np.abs(chunk).max())
-            if largest > _LARGEST and np.isfinite(chunk).all():
-                raise InputError(
-                    f"logits go up to {largest:g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
-                )
-            if not math.isfinite(largest):
-                bad = part.start + int(np.argmax(~np.isfinite(chunk).all(axis=1)))
-                raise InputError(
-                    f"logits must be finite, row {bad} is not; clip them first, "
-                    "for example with np.nan_to_num(logits, neginf=-1e4)"
-                )
-        return samples
+        given = Scores.of(logits, labels, outputs=outputs, sample_weight=sample_weight, groups=groups)
+        if given.is_multilabel:
+            raise InputError(f"{given.outputs} have a calibrator for each label, which calibrate() fits")
+        y, codes = given.labelled(), group_codes(given.groups, len(given))
+        counted = cls(given.logits, y, outputs=given.outputs, groups=codes)
+        if y.ndim > 1:
+            counted = counted._shared_out(y, given.weights)
+        elif given.weights is not None:
+            counted = counted._counted(given.weights)
+        weight = sample_weights(counted.labels, given.classes, counted.weight, class_weight)
+        return replace(counted, weight=weight)
 
     @classmethod
-    def of_kind(cls, logits: ArrayLike, labels: ArrayLike, outputs: Outputs, **weights: Any) -> Samples:
+    def of_kind(cls, logits: ArrayLike, labels: ArrayLike, outputs: Outputs, **more: Any) -> Samples:
         """As ``of``, of logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
-        return replace(cls.of(logits, labels, outputs="logits", **weights), outputs=outputs)
+        return replace(cls.of(logits, labels, outputs="logits", **more), outputs=outputs)
+
+    def _counted(self, weight: NDArray[np.float64]) -> Self:
+        """Without the rows of weight 0; each as often as its weight says, where these are counts."""
+        kept = np.flatnonzero(weight)
+        counts = weight[kept]
+        if (counts == np.rint(counts)).all() and counts.max() < _MOST_COPIES * len(counts):
+            counts = counts / np.gcd.reduce(counts.astype(np.int64))
+            if counts.sum() <= _MOST_COPIES * len(counts):
+                rows = np.repeat(kept, counts.astype(np.intp))
+                return self._of_rows(rows, None)
+        return self._of_rows(kept, counts)
+
+    def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
+        whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
+        groups = None if self.groups is None else np.unique(self.groups[rows], return_inverse=True)[1]
+        return replace(
+            self,
+            labels=self.labels[rows],
+            weight=weight,
+            rows=None if whole else rows,
+            groups=None if groups is None else groups.astype(np.intp),
+        )
+
+    def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
+        """Each row once for each class that it may be of, with that share; all of a row stay together."""
+        shares = soft if weight is None else soft * weight[:, None]
+        rows, labels = np.nonzero(shares)
+        groups = rows if self.groups is None else self.groups[rows]
+        codes = np.unique(groups, return_inverse=True)[1].astype(np.intp)
+        return replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=codes)
 
     def _reweighted(
         self, labels: ArrayLike, sample_weight: ArrayLike | None, class_weight: ClassWeight
@@ -148,7 +168,8 @@ class Samples:
         if weight is not None:
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
-        return replace(self, labels=self.labels[index], weight=weight, rows=rows)
+        groups = None if self.groups is None else self.groups[index]
+        return replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
 
 
 def sample_weights(

@@ -80,7 +80,7 @@ def fit_tuned_head(
     behind = fit_by_name(then, logits, problem.labels, seed=seed)
     return complete(
         [problem.moved(head, t, best.change), *behind.steps],
-        Samples.of(logits, problem.labels),
+        Samples.of(logits, problem.labels, outputs="logits"),
         method="tuned-head",
         fit={
             "objective": "nll + strength |D|^2, D the change of the head in features of mean square 1",
@@ -123,7 +123,7 @@ class _Problem:
         if not np.isfinite(features).all():
             raise InputError("features hold NaN or infinity; fix or drop such inputs before fitting")
         z = head(features.astype(np.float64))
-        samples = Samples.of(z, labels)
+        samples = Samples.of(z, labels, outputs="logits")
         t = float(temperature(samples)["temperature"])
         unit = float(np.sqrt(np.mean(np.square(features, dtype=np.float64)))) or 1.0
         scaled = np.hstack([features / unit, np.ones((len(features), 1))])

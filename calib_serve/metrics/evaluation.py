@@ -24,9 +24,9 @@ from calib_serve.metrics.intervals import (
     share_interval,
     wilson_interval,
 )
+from calib_serve.metrics.per_sample import PerSample
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.sample import Sample
-from calib_serve.metrics.per_sample import PerSample
 
 if TYPE_CHECKING:
     from pandas import DataFrame

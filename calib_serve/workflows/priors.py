@@ -14,7 +14,7 @@ from calib_serve.bins import bin_index
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.priors import class_shares_of, for_shares, referenced
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve import stratified
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.priors import (
     Confusion,
     EmShares,
@@ -172,7 +172,7 @@ def fitted_for_shares(
 def _held_out(
     samples: Samples, again: Callable[[Samples], Artifact], old: Floats, new: Floats, seed: int
 ) -> Parts:
-    fold = stratified(samples.labels, folds=min(_FOLDS, len(samples) // 2), seed=seed)
+    fold = folds_of(samples, folds=min(_FOLDS, len(samples) // 2), seed=seed)
     for f in range(int(fold.max()) + 1):
         fitted, index = again(samples.take(fold != f)), np.flatnonzero(fold == f)
         for part, chunk in samples.take(index).chunks(np.float64):

@@ -13,7 +13,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve import stratified
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.metrics import LossTerms, log_probs
 from calib_serve.metrics.decomposition import sample_losses
 
@@ -91,7 +91,7 @@ def recalibrated_losses(
 
 
 def _decomposed(samples: Samples, method: str, *, folds: int, level: float, seed: int) -> Refinement:
-    fold = stratified(samples.labels, folds=folds, seed=seed)
+    fold = folds_of(samples, folds=folds, seed=seed)
     unchanged = fit_by_name("none", samples, samples.labels)
     losses = np.empty((2, 2, len(samples)))
     for f in range(folds):

@@ -73,7 +73,7 @@ def fit_neural_clamping_efficient(
     before = mean_entropy(softmax(found.logits))
     return complete(
         [shift, LogitMap.temperature(t)],
-        Samples.of(logits, y),
+        Samples.of(logits, y, outputs="logits"),
         method="neural-clamping-efficient",
         fit={
             "search": search,

@@ -23,7 +23,7 @@ def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArra
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     zeros = np.broadcast_to(np.float32(0), (len(inputs), classifier.classes))
-    y = Samples.of(zeros, labels).labels
+    y = Samples.of(zeros, labels, outputs="logits").labels
     if (y == y[0]).all():
         raise InputError(f"all {len(y)} samples are of class {y[0]}; calibrate on every class that is served")
     return y

@@ -106,7 +106,7 @@ def fit_neural_clamping(
     temperature = chosen.temperature or found.temperature
     artifact = complete(
         [objective.shift(found.coefficients), LogitMap.temperature(temperature)],
-        Samples.of(found.logits if chosen.logits is None else chosen.logits, y),
+        Samples.of(found.logits if chosen.logits is None else chosen.logits, y, outputs="logits"),
         method="neural-clamping",
         fit={
             "temperature": temperature,

@@ -280,7 +280,7 @@ def _artifact(
     logits = objective.classifier.logits(objective.inputs)
     return complete(
         [objective.shift(found.coefficients), LogitMap.temperature(found.temperature)],
-        Samples.of(found.logits, objective.labels),
+        Samples.of(found.logits, objective.labels, outputs="logits"),
         method="neural-clamping",
         fit={
             "temperature": found.temperature,

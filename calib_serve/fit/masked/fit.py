@@ -109,7 +109,7 @@ def fit_masked_head(
         said |= {"remarks": [f"{_COLLAPSED}; {_INSTEAD}"]}
     return complete(
         [trained.head, *(() if behind is None else behind.steps)],
-        Samples.of(logits, held[1]),
+        Samples.of(logits, held[1], outputs="logits"),
         method="masked-head",
         fit=_facts(trained, how, seed) | said,
         data={"trained_on": len(y), "features_sha256": data_fingerprint(np.asarray(x), y)},

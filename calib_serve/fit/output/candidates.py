@@ -96,7 +96,7 @@ def fit_by_name(
     weights = {name: options.pop(name, None) for name in ("sample_weight", "class_weight")}
     samples = Samples.of(logits, labels, **weights)
     # Of folds, which are temporary, nothing is said; and none fits nothing.
-    said = [] if samples.rows is not None or method == "none" else remarks(samples)
+    said = [] if samples.part or method == "none" else remarks(samples)
     artifact = _fitter(method)(samples, samples.labels, **options)
     told = replace(artifact, fit={**artifact.fit, "remarks": said}) if said else artifact
     return replace(told, class_names=tuple(class_names)) if class_names else told

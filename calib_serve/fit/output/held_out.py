@@ -17,7 +17,7 @@ from calib_serve.errors import FitError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.strength import stratified
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs
 from calib_serve.metrics.intervals import Estimate, mean_interval
@@ -156,7 +156,7 @@ def held_out_facts(
 
     Raises what ``fit`` raises, and InputError for folds that the samples cannot fill.
     """
-    fold = stratified(samples.labels, folds=folds, seed=seed)
+    fold = folds_of(samples, folds=folds, seed=seed)
     none = over_folds(partial(fit_fold, "none", samples, fold, seed=seed), samples, fold)
 
     def of_fold(f: int) -> Artifact:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import FitError
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.strength import stratified
+from calib_serve.fit.solve.folds import content
 
-__all__ = ["folds_of", "remarks"]
+__all__ = ["remarks"]
 
 _FEW = 20  # samples
 _REPEATED = 0.5  # share of rows that others repeat, which is worth a word
@@ -32,17 +32,14 @@ class Rows:
     def of(cls, samples: Samples) -> Rows:
         """One pass over the logits; a constant added to a row makes no other row."""
         right, tied = np.empty((2, len(samples)), bool)
-        same = np.empty(len(samples))
-        random = np.random.default_rng(0).standard_normal(samples.classes)
         first, constant = None, True
         for part, z in samples.chunks(np.float64):
             d = z - z.max(axis=1, keepdims=True)
             right[part] = z.argmax(axis=1) == samples.labels[part]
             tied[part] = (d == 0).sum(axis=1) > 1
-            same[part] = d @ random
             first = d[0] if first is None else first
             constant = constant and np.allclose(d, first, rtol=1e-9, atol=1e-12 * max(1, np.abs(first).max()))
-        return cls(right, tied, same, constant)
+        return cls(right, tied, content(samples), constant)
 
 
 def remarks(samples: Samples) -> list[str]:
@@ -87,18 +84,3 @@ def remarks(samples: Samples) -> list[str]:
     if rows.tied.mean() > _TIED:
         said.append(f"in {int(rows.tied.sum())} of {n} rows the largest logit ties: the first class is taken")
     return said
-
-
-def folds_of(samples: Samples, *, folds: int, seed: int) -> NDArray[np.intp]:
-    """The fold (n,) of each sample, stratified; rows that repeat another share its fold.
-
-    A copy in another fold would let a method look good by heart. Rows of which there are many, as of a model
-    of few distinct scores, are spread like any other.
-    """
-    fold = stratified(samples.labels, folds=folds, seed=seed)
-    _, first, group, count = np.unique(
-        Rows.of(samples).same, return_index=True, return_inverse=True, return_counts=True
-    )
-    together = (count <= max(len(fold) // (4 * folds), 1))[group]
-    joined = np.where(together, fold[first[group]], fold)
-    return joined if len(np.unique(joined)) == folds else fold

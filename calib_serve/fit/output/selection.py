@@ -27,8 +27,9 @@ from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.output.held_out import FoldFit, HeldOut, auroc, facts_of_folds, fit_fold, raced
-from calib_serve.fit.output.learnable import folds_of, remarks
+from calib_serve.fit.output.learnable import remarks
 from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
 
 __all__ = [

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calib_serve.errors import FitError, InputError
+from calib_serve.errors import FitError
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.fit.solve.lbfgs import Vector
 from calib_serve.fit.solve.preconditioner import Solve
 from calib_serve.fit.solve.softmax_regression import Penalty, Problem
 
-__all__ = ["Path", "along_path", "stratified"]
+__all__ = ["Path", "along_path"]
 
 _GAP = 1e-4  # of the objective; far below what folds can tell apart
 _PATIENCE = 2
@@ -54,7 +54,7 @@ def along_path(
     """
     problem = replace(problem, rough=True)
     weight = np.ones(len(problem.samples)) if problem.samples.weight is None else problem.samples.weight
-    fold = stratified(problem.samples.labels, folds=folds, seed=seed)
+    fold = folds_of(problem.samples, folds=folds, seed=seed)
     train = [problem.take(fold != f) for f in range(folds)]
     held_out = [problem.take(fold == f) for f in range(folds)]
     thetas = [start] * folds if isinstance(start, np.ndarray) else list(start)
@@ -86,22 +86,6 @@ def along_path(
     if not scores:
         raise FitError("even the strongest penalty did not converge; choose a simpler method")
     return Path(tuple(scores), len(scores) - 1 - int(np.argmin(scores[::-1])), tuple(best))
-
-
-def stratified(labels: NDArray[np.intp], *, folds: int, seed: int) -> NDArray[np.intp]:
-    """The fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
-
-    >>> stratified(np.array([0, 0, 1, 1]), folds=2, seed=0).reshape(2, 2).sum(axis=1).tolist()
-    [1, 1]
-    """
-    n = len(labels)
-    if not 2 <= folds <= n:
-        raise InputError(f"folds must be between 2 and the number of samples, {n}, got {folds}")
-    shuffled = np.random.default_rng(seed).permutation(n)
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    fold = np.empty(n, np.intp)
-    fold[by_class] = np.arange(n) % folds
-    return fold
 
 
 def _beaten(losses: Vector, best: Vector) -> bool:
