@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FitError
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import Outputs
 from calib_serve.workflows.fit_scores import calibrate
@@ -40,22 +39,11 @@ def calibrated(
     samples = Samples.of_kind(logits, labels, outputs, sample_weight=sample_weight)
     given: dict[str, Any] = {"seed": seed, **(options or {})}
     if method == "auto":
-        artifact = _auto(samples, **given)
-    else:
-        artifact = calibrate(samples, samples.labels, method, cross_validate=False, **given)
+        smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())
+        given["folds"] = max(min(given.get("folds", _FOLDS), smallest), 1)
+    artifact = calibrate(samples, samples.labels, method, cross_validate=method == "auto", **given)
     names = tuple(str(name) for name in class_names)
     return replace(artifact, class_names=names, model={"outputs": outputs})
-
-
-def _auto(samples: Samples, **given: Any) -> Artifact:
-    smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())
-    given["folds"] = min(given.get("folds", _FOLDS), smallest)
-    if given["folds"] > 1:
-        return calibrate(samples, samples.labels, **given)
-    try:
-        return calibrate(samples, samples.labels, "temperature", cross_validate=False)
-    except FitError:
-        return calibrate(samples, samples.labels, "none", cross_validate=False)
 
 
 def seed_of(random_state: Any) -> int:

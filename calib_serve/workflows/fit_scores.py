@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.labels import (
     LABEL_METHODS,
@@ -203,7 +203,7 @@ def _fitted(
     artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)
 
     def again(part: Samples) -> Artifact:
-        name, own = (artifact.fit["selection"]["chosen"], {}) if method == "auto" else (method, options)
+        name, own = (artifact.method, {}) if method == "auto" else (method, options)
         return fit_by_name(name, part, part.labels, seed=seed, **own)
 
     if test is None and method != "auto" and cross_validate:
@@ -221,9 +221,21 @@ def _fitted(
 def _chosen(
     samples: Samples, options: Mapping[str, Any], for_shares: bool, progress: Progress | None
 ) -> Artifact:
+    """The method that cross-validation chooses; of too few samples for that a temperature, or none."""
     given = options.get("candidates")
     if for_shares and given:
         check_correctable(given, samples.classes)
+    units = len(samples) if samples.groups is None else int(samples.groups.max()) + 1
+    folds = options.get("folds") or min(_FOLDS, units // 2)
+    if folds < 2:
+        return _of_few(samples, seed=options["seed"])
     names = list(dict.fromkeys(("none", *(given or default_candidates(for_shares=for_shares)))))
     tell = None if progress is None else (lambda name: progress(name, names.index(name), len(names)))
-    return select(samples, samples.labels, **{**options, "candidates": names}, progress=tell)
+    return select(samples, samples.labels, **{**options, "candidates": names, "folds": folds}, progress=tell)
+
+
+def _of_few(samples: Samples, *, seed: int) -> Artifact:
+    try:
+        return fit_by_name("temperature", samples, samples.labels, seed=seed)
+    except FitError:
+        return fit_by_name("none", samples, samples.labels, seed=seed)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins, bin_index
@@ -18,6 +18,7 @@ from calib_serve.errors import FitError, InputError
 from calib_serve.fit.samples import Samples
 from calib_serve.fuse.torchserve import is_archive, served_artifact
 from calib_serve.receipts import DAY
+from calib_serve.scores import Outputs, Scores
 from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
 from calib_serve.workflows.fit_scores import calibrate
@@ -106,9 +107,13 @@ class Refitted:
 
 def refit(
     current: Artifact,
-    logits: ArrayLike,
-    labels: ArrayLike,
+    scores: Any,
+    labels: Any = None,
     *,
+    outputs: Outputs | None = None,
+    columns: Sequence[str] | None = None,
+    class_names: Sequence[Any] = (),
+    ignore_label: Any = None,
     method: str = "auto",
     alpha: float = 0.05,
     seed: int = 0,
@@ -116,8 +121,9 @@ def refit(
 ) -> Refitted:
     """Fit the output steps again; the input shift and the head stay.
 
-    ``logits`` (n, K), as ``current.probs`` takes them, and class ids ``labels`` (n,) are what was served
-    since ``current`` was, oldest first; logits of the model with its input shift and head in place. Every
+    ``scores`` and ``labels``, with ``outputs``, ``columns``, ``class_names`` and ``ignore_label`` as in
+    ``Scores.of``, are what was served since ``current`` was, oldest first, as ``current.probs`` takes them:
+    of the model with its input shift and head in place. Every
     label is predicted by a fit to those before it. How far these would move the current one, which was fitted
     to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept where the
     evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that happens
@@ -125,7 +131,23 @@ def refit(
     needs the same first sample every time; each other first sample has a chance of its own. Raises FitError
     for fewer than 200 samples, ShapeError and InputError for arrays and options that cannot be right.
     """
-    samples = _checked(current, logits, labels, alpha)
+    _check_alpha(alpha)
+    if current.is_multilabel:
+        raise InputError(
+            "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "
+            "calib-serve fit"
+        )
+    given = Scores.of(
+        scores,
+        labels,
+        outputs=outputs,
+        expected=current.model.outputs or "logits",
+        columns=columns,
+        class_names=class_names,
+        ignore_label=ignore_label,
+        name="the samples",
+    )
+    samples = _checked(current, given)
 
     def fit(part: Samples) -> Artifact:
         return _fitted(current, part, method=method, seed=seed, progress=progress)
@@ -163,19 +185,11 @@ def _fitted_to(current: Artifact) -> float:
     return float(n) if isinstance(n, int) and n > 0 else math.inf
 
 
-def _checked(current: Artifact, logits: ArrayLike, labels: ArrayLike, alpha: float) -> Samples:
+def _checked(current: Artifact, given: Scores) -> Samples:
     """The samples, of the kind of scores that the current artifact was fitted on."""
-    _check_alpha(alpha)
-    if current.is_multilabel:
-        raise InputError(
-            "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "
-            "calib-serve fit"
-        )
-    samples = Samples.of(logits, labels)
-    if len(samples) < _LEAST:
-        raise FitError(f"{len(samples)} labelled samples; at least {_LEAST} are needed to fit and to judge")
-    if samples.classes != current.classes:
-        raise InputError(f"the samples have {samples.classes} classes, the artifact {current.classes}")
+    if len(given) < _LEAST:
+        raise FitError(f"{len(given)} labelled samples; at least {_LEAST} are needed to fit and to judge")
+    samples = Samples.of(current.accepted(given))
     return replace(samples, outputs=current.model.outputs or samples.outputs)
 
 

@@ -30,15 +30,7 @@ def halves(load):
     return train_test_split(x, y, test_size=0.5, random_state=0, stratify=y)
 
 
-def not_yet(_: object) -> dict[str, str]:
-    """Checks that the default method cannot pass: its folds and its uniform share are of samples."""
-    names = ("on_dense_data", "on_sparse_data")
-    return {f"check_sample_weight_equivalence_{name}": "auto counts samples, not weights" for name in names}
-
-
-@parametrize_with_checks(
-    [CalibratedClassifier(LogisticRegression(C=1), cv=2)], expected_failed_checks=not_yet
-)
+@parametrize_with_checks([CalibratedClassifier(LogisticRegression()), CalibratedClassifier()])
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 

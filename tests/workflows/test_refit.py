@@ -153,10 +153,10 @@ def test_what_cannot_be_judged_is_refused() -> None:
     old = temperature(1.0)
     with pytest.raises(FitError, match="at least 200"):
         refit(old, *drifted(50, 4.0))
-    with pytest.raises(InputError, match="the samples have 3 classes, the artifact 4"):
+    with pytest.raises(InputError, match="of 4 classes, the samples of 3"):
         refit(Artifact((), method="none", classes=4), *drifted(300, 4.0))
     z, y = drifted(300, 4.0)
-    with pytest.raises(InputError, match="are probabilities"):
+    with pytest.raises(InputError, match="and are probabilities"):
         refit(old, softmax(z), y)
     with pytest.raises(InputError, match="alpha must lie between 0 and 1"):
         refit(old, z, y, alpha=np.nan)

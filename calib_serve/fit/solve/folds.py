@@ -61,7 +61,7 @@ def stratified(
     rng = np.random.default_rng(seed)
     if same is None:
         return _dealt(labels, rng, folds)
-    order, unit = _units(labels, same, most=max(n // (4 * folds), 1))
+    order, unit = _units(labels, same, most=max(n // (20 * folds), 1))
     first = np.flatnonzero(np.diff(unit, prepend=-1))
     fold = np.empty(n, np.intp)
     fold[order] = _dealt(labels[order[first]], rng, folds)[unit]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 
-from calib_serve import Artifact
+from calib_serve import Artifact, calibrate
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output.binning import fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
@@ -85,18 +85,43 @@ def test_two_classes_and_one_binary_logit_work(method: str):
     assert nll(artifact.probs(zero), labels) < nll(softmax(logits), labels) + 1e-9
 
 
-@pytest.mark.parametrize("method", [m for m in CANDIDATES if m != "none"])
+EVERY = [*CANDIDATES, "platt", "beta", "auto"]
+
+
+def whole(method: str, logits, labels, **weights):
+    """Fitted, with two classes where the method wants them."""
+    two = method in ("platt", "beta")
+    z, y = (logits[:, :2], np.minimum(labels, 1)) if two else (logits, labels)
+    return calibrate(z, y, method, cross_validate=False, **weights).of_logits(z[:50])
+
+
+@pytest.mark.parametrize("method", EVERY)
 def test_a_weight_of_zero_is_a_sample_that_is_not_there(method: str):
     logits, labels = draw(500)
-    weight = np.where(np.arange(500) < 400, 1.0, 0.0)
-    # The fold of a sample, and through n the structured penalties, count samples and not weights.
-    fixed = {"ms-odir": {"lam": 1.0}, "dirichlet-odir": {"lam": 1.0}, "histogram-width": {"smoothing": 0}}
-    options = fixed.get(method, {})
-    if method.startswith("structured") or method in ("isotonic", "histogram-mass"):
-        pytest.skip("depends on the number of samples, not on their weights alone")
-    with_zeros = fit_by_name(method, logits, labels, sample_weight=weight, **options)
-    without = fit_by_name(method, logits[:400], labels[:400], **options)
-    np.testing.assert_allclose(with_zeros.probs(logits), without.probs(logits), atol=2e-3)
+    rng = np.random.default_rng(3)
+    kept = rng.random(500) < 0.7
+    for weight in (np.ones(500), rng.uniform(0.2, 3, 500)):
+        with_zeros = whole(method, logits, labels, sample_weight=np.where(kept, weight, 0))
+        z, y, w = logits[kept], labels[kept], weight[kept]
+        two = method in ("platt", "beta")
+        z, y = (z[:, :2], np.minimum(y, 1)) if two else (z, y)
+        without = calibrate(z, y, method, cross_validate=False, sample_weight=w)
+        expected = without.of_logits(logits[:50, :2] if two else logits[:50])
+        np.testing.assert_allclose(with_zeros, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_a_weight_that_counts_is_a_row_that_is_there_as_often(method: str):
+    logits, labels = draw(300)
+    rng = np.random.default_rng(4)
+    counts = rng.integers(0, 4, 300)
+    order = rng.permutation(counts.sum())
+    z, y = (np.repeat(values, counts, axis=0)[order] for values in (logits, labels))
+    two = method in ("platt", "beta")
+    z, y = (z[:, :2], np.minimum(y, 1)) if two else (z, y)
+    repeated = calibrate(z, y, method, cross_validate=False)
+    expected = repeated.of_logits(logits[:50, :2] if two else logits[:50])
+    np.testing.assert_allclose(whole(method, logits, labels, sample_weight=counts), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(("fit", "on"), [(fit_dirichlet_odir, "log_probs"), (fit_matrix_odir, "logits")])

@@ -13,7 +13,8 @@ from calib_serve.artifact import LogitMap
 from calib_serve.fit.output import candidates
 from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.solve.folds import stratified
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.metrics import nll, softmax
 
 
@@ -41,7 +42,9 @@ def harmful(monkeypatch: pytest.MonkeyPatch):
         k = logits.classes
         gain = math.log(right * (k - 1) / (1 - right))
         artifact = replace(fit_none(logits, labels), method="dull")
-        object.__setattr__(artifact, "probs", lambda z: softmax(gain * (z == z.max(axis=1, keepdims=True))))
+        object.__setattr__(
+            artifact, "of_logits", lambda z: softmax(gain * (z == z.max(axis=1, keepdims=True)))
+        )
         return artifact
 
     table = {**candidates.CANDIDATES, "forgetful": shuffled, "dull": dull}
@@ -86,7 +89,7 @@ def test_of_methods_within_a_thousandth_the_simplest_wins():
 def test_a_score_is_the_mean_over_folds_that_the_fit_has_not_seen():
     logits, labels = draw(500)
     artifact = select(logits, labels, candidates=["temperature"], folds=4, seed=7)
-    fold = stratified(labels, folds=4, seed=7)
+    fold = folds_of(Samples.of(logits, labels), folds=4, seed=7)
     losses = np.empty(500)
     for f in range(4):
         inside, out = fold != f, fold == f

@@ -7,8 +7,8 @@ import pytest
 
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.fit.output.learnable import folds_of
 from calib_serve.fit.samples import Samples
+from calib_serve.fit.solve.folds import folds_of
 from calib_serve.metrics import nll
 
 

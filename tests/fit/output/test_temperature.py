@@ -114,15 +114,15 @@ def test_without_a_finite_optimum_the_error_says_why():
     with pytest.raises(FitError, match="no higher than those of the others"):
         fit_temperature(logits, logits.argmin(axis=1))
     with pytest.raises(FitError, match="no higher than those of the others"):
-        fit_temperature(np.ones((100, 4)), labels)
+        fit_temperature(np.full((100, 4), 2.0), labels)
 
 
 @pytest.mark.parametrize(
     ("logits", "labels", "error", "said"),
     [
-        ([[1.0, np.nan]], [0], InputError, "row 0 is not"),
-        (np.zeros((2, 3, 4)), [0, 0], ShapeError, r"\(n, K\)"),
-        ([[1.0, 2.0]], [[0, 1]], ShapeError, "one-hot"),
+        ([[1.0, np.nan]], [0], InputError, "row 0, column 1 is missing"),
+        (np.zeros((2, 3, 4)), [0, 0], ShapeError, r"\(n, K"),
+        ([[1.0, 2.0]], [[0, 2]], InputError, "not 0 or 1"),
         ([[1.0, 2.0]], [2], InputError, r"\[0, 2\)"),
         ([[1.0, 2.0]], [0.5], InputError, "class ids"),
         (np.zeros((0, 2)), [], InputError, "no sample"),
