@@ -16,8 +16,8 @@ from calib_serve.errors import InputError, ShapeError
 __all__ = ["Abstain", "PredictionSets", "SetScore"]
 
 SetScore = Literal["lac", "aps", "raps"]
-"""How unlike a class is to be the true one: 1 - p (LAC), or the mass of the likelier classes and its own
-(APS), with a penalty on the rank (RAPS)."""
+"""How unlike a class is to be the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
+penalty on the rank (RAPS)."""
 
 _SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
 
@@ -27,11 +27,12 @@ class PredictionSets:
     """The classes whose score is at most ``threshold``, () or (K,) one a class; the top class is always in.
 
     ``coverage`` is the promised share of sets that hold the true class; for thresholds of classes, of every
-    class. ``score``: "lac", 1 - p_k (Sadinle 2019); "aps", the sum of the probabilities down to p_k (Romano
-    2020, without its random part); "raps" adds ``penalty`` for every rank after ``free_ranks`` (Angelopoulos
+    class. ``score``: "lac", 1 - p_k (Sadinle 2019); "aps", the sum of the probabilities above p_k (Romano
+    2020, without its random part, so that the class that completes the mass is in, and one of probability 0
+    behind it is not); "raps" adds ``penalty`` for every rank after ``free_ranks`` (Angelopoulos
     2021, eq. 4). Of equal probabilities the first class ranks first.
 
-    >>> sets = PredictionSets(np.array(0.75), coverage=0.9, score="aps")
+    >>> sets = PredictionSets(np.array(0.625), coverage=0.9, score="aps")
     >>> sets(np.array([[0.5, 0.25, 0.25], [0.875, 0.125, 0.0]])).tolist()
     [[True, True, False], [True, False, False]]
     """
@@ -70,7 +71,8 @@ class PredictionSets:
         if self.score == "lac":
             return np.asarray(1 - p)
         order = np.argsort(-p, axis=1, kind="stable")
-        ranked = np.cumsum(np.take_along_axis(p, order, axis=1), axis=1)
+        ranked = np.zeros_like(p)
+        np.cumsum(np.take_along_axis(p, order, axis=1)[:, :-1], axis=1, out=ranked[:, 1:])
         ranked += self.penalty * np.maximum(np.arange(1, p.shape[1] + 1) - self.free_ranks, 0)
         found = np.empty_like(p)
         np.put_along_axis(found, order, ranked, axis=1)

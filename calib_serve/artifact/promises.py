@@ -119,10 +119,10 @@ def _of_sets(sets: PredictionSets, artifact: Artifact, facts: Mapping[str, Any])
             f"{_percent(reached.low)} and {_percent(reached.high)}, 95 times in 100."
         )
         if facts["held"] > reached.high:
-            said.append(
-                f"They hold more, {_percent(facts['held'])} of these samples, as the most likely class is in "
-                "every set; a higher coverage says more."
-            )
+            why = "as many samples have the same score"
+            if facts.get("top_right", 1.0) > reached.high:
+                why = "as the most likely class is in every set; a higher coverage says more"
+            said.append(f"They hold more, {_percent(facts['held'])} of these samples, {why}.")
     always = facts.get("always_in", [])
     if always:
         names = [artifact.class_names[k] if artifact.class_names else str(k) for k in always[:_NAMED]]

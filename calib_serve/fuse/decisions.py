@@ -100,7 +100,7 @@ def lac_least(threshold: Floats, dtype: Any) -> Floats:
 
 
 def rank_offsets(sets: PredictionSets, classes: int) -> NDArray[np.float64]:
-    """What is added to the sum of probabilities at each rank (K,), so that the first is always below.
+    """What is added to the sum of probabilities above each rank (K,), so that the first is always below.
 
     A sum is at most 1 and a threshold not negative: -4 puts the likeliest class in, whatever its score.
 
@@ -137,8 +137,8 @@ def _sure_row(sets: PredictionSets, p: NDArray[np.float64], relative: float) -> 
             for found, own in ((sure, 1), (may, 0))
         ]
         rounding = size * 2.0**-24 * (relative > _OF_DOUBLE)  # of a running sum in float32
-        least = (sums[sure] + p + penalties[0]) * (1 - relative) - rounding
-        most = (sums[may] + penalties[1]) * (1 + relative) + rounding
+        least = (sums[sure] + penalties[0]) * (1 - relative) - rounding
+        most = (sums[may] - p + penalties[1]) * (1 + relative) + rounding
     inside, outside = most <= sets.threshold, (least > sets.threshold) & ~may_be_top
     alone = may_be_top & (may_be_top.sum() == 1)
     return np.asarray(inside | outside | alone)

@@ -134,6 +134,7 @@ def _decided(artifact: Artifact, samples: Samples, asked: _Asked, groups: ArrayL
         facts["sets"] = {
             **data,
             "threshold_samples": _used_for_threshold(asked, codes, len(y)),
+            "top_right": float((probs.argmax(axis=1) == y).mean()),
             "held": float(sets(probs)[np.arange(len(y)), y].mean()),
             "always_in": always_in(sets, artifact.classes),
         }

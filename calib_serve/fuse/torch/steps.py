@@ -207,7 +207,7 @@ class _BySum(nn.Module):
 
     def forward(self, probs: Tensor) -> Tensor:
         ranked, order = torch.sort(probs, stable=True, dim=1, descending=True)
-        scores = ranked.cumsum(dim=1) + self.offsets
+        scores = ranked.cumsum(dim=1) - ranked + self.offsets
         return torch.zeros_like(probs).scatter(1, order, scores) <= self.most
 
 
