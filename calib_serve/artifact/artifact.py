@@ -316,7 +316,7 @@ class Artifact:
         )
 
     def _logits_of(self, scores: Scores) -> NDArray[np.floating[Any]]:
-        return to_logits(scores.values, scores.outputs, least=getattr(self.model, "least", None))
+        return to_logits(scores.values, scores.outputs)
 
     def predict(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[Any]:
         """The class of the largest calibrated probability (n,), by its name where it has one.

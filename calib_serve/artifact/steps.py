@@ -88,7 +88,7 @@ class StepBase:
         """The step from its options and tensors; its own are removed from ``tensors``."""
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
-        return cls(**held, **{name: options[name] for name in cls.option_names})
+        return cls(**held, **{name: options[name] for name in cls.option_names if name in options})
 
 
 Exact = NDArray[np.float64]
@@ -195,22 +195,26 @@ class LogitMap(StepBase):
     """W z + b on logits or on log-probabilities.
 
     ``weight`` is () for a scalar (1 / T, so positive), (K,) for a diagonal, (K, K) for a full
-    matrix (row k makes logit k); ``bias`` is (K,) or None.
+    matrix (row k makes logit k); ``bias`` is (K,) or None. Log-probabilities of less than ``least`` are read
+    as its logarithm, where it is not None.
 
     >>> LogitMap.temperature(2.0)(np.array([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
 
     kind: ClassVar[str] = "logit_map"
-    option_names: ClassVar[tuple[str, ...]] = ("on",)
+    option_names: ClassVar[tuple[str, ...]] = ("on", "least")
 
     weight: Floats
     bias: Floats | None = None
     on: Literal["logits", "log_probs"] = "logits"
+    least: float | None = None
 
     def __post_init__(self) -> None:
         weight = tensor(self.weight, "weight", most=LARGEST)
         object.__setattr__(self, "weight", weight)
+        if self.least is not None and not (self.on == "log_probs" and LEAST <= self.least < 1):
+            raise InputError(f"least is of log-probabilities, a probability below 1, got {self.least!r}")
         if self.on not in ("logits", "log_probs"):
             raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
         if weight.ndim > 2 or (weight.ndim == 2 and weight.shape[0] != weight.shape[1]):
@@ -239,7 +243,12 @@ class LogitMap(StepBase):
     @property
     def is_scalar(self) -> bool:
         """Whether it only divides by a temperature."""
-        return self.weight.ndim == 0 and self.bias is None
+        return self.weight.ndim == 0 and self.bias is None and self.least is None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it acts on, and the least probability where it has one."""
+        return {"on": self.on, **({} if self.least is None else {"least": self.least})}
 
     @property
     def is_nothing(self) -> bool:
@@ -273,6 +282,8 @@ class LogitMap(StepBase):
     def __call__(self, logits: Floats) -> Exact:
         """Mapped logits (n, K), in float64."""
         z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
+        if self.least is not None:
+            z = np.maximum(z, math.log(self.least))
         z = z @ self.weight.T if self.weight.ndim == 2 else z * self.weight
         return z if self.bias is None else z + self.bias
 

@@ -32,6 +32,18 @@ from calib_serve.metrics.decomposition import (
     loss_terms,
 )
 from calib_serve.metrics.evaluation import Evaluation
+from calib_serve.metrics.event import (
+    EventEvaluation,
+    calibration_intercept,
+    calibration_slope,
+    e50,
+    e90,
+    evaluate_event,
+    event_ece,
+    event_smooth_ece,
+    ici,
+    observed_expected,
+)
 from calib_serve.metrics.intervals import (
     Estimate,
     conformal_rank,
@@ -42,6 +54,7 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions
 from calib_serve.metrics.of_scores import evaluate, evaluate_labels
+from calib_serve.metrics.ordinal import ranked_probability_score
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
 from calib_serve.metrics.refinement import (
     aupr_correct,
@@ -60,6 +73,7 @@ from calib_serve.metrics.selective import (
 )
 from calib_serve.metrics.sets import SetEvaluation, SizeGroup, evaluate_sets
 from calib_serve.metrics.smooth import SmoothReliability, smooth_ece, smooth_reliability
+from calib_serve.metrics.stream import Tally
 from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
 
 __all__ = [
@@ -69,6 +83,7 @@ __all__ = [
     "EceTerms",
     "Estimate",
     "Evaluation",
+    "EventEvaluation",
     "LabelEvaluation",
     "LabelsEvaluation",
     "LossTerms",
@@ -77,6 +92,7 @@ __all__ = [
     "SizeGroup",
     "SmoothReliability",
     "Split",
+    "Tally",
     "abstention",
     "accuracy",
     "ace",
@@ -89,21 +105,29 @@ __all__ = [
     "brier_terms",
     "brier_top_label",
     "brier_top_label_terms",
+    "calibration_intercept",
+    "calibration_slope",
     "classwise_ece",
     "classwise_rms_debiased",
     "conformal_rank",
     "coverage_range",
     "decisions",
+    "e50",
+    "e90",
     "e_aurc",
     "ece",
     "ece_terms",
     "entropy",
     "evaluate",
     "evaluate_abstention",
+    "evaluate_event",
     "evaluate_labels",
     "evaluate_sets",
+    "event_ece",
+    "event_smooth_ece",
     "exact_interval",
     "fpr95",
+    "ici",
     "log_probs",
     "log_softmax",
     "loss_terms",
@@ -113,9 +137,11 @@ __all__ = [
     "nll",
     "nll_from_logits",
     "noise_floor",
+    "observed_expected",
     "ood_auroc",
     "overconfidence_error",
     "paired_changes",
+    "ranked_probability_score",
     "refinement_auroc",
     "rms",
     "rms_debiased",

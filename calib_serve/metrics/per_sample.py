@@ -9,10 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array
+from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["PerSample", "checked", "checked_labels", "class_ids", "row_blocks", "top_label", "truths"]
+__all__ = [
+    "PerSample",
+    "checked",
+    "checked_labels",
+    "checked_weights",
+    "class_ids",
+    "row_blocks",
+    "top_label",
+    "truths",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -167,6 +176,18 @@ def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[An
             "softmax(logits) if these are logits"
         )
     return p, checked_labels(labels, len(p), p.shape[1])
+
+
+def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
+    """Weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
+    if sample_weight is None:
+        return None
+    w = as_floats(sample_weight, "sample_weight")
+    if w.shape != (n,):
+        raise ShapeError(f"sample_weight must be ({n},), got {w.shape}")
+    if not (np.isfinite(w).all() and (w >= 0).all() and w.any()):
+        raise InputError("weights must be finite, not negative and not all zero")
+    return np.asarray(w / w.mean())
 
 
 def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.per_sample import (
     checked,
     checked_labels,
+    checked_weights,
     entropies,
     negative_log,
     row_blocks,
@@ -20,19 +22,42 @@ from calib_serve.metrics.per_sample import (
 )
 from calib_serve.scores.links import LARGEST, two_columns
 
-__all__ = ["brier", "brier_top_label", "entropy", "nll", "nll_from_logits"]
+__all__ = ["brier", "brier_top_label", "entropy", "nll", "nll_from_logits", "soft_or_hard"]
 
 Floats = NDArray[np.float64]
 
+_ROUNDED = 1e-6  # sums of soft labels
 
-def nll(probs: ArrayLike, labels: ArrayLike) -> float:
+
+def soft_or_hard(
+    probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+) -> tuple[Floats, Floats, Floats | None]:
+    """Probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None; checked."""
+    y = as_array(labels, "labels")
+    if y.ndim != 2:
+        p, ids = checked(probs, y)
+        shares = np.eye(p.shape[1])[ids]
+    else:
+        p, _ = checked(probs, np.zeros(len(y), np.intp))
+        shares = as_floats(y, "labels")
+        whole = shares.shape == p.shape and bool((shares >= 0).all())
+        if not whole or np.abs(shares.sum(axis=1) - 1).max() > _ROUNDED:
+            raise InputError(f"soft labels are {p.shape}, shares that sum to 1; got {shares.shape}")
+    return p.astype(np.float64), shares, checked_weights(sample_weight, len(p))
+
+
+def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Mean of -log p_y in nats; infinite where a true class was given probability 0.
+
+    Of soft labels (n, K), shares q of the classes, of -sum_k q_k log p_k.
 
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
-    p, y = checked(probs, labels)
-    return float(negative_log(p[np.arange(len(p)), y].astype(np.float64)).mean())
+    p, q, w = soft_or_hard(probs, labels, sample_weight)
+    with np.errstate(invalid="ignore"):
+        losses = np.where(q > 0, q * negative_log(p), 0).sum(axis=1)
+    return float(np.average(losses, weights=w))
 
 
 def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
@@ -75,22 +100,23 @@ def checked_logits(
     return z, checked_labels(labels, len(z), z.shape[1])
 
 
-def brier(probs: ArrayLike, labels: ArrayLike) -> float:
+def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
+
+    Of soft labels (n, K), shares of the classes, y_k is the share.
 
     >>> brier([[0.5, 0.5]], [0])
     0.5
     """
-    p, y = checked(probs, labels)
-    squares = sum(float(np.einsum("ij,ij->", block, block)) for _, block in row_blocks(p))
-    p_true = p[np.arange(len(p)), y].astype(np.float64)
-    return squares / len(p) + float((1 - 2 * p_true).mean())
+    p, q, w = soft_or_hard(probs, labels, sample_weight)
+    return float(np.average(np.einsum("nk,nk->n", p - q, p - q), weights=w))
 
 
-def brier_top_label(probs: ArrayLike, labels: ArrayLike) -> float:
+def brier_top_label(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Mean of (confidence - correct)^2: between 0 and 1."""
     confidence, correct = top_label(probs, labels)
-    return float(((confidence - correct) ** 2).mean())
+    weights = checked_weights(sample_weight, len(confidence))
+    return float(np.average((confidence - correct) ** 2, weights=weights))
 
 
 def entropy(probs: ArrayLike, labels: ArrayLike) -> float:

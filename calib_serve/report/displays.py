@@ -23,6 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics import SmoothReliability, smooth_reliability
+from calib_serve.metrics.event import event_bins
+from calib_serve.metrics.smooth import smooth_curve
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -37,6 +39,7 @@ from calib_serve.report.prepare import (
     RiskCoverage,
     confidence_histogram,
     reliability,
+    reliability_of,
     risk_coverage,
 )
 
@@ -89,14 +92,21 @@ class _Display(ABC, Generic[Data]):
 
 
 class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
-    """Accuracy against confidence; ``line_`` joins the bins, or is the smooth curve.
+    """How often what is predicted comes true; ``line_`` joins the bins, or is the smooth curve.
 
-    >>> display = ReliabilityDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=10)
-    >>> display.line_.get_xydata().tolist()
-    [[0.6, 0.0], [0.7, 1.0]]
+    ``of`` is "event", P(y = 1) over [0, 1] against the share of class 1, or "top", the confidence of the
+    predicted class against its accuracy.
+
+    >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.3, 0.4], bins=10)
+    >>> display.line_.get_xydata().round(3).tolist()
+    [[0.3, 0.0], [0.4, 1.0]]
     """
 
     line_: Line2D
+
+    def __init__(self, data: Any, *, name: str = "classifier", event: str = "") -> None:
+        super().__init__(data, name=name)
+        self.event = event
 
     @classmethod
     def from_predictions(
@@ -104,16 +114,24 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         y: ArrayLike,
         p: ArrayLike,
         *,
+        of: Literal["event", "top"] | None = None,
         kind: Literal["bins", "smooth"] = "bins",
+        strategy: Literal["uniform", "quantile"] = "uniform",
         bins: int = 15,
         edges: Edges = "right",
         level: float = 0.95,
         labels: ArrayLike | None = None,
+        pos_label: Any = None,
+        sample_weight: ArrayLike | None = None,
         name: str = "classifier",
         ax: Axes | None = None,
         color: str | None = None,
     ) -> Self:
         """Of true labels y (n,) and probabilities p (n, K), or (n,) of the second of two classes.
+
+        ``of``: "event" of two classes unless told, else "top". ``pos_label`` names the event's class, by
+        default the second; ``strategy``: bins of equal width, or of equal counts ("quantile", of events).
+        ``sample_weight`` (n,) are weights, of binned diagrams of events.
 
         ``kind``: "bins", ``bins`` of equal width with their intervals and what a calibrated model shows, or
         "smooth", a kernel regression with its band (``calib_serve.metrics.smooth_reliability``). ``labels``
@@ -121,7 +139,23 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         """
         if kind not in ("bins", "smooth"):
             raise InputError(f"kind must be 'bins' or 'smooth', got {kind!r}")
-        pair = _probs_and_ids(y, p, labels)
+        probs, ids = pair = _probs_and_ids(y, p, labels)
+        of = of or ("event" if probs.shape[1] == _TWO else "top")
+        if of == "event":
+            k = _event_class(probs, y, labels, pos_label)
+            event, came = probs[:, k].astype(np.float64), ids == k
+            shown: Reliability | SmoothReliability
+            if kind == "smooth":
+                shown = smooth_curve(np.clip(event, 0, 1), came, level=level, replicates=200, seed=0)
+            else:
+                sums, ends = event_bins(
+                    event, came, bins=bins, strategy=strategy, edges=edges, sample_weight=sample_weight
+                )
+                shown = reliability_of(sums, level=level, edges=ends)
+            what = "P(y = 1)" if pos_label is None else f"P(y = {pos_label})"
+            return cls(shown, name=name, event=what).plot(ax, color=color)
+        if strategy != "uniform" or sample_weight is not None or pos_label is not None:
+            raise InputError("strategy, sample_weight and pos_label are for of='event'")
         data: Reliability | SmoothReliability = (
             reliability(*pair, bins=bins, edges=edges, level=level)
             if kind == "bins"
@@ -136,6 +170,8 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
             )
         else:
             self._draw_bins(ax, self.data, name, color)
+        if self.event:
+            ax.set(xlabel=self.event, ylabel="share that came true")
         self.line_ = ax.lines[-1]
         ax.legend(loc="best")
 
@@ -241,6 +277,24 @@ def _next_color(ax: Axes) -> str:
     used = [line.get_color() for line in ax.lines]
     free = [c for c in _COLORS if not any(same_color(PALETTE[c], u) for u in used)]
     return PALETTE[free[0] if free else _COLORS[0]]
+
+
+_TWO = 2
+
+
+def _event_class(probs: NDArray[Any], y: ArrayLike, labels: ArrayLike | None, pos_label: Any) -> int:
+    """The column of the event: of ``pos_label``, else the second of two."""
+    classes = probs.shape[1]
+    if pos_label is None:
+        if classes != _TWO:
+            raise InputError(f"of {classes} classes the event is not known: say which, pos_label=")
+        return 1
+    known = np.unique(np.asarray(y)).tolist() if labels is None else np.asarray(labels).tolist()
+    if pos_label in known and len(known) == classes:
+        return int(known.index(pos_label))
+    if isinstance(pos_label, (int, np.integer)) and 0 <= pos_label < classes:
+        return int(pos_label)
+    raise InputError(f"pos_label {pos_label!r} is none of the classes {known[:20]}")
 
 
 def _probs_and_ids(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -80,8 +80,11 @@ def reliability(
     return reliability_of(Bins.tally(*top_label(probs, labels), bins=bins, edges=edges), level=level)
 
 
-def reliability_of(sums: Bins, *, level: float = 0.95) -> Reliability:
-    """The reliability diagram of sums per bin: of confidences, or of the probability of one class."""
+def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = None) -> Reliability:
+    """The reliability diagram of sums per bin: of confidences, or of the probability of one class.
+
+    ``edges`` (bins + 1,) are the bins', of equal width if not given.
+    """
     bins = len(sums)
     n, full = sums.count, sums.count > 0
     confidence, accuracy = (np.full(bins, np.nan) for _ in range(2))
@@ -93,7 +96,7 @@ def reliability_of(sums: Bins, *, level: float = 0.95) -> Reliability:
         expected = wilson_interval(min(sums.confidence[b], n[b]), n[b], level=level)
         intervals[:, b] = seen.low, seen.high, expected.low, expected.high
     return Reliability(
-        edges=np.linspace(0, 1, bins + 1),
+        edges=np.linspace(0, 1, bins + 1) if edges is None else edges,
         count=n,
         confidence=confidence,
         accuracy=accuracy,

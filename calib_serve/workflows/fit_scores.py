@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.fit.absent import Absent, absent_of
 from calib_serve.fit.facts import measured_on_folds
+from calib_serve.fit.floors import Floor, floor_of
 from calib_serve.fit.labels import (
     LABEL_METHODS,
     LabelSamples,
@@ -18,7 +20,14 @@ from calib_serve.fit.labels import (
     label_options,
     select_labels,
 )
-from calib_serve.fit.output import check_options, default_candidates, fit_by_name, options_of, select
+from calib_serve.fit.output import (
+    TWO_CLASSES,
+    check_options,
+    default_candidates,
+    fit_by_name,
+    options_of,
+    select,
+)
 from calib_serve.fit.priors import check_correctable, confused
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.priors import Given, as_shares
@@ -186,12 +195,12 @@ def _fitted(
     progress: Progress | None,
 ) -> Artifact:
     """``calibrate`` of one class a sample."""
+    setting = _Setting.of(samples, method, seed=seed)
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
         check_options("auto", options, _AUTO)
-        artifact = _chosen(
-            samples, {**options, "class_names": class_names, "seed": seed}, shares is not None, progress
-        )
+        of_auto = {**options, "class_names": class_names, "seed": seed}
+        artifact = setting.fitted(samples, lambda s: _chosen(s, of_auto, shares is not None, progress))
     else:
         known = [name for name in options_of(method) if name not in ("sample_weight", "class_weight", "seed")]
         check_options(method, options, known)
@@ -199,14 +208,16 @@ def _fitted(
             check_correctable([method], samples.classes, options.get("of"))
         if progress:
             progress(method, 0, 1)
-        artifact = fit_by_name(method, samples, samples.labels, seed=seed, **options)
-    artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)
+        artifact = setting.fitted(samples, lambda s: fit_by_name(method, s, s.labels, seed=seed, **options))
+    remarks = [*setting.remarks(class_names), *artifact.fit.get("remarks", ())]
+    fit = {**artifact.fit, "remarks": remarks} if remarks else artifact.fit
+    artifact = confused(replace(artifact, class_names=tuple(class_names), fit=fit), samples)
+    name, own = (artifact.method, {}) if method == "auto" else (method, options)
 
     def again(part: Samples) -> Artifact:
-        name, own = (artifact.method, {}) if method == "auto" else (method, options)
-        return fit_by_name(name, part, part.labels, seed=seed, **own)
+        return setting.fitted(part, lambda s: fit_by_name(name, s, s.labels, seed=seed, **own))
 
-    if test is None and method != "auto" and cross_validate:
+    if test is None and cross_validate and (method != "auto" or setting.changes):
         told = stage(progress, "cross-validation")
         artifact = cross_validated(artifact, samples, again, seed=seed, progress=told)
     if shares is not None:
@@ -216,6 +227,41 @@ def _fitted(
         return artifact
     held = Samples.of(test)
     return measured(artifact, held.logits, artifact.of_logits(held.logits), held.labels, seed=seed)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What a fit does not see of its samples: probabilities of exactly 0, and classes without a sample."""
+
+    floor: Floor | None
+    absent: Absent | None
+
+    @classmethod
+    def of(cls, samples: Samples, method: str, *, seed: int) -> _Setting:
+        alone = method in _SCALARS or (method in TWO_CLASSES and samples.classes > len(_SIDES))
+        return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
+
+    @property
+    def changes(self) -> bool:
+        """Whether the samples are fitted otherwise than they are measured."""
+        return self.absent is not None or (self.floor is not None and self.floor.least is not None)
+
+    def fitted(self, samples: Samples, fit: Callable[[Samples], Artifact]) -> Artifact:
+        """What ``fit`` makes of the samples as it is to see them, for samples as they are."""
+        floored = samples if self.floor is None else self.floor.floored(samples)
+        made = fit(floored if self.absent is None else self.absent.without(floored))
+        made = made if self.absent is None else self.absent.back(made, floored)
+        return made if self.floor is None else self.floor.before(made, samples)
+
+    def remarks(self, class_names: Sequence[str]) -> list[str]:
+        """What to know of it, a sentence each."""
+        said = [] if self.floor is None else [self.floor.remark]
+        return said if self.absent is None else [*said, self.absent.remark(class_names)]
+
+
+_SIDES = ("negative", "positive")
+_SCALARS = ("none", "temperature", "temperature-ece", "temperature-mixture", "ensemble-temperature")
+"""Methods with no number of a class's own."""
 
 
 def _chosen(

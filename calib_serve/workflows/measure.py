@@ -198,7 +198,7 @@ def _lost(artifact: Artifact) -> list[str]:
         return []
     return [
         f"Accuracy falls from {percent(float(before))} to {percent(float(after))}: do not serve this; take a "
-        "method that keeps the predicted class, such as temperature."
+        "method that keeps the predicted class."
     ]
 
 

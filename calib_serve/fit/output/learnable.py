@@ -77,7 +77,9 @@ def remarks(samples: Samples) -> list[str]:
     if len(seen) < k:
         missing = np.setdiff1d(np.arange(k), seen)
         named = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
-        said.append(f"{len(missing)} of {k} classes have no sample ({named}): nothing is learnt of them")
+        said.append(
+            f"{len(missing)} of {k} classes have no sample ({named}): no label says how likely they are"
+        )
     distinct = len(np.unique(rows.same))
     if n - distinct >= _REPEATED * n:
         said.append(f"only {distinct} of {n} rows of logits are distinct: intervals take all for independent")

@@ -42,7 +42,9 @@ class MapLogits:
         step = self.step
         if step.is_nothing:
             return tail, "the logit map changes nothing: nothing to do"
-        if step.weight.ndim == 0 and tail.normalised:  # 1 / T may act before or after the log
+        if (
+            step.weight.ndim == 0 and step.least is None and tail.normalised
+        ):  # 1 / T may act before or after the log
             step = LogitMap(step.weight, step.bias)
         if step.on == "logits":
             others = tail.strangers(tail.logits)
@@ -75,6 +77,8 @@ def _insert(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
     z = logits
     if step.on == "log_probs":
         z = editor.node("LogSoftmax", [z], {"axis": -1})
+    if step.least is not None:
+        z = editor.node("Max", [z, editor.number(np.log(step.least), dtype, "least")])
     w, b = step.weight, step.bias
     if w.ndim == 2:
         inputs = [z, editor.number(w, dtype, "weight")]

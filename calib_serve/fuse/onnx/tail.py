@@ -337,7 +337,7 @@ def as_fitted(artifact: Artifact, kind: Outputs, *, activated: bool, one_column:
 
 def of_one_column(artifact: Artifact) -> LogitMap | None:
     """The logit maps as one on the single logit z, for (0, z); None where they are not linear in it."""
-    if any(m.on == "log_probs" and m.weight.ndim for m in artifact.logit_maps):
+    if any(m.on == "log_probs" and (m.weight.ndim or m.least is not None) for m in artifact.logit_maps):
         return None
     points = np.array([[0.0, 0.0], [0.0, 1.0]])
     for step in artifact.logit_maps:

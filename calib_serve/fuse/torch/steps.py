@@ -2,6 +2,8 @@
 
 # mypy: disable-error-code="no-untyped-call"
 # No postponed annotations here: torch.jit.script reads them as they stand.
+import math
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -72,9 +74,10 @@ class _Map(nn.Module):
         self.full = step.weight.ndim == 2
         self.biased = step.bias is not None
         self.log_probs = step.on == "log_probs"
+        self.least = -math.inf if step.least is None else math.log(step.least)
 
     def forward(self, logits: Tensor) -> Tensor:
-        z = torch.log_softmax(logits, dim=1) if self.log_probs else logits
+        z = torch.log_softmax(logits, dim=1).clamp_min(self.least) if self.log_probs else logits
         z = z @ self.weight.t() if self.full else z * self.weight
         return z + self.bias if self.biased else z
 

@@ -1,0 +1,345 @@
+"""Calibration of P(y = 1) over [0, 1], as clinical prediction models are judged (Van Calster 2019).
+
+Probabilities (n,) are of class 1, or (n, 2) with class 1's in the second column; outcomes (n,) are 0 or 1.
+Logarithms are taken of probabilities within [1e-10, 1 - 1e-10].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.arrays import as_array, as_floats, frame
+from calib_serve.bins import Bins, Edges
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.grouped import group_codes
+from calib_serve.metrics.intervals import Estimate, quantile_of
+from calib_serve.metrics.smooth import smooth_curve
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "EventEvaluation",
+    "calibration_intercept",
+    "calibration_slope",
+    "checked_event",
+    "e50",
+    "e90",
+    "evaluate_event",
+    "event_bins",
+    "event_ece",
+    "event_smooth_ece",
+    "ici",
+    "loess",
+    "observed_expected",
+]
+
+Floats = NDArray[np.float64]
+Strategy = Literal["uniform", "quantile"]
+
+_LEAST = 1e-10
+_ROUNDS = 50
+_SPAN = 0.75  # of the samples are near a point: R's default
+_POINTS = 400  # at which the curve is fitted where samples are more
+
+
+def checked_event(
+    probs: ArrayLike, came_true: ArrayLike, sample_weight: ArrayLike | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """P(y = 1) (n,), outcomes (n,) of 0 and 1, and weights (n,) of mean 1, without those of weight 0."""
+    p = as_floats(probs, "probs")
+    p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
+    y = as_array(came_true, "came_true").astype(np.float64)
+    w = np.ones(len(p)) if sample_weight is None else as_floats(sample_weight, "sample_weight")
+    if p.ndim != 1 or not len(p) or y.shape != p.shape or w.shape != p.shape:
+        raise ShapeError(
+            f"probs, came_true and sample_weight must be (n,), got {p.shape}, {y.shape}, {w.shape}"
+        )
+    if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
+        raise InputError("probs must lie in [0, 1], and came_true be 0 or 1")
+    if not (np.isfinite(w).all() and (w >= 0).all() and w.any()):
+        raise InputError("weights must be finite, not negative and not all zero")
+    kept = w > 0
+    return p[kept], y[kept], w[kept] / w[kept].mean()
+
+
+def _logit(p: Floats) -> Floats:
+    inside = np.clip(p, _LEAST, 1 - _LEAST)
+    return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
+def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any) -> tuple[Floats, Floats]:
+    """Coefficients (k,) of y on columns (k, n) and their robust standard errors (sandwich, by groups)."""
+    theta = np.zeros(len(columns))
+    for _ in range(_ROUNDS):
+        fitted = 1 / (1 + np.exp(-np.clip(offset + theta @ columns, -30, 30)))
+        curvature = (columns * (w * fitted * (1 - fitted))) @ columns.T
+        step = np.linalg.lstsq(curvature, columns @ (w * (y - fitted)), rcond=None)[0]
+        theta = theta + np.clip(step, -5, 5)
+        if np.abs(step).max() < 1e-12:
+            break
+    scores = columns * (w * (y - fitted))
+    if groups is not None:
+        scores = np.stack([np.bincount(groups, row) for row in scores])
+    inverse = np.linalg.pinv(curvature)
+    errors = np.sqrt(np.diag(inverse @ (scores @ scores.T) @ inverse))
+    return theta, errors
+
+
+def _wald(value: float, error: float, level: float) -> Estimate:
+    half = quantile_of(level) * error
+    return Estimate(value, value - half, value + half)
+
+
+def _kept_groups(
+    groups: ArrayLike | None, sample_weight: ArrayLike | None, n: int
+) -> NDArray[np.intp] | None:
+    if groups is None or sample_weight is None:
+        return group_codes(groups, n)
+    return group_codes(np.asarray(groups)[as_floats(sample_weight) > 0], n)
+
+
+def calibration_intercept(
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """The intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
+
+    Above 0 the probabilities are too low on average. Its interval is Wald's, robust, over groups where there
+    are any.
+
+    >>> round(calibration_intercept([0.5] * 4, [1, 1, 1, 0]), 6) == round(math.log(3), 6)
+    True
+    """
+    p, y, w = checked_event(probs, came_true, sample_weight)
+    codes = _kept_groups(groups, sample_weight, len(p))
+    theta, errors = _logistic(np.ones((1, len(p))), _logit(p), y, w, codes)
+    return _wald(float(theta[0]), float(errors[0]), level)
+
+
+def calibration_slope(
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """The slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme."""
+    p, y, w = checked_event(probs, came_true, sample_weight)
+    codes = _kept_groups(groups, sample_weight, len(p))
+    columns = np.stack([np.ones(len(p)), _logit(p)])
+    theta, errors = _logistic(columns, np.zeros(len(p)), y, w, codes)
+    return _wald(float(theta[1]), float(errors[1]), level)
+
+
+def observed_expected(
+    probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None, level: float = 0.95
+) -> Estimate:
+    """Events that were observed over those expected, the sum of p; its interval is on the log scale.
+
+    >>> observed_expected([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0]).value
+    0.5
+    """
+    p, y, w = checked_event(probs, came_true, sample_weight)
+    ratio = float((w @ y) / (w @ p))
+    if ratio == 0:
+        return Estimate(0.0)
+    half = quantile_of(level) * math.sqrt(float((w**2) @ (p * (1 - p)))) / float(w @ y)
+    return Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half))
+
+
+def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
+    """Local quadratic regression (Cleveland 1979) of y (n,) on x (n,), at points (m,): R's, of span 0.75.
+
+    Each point sees the nearest three quarters of the samples, by the tricube kernel.
+    """
+    near = min(max(math.ceil(_SPAN * len(x)), 3), len(x))
+    order = np.argsort(x)
+    x, y, weight = x[order], y[order], weight[order]
+    found = np.empty(len(at))
+    for i, point in enumerate(at):
+        distance = np.abs(x - point)
+        far = max(float(np.partition(distance, near - 1)[near - 1]), 1e-12)
+        kernel = weight * np.clip(1 - (distance / far) ** 3, 0, None) ** 3
+        d = x - point
+        columns = np.stack([np.ones_like(d), d, d * d])
+        gram = (columns * kernel) @ columns.T
+        found[i] = np.linalg.lstsq(gram, columns @ (kernel * y), rcond=1e-12)[0][0]
+    return found
+
+
+def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
+    """|p - smoothed y| (n,), by loess at each p, or between points where there are many."""
+    at = np.unique(p)
+    if len(at) > _POINTS:
+        at = np.unique(np.quantile(p, np.linspace(0, 1, _POINTS)))
+    smoothed = np.clip(loess(p, y, w, at), 0, 1)
+    return np.abs(p - np.interp(p, at, smoothed))
+
+
+def ici(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
+    """The integrated calibration index: the mean of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    p, y, w = checked_event(probs, came_true, sample_weight)
+    return float(np.average(_errors(p, y, w), weights=w))
+
+
+def e50(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
+    """The median of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    return _quantile(probs, came_true, sample_weight, 0.5)
+
+
+def e90(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
+    """The 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    return _quantile(probs, came_true, sample_weight, 0.9)
+
+
+def _quantile(probs: ArrayLike, came_true: ArrayLike, sample_weight: ArrayLike | None, share: float) -> float:
+    p, y, w = checked_event(probs, came_true, sample_weight)
+    return _weighted_quantile(_errors(p, y, w), w, share)
+
+
+def _weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
+    if (weights == weights[0]).all():
+        return float(np.quantile(values, share))
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, share)])
+
+
+def event_bins(
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    *,
+    bins: int = 15,
+    strategy: Strategy = "uniform",
+    edges: Edges = "right",
+    sample_weight: ArrayLike | None = None,
+) -> tuple[Bins, Floats]:
+    """Sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
+
+    "quantile" bins are numpy's quantiles, right-closed as scikit-learn's ``calibration_curve`` has them.
+    """
+    p, y, w = checked_event(probs, came_true, sample_weight)
+    if strategy not in ("uniform", "quantile") or bins < 1:
+        raise InputError(f"strategy must be uniform or quantile, and bins positive, got {strategy!r}, {bins}")
+    ends = (
+        np.linspace(0, 1, bins + 1) if strategy == "uniform" else np.quantile(p, np.linspace(0, 1, bins + 1))
+    )
+    index = np.searchsorted(ends[1:-1], p, side="left" if edges == "right" else "right")
+    sums = (np.bincount(index, row, bins).astype(np.float64) for row in (w, w * p, w * y))
+    return Bins(*sums), ends
+
+
+def event_ece(
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    *,
+    bins: int = 15,
+    strategy: Strategy = "uniform",
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """The expected calibration error of P(y = 1) over bins of [0, 1], of equal width or of equal counts.
+
+    >>> event_ece([0.1, 0.3], [0, 1], bins=1)
+    0.3
+    """
+    sums, _ = event_bins(probs, came_true, bins=bins, strategy=strategy, sample_weight=sample_weight)
+    return sums.ece()
+
+
+def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
+    """The smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class."""
+    p, y, _ = checked_event(probs, came_true)
+    return float(smooth_curve(p, y > 0, level=0.95, replicates=0, seed=0).ece)
+
+
+@dataclass(frozen=True, repr=False)
+class EventEvaluation:
+    """The result of ``evaluate_event``: ``n`` samples, how many ``events``, and each metric of P(y = 1)."""
+
+    n: int
+    events: int
+    intercept: Estimate
+    slope: Estimate
+    observed_expected: Estimate
+    ece: Estimate
+    smooth_ece: Estimate
+    ici: Estimate
+    e50: Estimate
+    e90: Estimate
+    brier: Estimate
+    nll: Estimate
+
+    def estimates(self) -> dict[str, Estimate]:
+        """The metrics by name."""
+        return {name: e for name, e in self._values() if isinstance(e, Estimate)}
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = {name: e.as_dict() for name, e in self.estimates().items()}
+        return {"n": self.n, "events": self.events, **found}
+
+    def to_frame(self) -> DataFrame:
+        """A pandas frame, a row per metric: value, low, high. MissingDependency without pandas."""
+        found = self.estimates()
+        ends = ("value", "low", "high")
+        return frame(
+            {end: [getattr(e, end) for e in found.values()] for end in ends}, list(found), name="metric"
+        )
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        return ((field.name, getattr(self, field.name)) for field in fields(self))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={e}" for name, e in self.estimates().items())
+        return f"EventEvaluation(n={self.n}, events={self.events}, {shown})"
+
+
+def evaluate_event(
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    bins: int = 15,
+    level: float = 0.95,
+) -> EventEvaluation:
+    """Every metric of P(y = 1) against whether it came true: what a clinical model is judged by.
+
+    Intercept, slope and observed over expected have intervals of the given level.
+
+    >>> evaluate_event([0.2, 0.4, 0.6, 0.8] * 5, [0, 0, 1, 1] * 5).events
+    10
+    """
+    p, y, w = checked_event(probs, came_true, sample_weight)
+    how: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups, "level": level}
+    errors = _errors(p, y, w)
+    smooth = (
+        smooth_curve(p, y > 0, level=level, replicates=0, seed=0).ece if sample_weight is None else math.nan
+    )
+    likely = np.where(y == 1, p, 1 - p)
+    return EventEvaluation(
+        n=len(p),
+        events=int(y.sum()),
+        intercept=calibration_intercept(probs, came_true, **how),
+        slope=calibration_slope(probs, came_true, **how),
+        observed_expected=observed_expected(p, y, sample_weight=w, level=level),
+        ece=Estimate(event_ece(p, y, bins=bins, sample_weight=w)),
+        smooth_ece=Estimate(smooth),
+        ici=Estimate(float(np.average(errors, weights=w))),
+        e50=Estimate(_weighted_quantile(errors, w, 0.5)),
+        e90=Estimate(_weighted_quantile(errors, w, 0.9)),
+        brier=Estimate(float(np.average((p - y) ** 2, weights=w))),
+        nll=Estimate(float(np.average(-np.log(np.maximum(likely, _LEAST)), weights=w))),
+    )

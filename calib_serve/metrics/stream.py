@@ -1,0 +1,134 @@
+"""Metrics of more samples than memory holds: sums that parts add to, and that workers merge."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.bins import Bins, bin_index
+from calib_serve.errors import ShapeError
+from calib_serve.metrics.per_sample import negative_log
+from calib_serve.scores import Scores
+
+__all__ = ["Tally"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Sums over samples, from which metrics follow as from all of them at once.
+
+    ``top`` are the bins of the predicted class's confidence, ``said`` and ``came`` (K, bins) the sums of each
+    class's probability and how often it was true, ``weight``, ``nll`` and ``brier`` sums over samples.
+
+    >>> first = Tally.empty(2).update([[0.7, 0.3]], [0])
+    >>> both = first + Tally.empty(2).update([[0.6, 0.4]], [1])
+    >>> both.n, both.accuracy, round(both.ece, 12)
+    (2.0, 0.5, 0.45)
+    """
+
+    top: Bins
+    said: Floats
+    came: Floats
+    nll_sum: float = 0.0
+    brier_sum: float = 0.0
+
+    @classmethod
+    def empty(cls, classes: int, *, bins: int = 15) -> Tally:
+        """No sample yet."""
+        return cls(Bins.zeros(bins), np.zeros((classes, bins)), np.zeros((classes, bins)))
+
+    def update(self, scores: Any, labels: Any, **how: Any) -> Tally:
+        """With these samples as well: scores and labels as ``Scores.of`` takes them, with its keywords.
+
+        Without ``outputs`` they are probabilities. ``ignore_label`` leaves samples out, and scores may be
+        (n, K, H, W) with labels (n, H, W).
+        """
+        given = Scores.of(scores, labels, expected="probabilities", **how)
+        p, y = given.probs[:], given.labelled()
+        classes, bins = self.said.shape
+        if p.shape[1] != classes:
+            raise ShapeError(f"these sums are of {classes} classes, the samples of {p.shape[1]}")
+        w = np.ones(len(p)) if given.weights is None else given.weights
+        true = p[np.arange(len(p)), y]
+        place = bin_index(np.minimum(p, 1).ravel(), bins=bins).reshape(p.shape) + bins * np.arange(classes)
+        said = np.bincount(place.ravel(), (w[:, None] * p).ravel(), classes * bins)
+        came = np.bincount(place[np.arange(len(p)), y], w, classes * bins)
+        squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
+        return Tally(
+            self.top + _top(p, y, w, bins),
+            self.said + said.reshape(classes, bins),
+            self.came + came.reshape(classes, bins),
+            self.nll_sum + float(w @ negative_log(true)),
+            self.brier_sum + float(w @ squares),
+        )
+
+    def merge(self, other: Tally) -> Tally:
+        """The sums over both; associative and commutative."""
+        return Tally(
+            self.top + other.top,
+            self.said + other.said,
+            self.came + other.came,
+            self.nll_sum + other.nll_sum,
+            self.brier_sum + other.brier_sum,
+        )
+
+    __add__ = merge
+
+    @property
+    def n(self) -> float:
+        """How many samples, or their weight."""
+        return self.top.n
+
+    @property
+    def accuracy(self) -> float:
+        """The share of predictions that are right."""
+        return self.top.accuracy()
+
+    @property
+    def mean_confidence(self) -> float:
+        """The mean probability of the predicted class."""
+        return self.top.mean_confidence()
+
+    @property
+    def ece(self) -> float:
+        """See ``calib_serve.metrics.ece``."""
+        return self.top.ece()
+
+    @property
+    def mce(self) -> float:
+        """See ``calib_serve.metrics.mce``."""
+        return self.top.mce()
+
+    @property
+    def noise_floor(self) -> float:
+        """See ``calib_serve.metrics.noise_floor``."""
+        return self.top.noise_floor()
+
+    @property
+    def classwise_ece(self) -> float:
+        """See ``calib_serve.metrics.classwise_ece``."""
+        return float(np.abs(self.said - self.came).sum() / (len(self.said) * self.n)) if self.n else math.nan
+
+    @property
+    def nll(self) -> float:
+        """See ``calib_serve.metrics.nll``."""
+        return self.nll_sum / self.n if self.n else math.nan
+
+    @property
+    def brier(self) -> float:
+        """See ``calib_serve.metrics.brier``."""
+        return self.brier_sum / self.n if self.n else math.nan
+
+
+def _top(p: Floats, y: NDArray[Any], w: ArrayLike, bins: int) -> Bins:
+    predicted = p.argmax(axis=1)
+    confidence = np.minimum(p[np.arange(len(p)), predicted], 1)
+    index = bin_index(confidence, bins=bins)
+    rows = (np.asarray(w), w * confidence, w * (predicted == y))
+    return Bins(*(np.bincount(index, row, bins).astype(np.float64) for row in rows))
