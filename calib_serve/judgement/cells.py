@@ -34,7 +34,8 @@ class Cells:
     """Sums over each of B cells (B,) of probabilities of an event against whether it came true.
 
     ``count`` samples, ``said`` and ``came`` the sums of probabilities and events, ``noise`` the sum of
-    p (1 - p). ``effect`` is how much more the sums vary as samples come in groups, at least 1.
+    p (1 - p). ``effect`` is how much more the sums vary as samples come in groups, at least 1. Of samples
+    that weigh, each sum is of weights times that, and ``noise`` and ``squares`` of squared weights.
     """
 
     count: Floats
@@ -42,16 +43,27 @@ class Cells:
     came: Floats
     noise: Floats
     effect: float = 1.0
+    squares: Floats | None = None
 
     @classmethod
-    def of(cls, probs: Floats, came: Floats, cell: Codes, groups: Codes | None = None) -> Cells:
+    def of(
+        cls,
+        probs: Floats,
+        came: Floats,
+        cell: Codes,
+        groups: Codes | None = None,
+        weight: Floats | None = None,
+    ) -> Cells:
         """Of probabilities (n,), events (n,) and the cell (n,) of each; empty cells are left out."""
         used, cell = np.unique(cell, return_inverse=True)
         cell = cell.ravel()
-        sums = [np.bincount(cell, w, len(used)) for w in (None, probs, came, probs * (1 - probs))]
-        count, said, true, noise = (np.asarray(s, np.float64) for s in sums)
-        effect = 1.0 if groups is None else _effect(probs - came, cell, groups, noise + 1)
-        return cls(count, said, true, noise, effect)
+        w = np.ones(len(probs)) if weight is None else weight
+        rows = (w, w * probs, w * came, w * w * probs * (1 - probs), w * w)
+        count, said, true, noise, squares = (
+            np.bincount(cell, row, len(used)).astype(np.float64) for row in rows
+        )
+        effect = 1.0 if groups is None else _effect(w * (probs - came), cell, groups, noise + 1)
+        return cls(count, said, true, noise, effect, None if weight is None else squares)
 
     @property
     def gaps(self) -> Floats:
@@ -108,7 +120,8 @@ class Cells:
     def _noise_at(self, error: float) -> Floats:
         """The variances (B,) where events come by ``error`` more often, or less: the larger of the two."""
         mean = self.said / self.count
-        return np.asarray(self.noise + self.count * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
+        size = self.count if self.squares is None else self.squares
+        return np.asarray(self.noise + size * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
 
     def _distance(self, error: float) -> float:
         n = float(self.count.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,13 @@ class ClassGap:
 
 
 def class_gaps(
-    probs: Floats, right: Floats, predicted: Codes, names: Sequence[str], groups: Codes | None
+    probs: Floats,
+    right: Floats,
+    predicted: Codes,
+    names: Sequence[str],
+    groups: Codes | None,
+    *,
+    weight: Floats | None = None,
 ) -> tuple[list[ClassGap], int]:
     """Each class that is judged alone and the rest as one, and how many classes the rest are.
 
@@ -56,23 +62,25 @@ def class_gaps(
     alone = (count >= FEW) | (count >= _SHARE * len(predicted))
     found = []
     for k in np.flatnonzero(alone):
-        found.append(ClassGap(names[int(k)], _one(probs, right, predicted == k, groups)))
+        found.append(ClassGap(names[int(k)], _one(probs, right, predicted == k, groups, weight)))
     rest = ~alone[predicted]
     if rest.sum() >= FEW or rest.sum() >= _SHARE * len(predicted):
-        found.append(ClassGap(None, _one(probs, right, rest, groups)))
+        found.append(ClassGap(None, _one(probs, right, rest, groups, weight)))
     return found, int((~alone).sum())
 
 
-def _one(probs: Floats, right: Floats, which: NDArray[np.bool_], groups: Codes | None) -> Cells:
-    inside = None
+def _one(
+    probs: Floats, right: Floats, which: NDArray[np.bool_], groups: Codes | None, weight: Floats | None
+) -> Cells:
+    inside, w = None, None if weight is None else weight[which]
     if groups is not None:
         inside = np.unique(groups[which], return_inverse=True)[1].ravel()
         # All samples of one group: nothing tells how much they vary; the test is then of one sample.
         if inside.max() < 1:
-            one = Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp))
-            return Cells(one.count, one.said, one.came, one.noise, float(which.sum()))
+            one = Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), weight=w)
+            return replace(one, effect=float(which.sum()))
         inside = None if inside.max() + 1 == which.sum() else inside
-    return Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), inside)
+    return Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), inside, w)
 
 
 @dataclass(frozen=True)
@@ -93,24 +101,30 @@ class Totals:
 
 
 def class_totals(
-    probs: NDArray[np.floating[Any]], labels: Codes, predicted: Codes, groups: Codes | None
+    probs: NDArray[np.floating[Any]],
+    labels: Codes,
+    predicted: Codes,
+    groups: Codes | None,
+    weight: Floats | None = None,
 ) -> Totals:
     """Of probabilities (n, K), class ids (n,) and predictions (n,): the sums over all samples."""
     classes = probs.shape[1]
     expected, noise = np.zeros(classes), np.ones(classes)
-    for _, block in row_blocks(probs):
-        expected += block.sum(axis=0)
-        noise += (block * (1 - block)).sum(axis=0)
-    occurs = np.bincount(labels, minlength=classes)
+    w = np.ones(len(labels)) if weight is None else weight
+    for rows, block in row_blocks(probs):
+        expected += w[rows] @ block
+        noise += (w[rows] ** 2) @ (block * (1 - block))
+    occurs = np.bincount(labels, w, minlength=classes)
     if groups is not None:
         noise *= [
-            design_effect(np.asarray(probs[:, k], np.float64) - (labels == k), groups) for k in range(classes)
+            design_effect(w * (np.asarray(probs[:, k], np.float64) - (labels == k)), groups)
+            for k in range(classes)
         ]
     scores = (expected - occurs) / np.sqrt(noise)
     k = int(np.abs(scores).argmax())
     p = min(classes * chi_square_beyond(float(scores[k] ** 2), 1), 1.0)
-    stake = max(float(((labels == k) | (predicted == k)).sum()), float(expected[k]), 1.0)
+    stake = max(float(w[(labels == k) | (predicted == k)].sum()), float(expected[k]), 1.0)
     gap = float(expected[k] - occurs[k]) / stake
     return Totals(
-        p, k, float(expected[k]), int(occurs[k]), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake
+        p, k, float(expected[k]), round(float(occurs[k])), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake
     )

@@ -25,7 +25,10 @@ __all__ = [
 ]
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
-_ORDER = ("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals", "shape")
+_ORDER = (
+    *("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals"),
+    *("events", "highest", "shape"),
+)
 CALIBRATE = "Calibrate it on held-out samples of the data that it will meet, then test again."
 _REPAIR = {
     "confidence": CALIBRATE,
@@ -36,6 +39,8 @@ _REPAIR = {
     "with enough samples in which the label is true.",
     "totals": "Its share changed, or its probability is off: fit a method with a number per class on samples "
     "with the shares of the classes that it will meet.",
+    "events": "Fit platt, beta or isotonic on samples with the share of events that it will meet.",
+    "highest": "Its highest probabilities are off: fit platt, beta or isotonic on more events.",
     "shape": "No recalibration of the confidence alone repairs this: try a method that sees all classes "
     "(vector or matrix scaling, Dirichlet), or retrain.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,12 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.judgement.cells import RISK, Cells, equal_mass, finest
 from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
-from calib_serve.judgement.conclude import Line, Tested, Verdict, conclude, direction, line_of
+from calib_serve.judgement.conclude import CALIBRATE, Line, Tested, Verdict, conclude, direction, line_of
 from calib_serve.judgement.shape import Pair, Shape, shape_of_event, shape_of_top_two
 from calib_serve.judgement.words import percent, points
-from calib_serve.metrics.grouped import group_codes
+from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.labels import checked_label_probs, decisions
-from calib_serve.metrics.per_sample import checked
+from calib_serve.metrics.per_sample import checked, checked_weights, row_blocks
+from calib_serve.metrics.refinement import Separation
+from calib_serve.scores import ProbsView
 
 __all__ = [
     "judge_labels",
@@ -28,6 +31,12 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
 _SINGLE = 1.5  # tolerances that a class alone may be off, unless told otherwise
+_MOST_SHAPED = 1_000_000  # samples that the test of shape looks at
+_RARE = 0.1  # share of an event, below which its error is judged relative to it
+_HIGHEST = 0.99  # quantile of P(y = 1)
+_RELATIVE = 0.2  # of expected events: how far they may be off
+_SURE = 1.96
+_SURELY = 3.29  # standard errors, of what is said without being asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,16 +52,32 @@ class _Sample:
     names: tuple[str, ...]
     tolerance: float
     of_class: float
+    weight: Floats | None = None
 
     @classmethod
     def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
-        rows = np.arange(len(p))
-        predicted = p.argmax(axis=1)
-        largest = np.argpartition(p, -2)[:, -2:]
-        below = np.where(largest[:, 0] == predicted, largest[:, 1], largest[:, 0])
-        first, second = (np.clip(p[rows, k].astype(np.float64), 0, 1) for k in (predicted, below))
-        right, was = (np.asarray(y == k, np.float64) for k in (predicted, below))
-        return cls(predicted, first, right, np.minimum(second, 1 - first), was, **more)
+        """Of probabilities (n, K), read block by block, and class ids (n,)."""
+        n = len(p)
+        predicted = np.empty(n, np.intp)
+        first, right, second, was = np.empty((4, n))
+        for rows, block in row_blocks(p):
+            at, top = np.arange(len(block)), block.argmax(axis=1)
+            first[rows] = np.clip(block[at, top], 0, 1)
+            block[at, top] = -1
+            below = block.argmax(axis=1)
+            second[rows] = np.minimum(np.clip(block[at, below], 0, 1), 1 - first[rows])
+            predicted[rows], right[rows], was[rows] = top, y[rows] == top, y[rows] == below
+        return cls(predicted, first, right, second, was, **more)
+
+    def spaced(self) -> _Sample:
+        """All samples, or of very many evenly spaced ones, for the costly test of shape."""
+        if len(self.first) <= _MOST_SHAPED:
+            return self
+        on = slice(None, None, -(-len(self.first) // _MOST_SHAPED))
+        rows: dict[str, Any] = {
+            name: row[on] for name, row in vars(self).items() if isinstance(row, np.ndarray)
+        }
+        return replace(self, **{**rows, "groups": _codes(rows.get("groups"))})
 
 
 def judge_probs(
@@ -89,20 +114,45 @@ def judge_probs(
         return judge_labels(
             probs, labels, tolerance=tolerance, class_tolerance=single, label_names=class_names
         )
-    p, y = checked(probs, labels)
+    p: Any
+    y: Any
+    p, y = (probs, labels) if isinstance(probs, ProbsView) else checked(probs, labels)
+    weight = checked_weights(sample_weight, len(p))
+    if weight is not None and not weight.all():
+        kept = np.flatnonzero(weight)
+        groups = None if groups is None else np.asarray(groups)[kept]
+        p, y, weight = p[kept], y[kept], weight[kept] / weight[kept].mean()
     names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
     if len(names) != p.shape[1]:
         raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
     codes = group_codes(groups, len(p))
-    sample = _Sample.of(p, y, groups=codes, names=names, tolerance=tolerance, of_class=single)
+    sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, tolerance=tolerance, of_class=single)
     lines = _of_confidence(sample)
     if p.shape[1] == 2:
         lines = [*_of_positive(sample), *lines]
-    gaps, small = class_gaps(sample.first, sample.right, sample.predicted, names, sample.groups)
+    gaps, small = class_gaps(
+        sample.first, sample.right, sample.predicted, names, sample.groups, weight=sample.weight
+    )
     lines += _of_classes(sample, gaps)
     if p.shape[1] > 2:
         lines += [_of_totals(p, y, sample), _of_shape(_shape(sample), tolerance)]
-    return conclude(lines, n=len(p), small=small, kinds=p.shape[1], opening=_opening(sample))
+    found = conclude(lines, n=len(p), small=small, kinds=p.shape[1], opening=_opening(sample))
+    turned = _turned_around(sample) if p.shape[1] == 2 else ""
+    return replace(found, do=(turned, *(line for line in found.do if line != CALIBRATE))) if turned else found
+
+
+def _turned_around(s: _Sample) -> str:
+    """That class 1 is surely rarer where its probability is higher, in words; else nothing."""
+    p, came = _event(s)
+    ranks = Separation.of(p, came)
+    area, error = float(ranks.auroc()), float(ranks.auroc_error())
+    error *= math.sqrt(design_effect(p - came, s.groups))
+    if not area + _SURELY * error < 0.5:  # also NaN
+        return ""
+    return (
+        f"Class “{s.names[1]}” is rarer where its probability is higher (AUROC {area:.2f}): these may be "
+        "the scores of the other class; find out which they speak of."
+    )
 
 
 def _class_tolerance(tolerance: float, given: float | None) -> float:
@@ -117,7 +167,9 @@ def _class_tolerance(tolerance: float, given: float | None) -> float:
 
 
 def _of_confidence(s: _Sample) -> list[Line]:
-    cells = finest(lambda b: Cells.of(s.first, s.right, equal_mass(s.first, b), s.groups), s.tolerance)
+    cells = finest(
+        lambda b: Cells.of(s.first, s.right, equal_mass(s.first, b), s.groups, s.weight), s.tolerance
+    )
     way = direction(cells, ("overconfident", "underconfident", "too sure in some ranges and not in others"))
     said = f"{way}, on average {points(cells.error)} off"
     return [
@@ -130,9 +182,7 @@ def _of_confidence(s: _Sample) -> list[Line]:
 
 def _of_positive(s: _Sample) -> list[Line]:
     """P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
-    is_one = s.predicted == 1
-    p = np.where(is_one, s.first, 1 - s.first)
-    came = np.where(is_one, s.right, 1 - s.right)
+    is_one, (p, came) = s.predicted == 1, _event(s)
     share = float(is_one.mean())
 
     def split(cells: int) -> Cells:
@@ -141,19 +191,72 @@ def _of_positive(s: _Sample) -> list[Line]:
         for side, of_side, count in ((0, is_one, above), (1, ~is_one, cells - above)):
             if of_side.any():
                 cell[of_side] = 1000 * side + equal_mass(p[of_side], count)
-        return Cells.of(p, came, cell, s.groups)
+        return Cells.of(p, came, cell, s.groups, s.weight)
 
     cells = finest(split, s.tolerance)
     way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
     said = f"P(y = 1) is {way}, on average {points(cells.error)} off, which the top class's confidence hides"
     return [
         line_of("positive", "P(y = 1)", cells, said, s.tolerance, required=True),
-        _of_shape(shape_of_event(p, came, s.groups), s.tolerance),
+        _of_shape(_event_shape(s), s.tolerance),
+        *_of_events(s, p, came),
     ]
 
 
+def _event_shape(s: _Sample) -> Shape:
+    some = s.spaced()
+    return shape_of_event(*_event(some), some.groups, some.weight)
+
+
+def _event(s: _Sample) -> tuple[Floats, Floats]:
+    """P(y = 1) (n,) and whether class 1 is true, of two classes."""
+    is_one = s.predicted == 1
+    return np.where(is_one, s.first, 1 - s.first), np.where(is_one, s.right, 1 - s.right)
+
+
+def _codes(groups: Codes | None) -> Codes | None:
+    """Codes of some samples, without gaps; None where each is its own group, or all are one."""
+    if groups is None:
+        return None
+    found, codes = np.unique(groups, return_inverse=True)
+    return codes.astype(np.intp) if 1 < len(found) < len(groups) else None
+
+
+def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
+    """Expected against observed events, of all samples and of the highest percent: relative errors.
+
+    The tolerance in points says nothing of an event that is rarer than it.
+    """
+    w = np.ones(len(p)) if s.weight is None else s.weight
+    whole = float((w * came).sum()) / float(w.sum())
+    if not 0 < whole < _RARE:
+        return []
+    lines = []
+    high = p >= np.quantile(p, _HIGHEST)
+    parts = (
+        ("events", "expected events", np.ones(len(p), bool)),
+        ("highest", "those of the highest percent", high),
+    )
+    for name, what, on in parts:
+        groups = _codes(None if s.groups is None else s.groups[on])
+        cells = Cells.of(p[on], came[on], np.zeros(int(on.sum()), np.intp), groups, w[on])
+        said, seen = float(cells.said[0]), float(cells.came[0])
+        error = math.sqrt(cells.effect * float(cells.noise[0]) + 1)
+        apart = abs(said - seen)
+        beyond = max(apart - _SURE * error, 0.0) / max(said, seen)
+        chance = cells.p if beyond > _RELATIVE / 2 else 1.0
+        tested = Tested(
+            name, what, chance, apart / max(said, 1e-12), (apart + _SURE * error) / max(said, 1e-12),
+            _RELATIVE, required=False,
+        )  # fmt: skip
+        words = f"{said:,.0f} events are expected and {seen:,.0f} occur (O/E {seen / max(said, 1e-12):.2f})"
+        where = "" if name == "events" else "of the highest percent of P(y = 1), "
+        lines.append(Line(tested, where + words, cells.error))
+    return lines
+
+
 def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
-    whole = Cells.of(s.first, s.right, s.predicted, s.groups)
+    whole = Cells.of(s.first, s.right, s.predicted, s.groups, s.weight)
     worst = min(gaps, key=lambda g: g.cells.p)
     said = f"of the {len(s.names)} classes, predictions are on average {points(whole.error)} off"
     lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance, required=False)]
@@ -172,7 +275,7 @@ def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
 
 
 def _of_totals(p: NDArray[np.floating[Any]], y: Codes, s: _Sample) -> Line:
-    found = class_totals(p, y, s.predicted, s.groups)
+    found = class_totals(p, y, s.predicted, s.groups, s.weight)
     said = f"class “{s.names[found.k]}” is expected {found.expected:,.0f} times and occurs {found.occurs:,}"
     size, what = abs(found.gap), "how often each class occurs"
     tested = Tested("totals", what, found.p, size, found.most, s.of_class, required=False)
@@ -180,8 +283,9 @@ def _of_totals(p: NDArray[np.floating[Any]], y: Codes, s: _Sample) -> Line:
 
 
 def _shape(s: _Sample) -> Shape:
-    pairs = Pair(s.first, s.right), Pair(s.second, s.was_second)
-    return shape_of_top_two(*pairs, s.predicted, s.groups)
+    some = s.spaced()
+    pairs = Pair(some.first, some.right), Pair(some.second, some.was_second)
+    return shape_of_top_two(*pairs, some.predicted, some.groups, some.weight)
 
 
 def _of_shape(found: Shape, tolerance: float) -> Line:
@@ -192,10 +296,11 @@ def _of_shape(found: Shape, tolerance: float) -> Line:
 
 
 def _opening(s: _Sample) -> str:
-    gap = float((s.first - s.right).mean())
+    right, said = (float(np.average(row, weights=s.weight)) for row in (s.right, s.first))
+    gap = said - right
     return (
-        f"It is right in {percent(float(s.right.mean()))} of {len(s.first):,} predictions and says "
-        f"{percent(float(s.first.mean()))} on average: {points(gap)} too {'much' if gap > 0 else 'little'}."
+        f"It is right in {percent(right)} of {len(s.first):,} predictions and says "
+        f"{percent(said)} on average: {points(gap)} too {'much' if gap > 0 else 'little'}."
     )
 
 

@@ -48,7 +48,9 @@ class Pair(NamedTuple):
     came: Floats
 
 
-def shape_of_event(probs: Floats, came: Floats, groups: Codes | None = None) -> Shape:
+def shape_of_event(
+    probs: Floats, came: Floats, groups: Codes | None = None, weight: Floats | None = None
+) -> Shape:
     """Of one event's probabilities (n,), such as P(y = 1), and whether it came true (n,).
 
     Errors by how far the probability is from a half, at all wavelengths, alike and opposite on both sides.
@@ -57,10 +59,12 @@ def shape_of_event(probs: Floats, came: Floats, groups: Codes | None = None) -> 
     side = np.where(probs > 0.5, 1.0, -1.0)
     features = np.column_stack([waves, side[:, None] * waves, side])
     every = np.concatenate([weights, weights, [1.0]])
-    return _shape([(features, probs, came)], every, np.zeros(len(probs)), groups)
+    return _shape([(features, probs, came)], every, np.zeros(len(probs)), groups, weight)
 
 
-def shape_of_top_two(first: Pair, second: Pair, predicted: Codes, groups: Codes | None) -> Shape:
+def shape_of_top_two(
+    first: Pair, second: Pair, predicted: Codes, groups: Codes | None, weight: Floats | None = None
+) -> Shape:
     """Of the ``first`` and the ``second`` largest probability, and the ``predicted`` class (n,).
 
     Errors of the first by its rank, by the second's share of the rest, by both, and by class; errors of
@@ -77,7 +81,7 @@ def shape_of_top_two(first: Pair, second: Pair, predicted: Codes, groups: Codes 
     below = np.column_stack([np.ones(len(rank)), of_share])
     every = np.concatenate([weights, more, np.full(9, 0.5), alike, [1.0], more])
     streams = [(top, *first), (below, *second)]
-    return _shape(streams, every, first.probs * second.probs, groups)
+    return _shape(streams, every, first.probs * second.probs, groups, weight)
 
 
 def _ranks(values: Floats) -> Floats:
@@ -100,13 +104,19 @@ def _class_slopes(rank: Floats, predicted: Codes) -> Floats:
 
 
 def _shape(
-    streams: list[tuple[Floats, Floats, Floats]], weights: Floats, crossed: Floats, groups: Codes | None
+    streams: list[tuple[Floats, Floats, Floats]],
+    weights: Floats,
+    crossed: Floats,
+    groups: Codes | None,
+    of_rows: Floats | None,
 ) -> Shape:
     """From features (n, m), probabilities (n,) and events (n,) of each stream.
 
     ``weights`` are of all features; ``crossed`` is the product of two exclusive events' probabilities.
     """
     n = len(crossed)
+    if of_rows is not None:  # a weighted sum of features is a sum of weighted features
+        streams = [(f * of_rows[:, None], p, came) for f, p, came in streams]
     scores = np.concatenate([f.T @ (p - came) for f, p, came in streams])
     variance = _variance(streams, crossed)
     variance[np.diag_indices_from(variance)] += np.concatenate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,11 @@ from calib_serve.metrics.intervals import (
     share_interval,
     wilson_interval,
 )
-from calib_serve.metrics.per_sample import PerSample
+from calib_serve.metrics.per_sample import PerSample, checked, checked_weights
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.sample import Sample
+from calib_serve.metrics.sums import Rows, estimates
+from calib_serve.scores import ProbsView
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,6 +43,9 @@ SMOOTH = ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc")
 
 FLOORS = frozenset(("noise_floor", "positive_noise_floor"))
 
+_MANY = 200_000  # rows, above which nothing is resampled row by row
+_FEWER = 10_000  # rows that intervals of areas are drawn from, then
+_REPLICATES, _DRAWS = 200, 100
 _SHARE = 8  # of the replicates are drawn from each of as many possible truths
 _ENDS = ("value", "debiased", "low", "high")
 
@@ -116,7 +122,7 @@ class Evaluation:
 
 
 def evaluate_probs(
-    probs: ArrayLike,
+    probs: Any,
     labels: ArrayLike,
     *,
     bins: int = 15,
@@ -140,10 +146,64 @@ def evaluate_probs(
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
-    scores = PerSample.of(probs, labels)
-    return _evaluate(
-        scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed, groups=groups
+    how = _how(bins, edges, replicates, level, seed)
+    if sample_weight is not None or len(probs) > _MANY:
+        p, y = (probs, labels) if isinstance(probs, ProbsView) else checked(probs, labels)
+        return _of_sums(p, y, sample_weight, groups, **how)
+    scores = PerSample.of(np.asarray(probs) if isinstance(probs, ProbsView) else probs, labels)
+    return _evaluate(scores, groups=groups, **how)
+
+
+def _how(bins: int, edges: Edges, replicates: int, level: float, seed: int) -> dict[str, Any]:
+    return {"bins": bins, "edges": edges, "replicates": replicates, "level": level, "seed": seed}
+
+
+def _of_sums(
+    p: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None, **how: Any
+) -> Evaluation:
+    """Of rows that weigh, and of very many: see ``calib_serve.metrics.sums``."""
+    quantile_of(how["level"])
+    if how["replicates"] < 0:
+        raise InputError(f"replicates must be 0 or more, got {how['replicates']}")
+    weight, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
+    if weight is not None and not weight.all():
+        kept = np.flatnonzero(weight)
+        given = np.asarray(sample_weight, np.float64)[kept]
+        return _of_sums(p[kept], y[kept], given, None if groups is None else np.asarray(groups)[kept], **how)
+    raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+    rows = Rows.of(p, y, raw, codes, bins=how["bins"], edges=how["edges"])
+    draws = min(how["replicates"] // _SHARE, _DRAWS)
+    found, top, of_event = estimates(
+        rows, bins=how["bins"], edges=how["edges"], draws=draws, level=how["level"], seed=how["seed"]
     )
+    if how["replicates"]:
+        found |= _areas(found, p, rows, **how)
+    return Evaluation(n=len(y), classes=p.shape[1], bins=top, positive_bins=of_event, **dict[str, Any](found))
+
+
+def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, **how: Any) -> dict[str, Estimate]:
+    """Areas and noise floors with the intervals of a smaller sample, narrowed to the size of all.
+
+    Its rows are drawn by their weights, so that it is one of the weighted population.
+    """
+    rng = np.random.default_rng([how["seed"], 6])
+    n = len(rows.weight)
+    effective = rows.mass**2 / float((rows.weight**2).sum())
+    drawn = rng.choice(n, min(n, _FEWER), p=rows.weight / rows.mass)
+    small = _evaluate(
+        PerSample.of(p[drawn], rows.labels[drawn]),
+        groups=None if rows.groups is None else rows.groups[drawn],
+        **{**how, "replicates": min(how["replicates"], _REPLICATES)},
+    ).estimates()
+    narrower = math.sqrt(len(drawn) / effective)
+    return {
+        name: Estimate(
+            found[name].value,
+            max(found[name].value - narrower * (small[name].value - small[name].low), 0.0),
+            min(found[name].value + narrower * (small[name].high - small[name].value), 1.0),
+        )
+        for name in (*SMOOTH, *sorted(FLOORS & found.keys()))
+    }
 
 
 def evaluate_logits(
@@ -162,14 +222,14 @@ def evaluate_logits(
 
     One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
     """
+    how = _how(bins, edges, replicates, level, seed)
     z, y = checked_logits(logits, labels)
+    if sample_weight is not None or len(z) > _MANY:
+        return _of_sums(ProbsView(z, "logits"), y, sample_weight, groups, **how)
     probs, nll = np.empty(z.shape), np.empty(len(z))
     for rows, p, nll_of_rows in softmax_blocks(z, y):
         probs[rows], nll[rows] = p, nll_of_rows
-    scores = PerSample.of(probs, y, nll=nll)
-    return _evaluate(
-        scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed, groups=groups
-    )
+    return _evaluate(PerSample.of(probs, y, nll=nll), groups=groups, **how)
 
 
 def _evaluate(

@@ -286,6 +286,20 @@ class ProbsView:
                 p /= total
         return p
 
+    def with_losses(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The probabilities (m, K) of some rows and -log p_y (m,), which of logits stays finite."""
+        if self._outputs in PROBABILITIES:
+            p = self[rows]
+            with np.errstate(divide="ignore"):
+                return p, np.abs(np.log(p[np.arange(len(p)), labels]))
+        z = to_logits(self._values[rows], self._outputs).astype(np.float64)
+        z -= z.max(axis=1, keepdims=True)
+        true = z[np.arange(len(z)), labels]
+        np.exp(z, out=z)
+        total = np.einsum("nk->n", z)
+        z /= total[:, None]
+        return z, np.log(total) - true
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[:], dtype)
 

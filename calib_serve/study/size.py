@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from calib_serve.study.result import Curve, Progress, Samples, Study, arrays
 __all__ = ["validation_size"]
 
 _SIZES = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
-_METRICS = {"ece": ece, "nll": nll}
+_METRICS: dict[str, Callable[..., float]] = {"ece": ece, "nll": nll}
 
 
 def validation_size(

@@ -199,14 +199,14 @@ def test_wrong_input_is_refused() -> None:
         judge(p * 1.7e308, y)
     with pytest.raises(ShapeError, match="class names"):
         judge(p, y, class_names=["one"])
-    with pytest.raises(ShapeError, match="2 labels but 3 names"):
+    with pytest.raises(ShapeError, match="2 classes but 3 class names"):
         judge(p, np.stack([1 - y, y], axis=1), class_names=["a", "b", "c"])
     with pytest.raises((InputError, ShapeError)):
         judge(p[:0], y[:0])
     with pytest.raises(ShapeError, match="groups"):
         judge(p, y, groups=np.arange(3))
     with pytest.raises(InputError, match="groups"):
-        judge(p, np.stack([1 - y, y], axis=1), groups=np.arange(10))
+        judge(p, np.stack([y, y], axis=1), groups=np.arange(10))
 
 
 def test_a_class_may_be_off_by_half_as_much_again_and_never_by_all() -> None:

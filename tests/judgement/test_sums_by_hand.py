@@ -549,7 +549,7 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
     assert line.tested.required
     said = f"the labels' probabilities are on average {100 * together.error:.1f} points off"
     assert line.says.replace("\xa0", " ") == said
-    verdict = judge(p, y, tolerance=0.03)
+    verdict = judge(p, y, tolerance=0.03, outputs="label_probabilities")
     assert [test.name for test in verdict.tests] == ["labels", *["label"] * labels]
     assert len(verdict.reasons) == 2  # no label is left out
     for k in range(labels):

@@ -1,0 +1,375 @@
+"""Every metric from one pass over the rows: of millions of them, and of rows that weigh.
+
+What is kept of a row is its confidence and whether it is right. Values are exact; intervals are normal:
+of means and the AUROC by the influence of each row, over groups where there are any, of calibration
+errors by drawing the gaps of their cells, of areas by those of a smaller sample whose rows are drawn by
+their weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma
+
+from calib_serve.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.metrics import smooth
+from calib_serve.metrics.equal_mass import cumulative, tie_ends
+from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.tails import student_quantile
+from calib_serve.metrics.truths import STEPS
+
+__all__ = ["Rows", "estimates"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+_BLOCK = 1 << 19  # probabilities of a block of rows
+_FAR = 4.0  # standard errors beyond the observed error that the line of truths goes
+_MOST_BINS = 200  # of the sweep
+_MEANS = (
+    "accuracy",
+    "mean_confidence",
+    "signed_gap",
+    "nll",
+    "brier",
+    "brier_top_label",
+    "entropy",
+    "positive_gap",
+    "positive_brier",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What one pass finds: confidences (n,) and which are right, sums of the means' columns, and class cells.
+
+    ``weight`` (n,) are counts where all are whole numbers, else of mean 1; ``groups`` (n,) codes or None.
+    ``sums`` (3, m) are of w x, w^2 x and w^2 x^2; with groups ``totals`` (m, G) of w x by group. ``said``,
+    ``came`` and ``noise`` (K, bins) are sums of w p, w y and w^2 p (1 - p); ``positive`` is P(y = 1) (n,) of
+    two classes.
+    """
+
+    confidence: Floats
+    right: NDArray[np.bool_]
+    weight: Floats
+    groups: Codes | None
+    sums: Floats
+    totals: Floats | None
+    said: Floats
+    came: Floats
+    noise: Floats
+    positive: Floats | None
+    labels: Codes
+
+    @classmethod
+    def of(
+        cls, p: Any, y: Codes, weight: Floats | None, groups: Codes | None, *, bins: int, edges: Edges
+    ) -> Rows:
+        """One pass, on both of two cores; ``p`` (n, K) is an array or makes its rows when they are read."""
+        check_binning(bins, edges)
+        n, classes = p.shape
+        w = np.ones(n) if weight is None else _counts(weight)
+        confidence, right = np.empty(n), np.empty(n, bool)
+        positive = np.empty(n) if classes == 2 else None
+
+        def block(start: int) -> tuple[Floats, Floats | None, Floats]:
+            rows = slice(start, min(start + step, n))
+            probs, losses = _with_losses(p, rows, y[rows])
+            at, top = np.arange(len(probs)), probs.argmax(axis=1)
+            confidence[rows], right[rows] = np.minimum(probs[at, top], 1), top == y[rows]
+            if positive is not None:
+                positive[rows] = np.clip(probs[:, 1], 0, 1)
+            columns = _columns(probs, losses, confidence[rows], right[rows], y[rows])
+            v = w[rows]
+            found = np.stack([columns @ v, columns @ v**2, columns**2 @ v**2])
+            of_groups = None
+            if groups is not None:
+                count = int(groups.max()) + 1
+                by_group = [np.bincount(groups[rows], column * v, count) for column in columns]
+                of_groups = np.stack(by_group).astype(np.float64)
+            return found, of_groups, _cells(probs, y[rows], v, bins, edges)
+
+        step = max(1, _BLOCK // classes)
+        with np.errstate(invalid="ignore"), ThreadPoolExecutor(2) as pool:
+            parts = list(pool.map(block, range(0, n, step)))
+        sums = _added(found for found, _, _ in parts)
+        of_groups = [totals for _, totals, _ in parts if totals is not None]
+        said, came, noise = _added(cells for _, _, cells in parts)
+        return cls(
+            confidence=confidence,
+            right=right,
+            weight=w,
+            groups=groups,
+            sums=sums,
+            totals=_added(of_groups) if of_groups else None,
+            said=said,
+            came=came,
+            noise=noise,
+            positive=positive,
+            labels=y,
+        )
+
+    @property
+    def mass(self) -> float:
+        """The weight of all rows."""
+        return float(self.weight.sum())
+
+    def by_bin(self, values: Floats, came: NDArray[Any], code: Codes, bins: int) -> tuple[Bins, Floats]:
+        """Sums over cells of ``values`` (n,), and each cell's variance of its gap."""
+        w = self.weight
+        rows = (w, w * values, w * came, w * w * values * (1 - values))
+        count, said, true, noise = (np.bincount(code, row, bins).astype(np.float64) for row in rows)
+        if self.groups is not None:
+            noise = self._by_groups(w * (values - came), code, bins)
+        return Bins(count, said, true), noise
+
+    def _by_groups(self, gaps: Floats, code: Codes, bins: int) -> Floats:
+        assert self.groups is not None
+        key, place = np.unique(self.groups * bins + code, return_inverse=True)
+        return np.bincount(key % bins, np.bincount(place, gaps) ** 2, bins).astype(np.float64)
+
+
+def _added(parts: Iterable[Floats]) -> Floats:
+    return functools.reduce(np.add, parts)
+
+
+def _counts(weight: Floats) -> Floats:
+    """Weights as counts, where all are whole numbers; else of mean 1."""
+    whole = (weight == np.rint(weight)).all() and weight.max() < 2**31
+    total: Floats = weight / np.gcd.reduce(weight.astype(np.int64)) if whole else weight / weight.mean()
+    return total
+
+
+def _with_losses(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats]:
+    if hasattr(p, "with_losses"):
+        found: tuple[Floats, Floats] = p.with_losses(rows, labels)
+        return found
+    probs = p[rows].astype(np.float64)
+    with np.errstate(divide="ignore"):
+        return probs, np.abs(np.log(probs[np.arange(len(probs)), labels]))
+
+
+def _columns(p: Floats, losses: Floats, confidence: Floats, right: NDArray[np.bool_], y: Codes) -> Floats:
+    """The values (m, rows) whose means are metrics, in the order of their names."""
+    gap = confidence - right
+    true = p[np.arange(len(p)), y]
+    squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
+    entropy = -np.einsum("nk,nk->n", p, np.log(np.maximum(p, np.finfo(np.float64).tiny)))
+    rows = [right.astype(np.float64), confidence, gap, losses, squares, gap**2, np.maximum(entropy, 0)]
+    if p.shape[1] == 2:
+        excess = np.clip(p[:, 1], 0, 1) - (y == 1)
+        rows += [excess, excess**2]
+    return np.stack(rows)
+
+
+def _cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
+    """Sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
+    classes = p.shape[1]
+    code = bin_index(np.minimum(p, 1).ravel(), bins=bins, edges=edges).reshape(p.shape)
+    code += bins * np.arange(classes)
+    size = classes * bins
+    said = np.bincount(code.ravel(), (w[:, None] * p).ravel(), size)
+    noise = np.bincount(code.ravel(), ((w * w)[:, None] * p * (1 - p)).ravel(), size)
+    came = np.bincount(code[np.arange(len(p)), y], w, size)
+    return np.stack([said, came, noise]).astype(np.float64).reshape(3, classes, bins)
+
+
+def estimates(
+    rows: Rows, *, bins: int, edges: Edges, draws: int, level: float, seed: int
+) -> tuple[dict[str, Estimate], Bins, Bins | None]:
+    """Each metric but the intervals of areas and noise floors, the bins, and those of P(y = 1)."""
+    found = _means(rows, level)
+    draw = _Drawn(draws, level, seed)
+    code = bin_index(rows.confidence, bins=bins, edges=edges)
+    top, noise = rows.by_bin(rows.confidence, rows.right, code, bins)
+    found |= _binned(top, noise, draw)
+    order = np.argsort(rows.confidence)
+    found |= _ranked(rows, order, bins, draw, level)
+    found["smooth_ece"] = _smooth(rows, draw)
+    gaps, cells = rows.said - rows.came, rows.noise
+    scale = rows.said.shape[0] * rows.mass
+    found["classwise_ece"] = draw(gaps, cells, lambda g: np.abs(g).sum(axis=(1, 2)) / scale)
+    found["noise_floor"] = Estimate(_floor(top, noise))
+    of_event = None
+    if rows.positive is not None:
+        came = (rows.labels == 1).astype(np.float64)
+        of_code = bin_index(rows.positive, bins=bins, edges=edges)
+        of_event, spread = rows.by_bin(rows.positive, came, of_code, bins)
+        mass = rows.mass
+        found["positive_ece"] = draw(
+            of_event.confidence - of_event.correct, spread, lambda g: np.abs(g).sum(axis=1) / mass
+        )
+        found["positive_noise_floor"] = Estimate(_floor(of_event, spread))
+    return found, top, of_event
+
+
+def _floor(top: Bins, noise: Floats) -> float:
+    """The ECE that chance alone gives: normal gaps of these variances."""
+    return float(np.sqrt(2 / np.pi * np.maximum(noise, 0)).sum() / top.n)
+
+
+def _means(rows: Rows, level: float) -> dict[str, Estimate]:
+    mass, (first, second, squares) = rows.mass, rows.sums
+    mean = first / mass
+    if rows.totals is None:
+        with np.errstate(invalid="ignore"):
+            variance = squares - 2 * mean * second + mean**2 * float((rows.weight**2).sum())
+        quantile, more = quantile_of(level), len(rows.weight) / max(len(rows.weight) - 1, 1)
+    else:
+        assert rows.groups is not None
+        groups = rows.totals.shape[1]
+        share = np.bincount(rows.groups, rows.weight, groups)
+        with np.errstate(invalid="ignore"):
+            variance = ((rows.totals - mean[:, None] * share) ** 2).sum(axis=1)
+        quantile, more = student_quantile(level, groups - 1), groups / max(groups - 1, 1)
+    with np.errstate(invalid="ignore"):
+        half = quantile * np.sqrt(np.maximum(variance * more, 0)) / mass
+    found = {}
+    for name, value, wide in zip(_MEANS, mean, half, strict=False):
+        ends = (value - wide, value + wide) if math.isfinite(value) and math.isfinite(wide) else ()
+        found[name] = Estimate(float(value), *(float(end) for end in ends))
+    accuracy = found["accuracy"]
+    found["accuracy"] = Estimate(accuracy.value, max(accuracy.low, 0.0), min(accuracy.high, 1.0))
+    return found
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Intervals of errors of gaps, by normal draws of the gaps."""
+
+    draws: int
+    level: float
+    seed: int
+
+    def __call__(self, gaps: Floats, variance: Floats, error: Callable[[Floats], Floats]) -> Estimate:
+        """The error of gaps (...,) with these variances; ``error`` takes (r, ...)."""
+        observed = float(error(gaps[None])[0])
+        if self.draws < 2:
+            return Estimate(observed)
+        rng = np.random.default_rng([self.seed, 5])
+        noise = rng.standard_normal((self.draws, *gaps.shape)) * np.sqrt(np.maximum(variance, 0))
+        usual = float(error(noise).std()) if self.draws else 0.0
+        # Where all gaps are 0 there is no direction; chance gives one.
+        shape = gaps if np.abs(gaps).sum() > 0 else noise[0]
+        far = (observed + _FAR * max(usual, 1e-12)) / max(float(error(shape[None])[0]), 1e-300)
+        line = (STEPS * far).reshape(-1, *[1] * gaps.ndim) * shape
+        drawn = np.stack([error(truth + noise) for truth in line])
+        return inverted(observed, error(line), drawn, level=self.level)
+
+
+def _binned(top: Bins, noise: Floats, draw: _Drawn) -> dict[str, Estimate]:
+    full = top.count > 0
+    count, gaps, variance = top.count[full], (top.confidence - top.correct)[full], noise[full]
+    n, weight = top.n, top.confidence[full] / top.count[full] / top.n
+    errors: dict[str, Callable[[Floats], Floats]] = {
+        "ece": lambda g: np.abs(g).sum(axis=1) / n,
+        "mce": lambda g: (np.abs(g) / count).max(axis=1),
+        "ace": lambda g: (np.abs(g) / count).mean(axis=1),
+        "overconfidence_error": lambda g: np.maximum(g, 0) @ weight,
+        "underconfidence_error": lambda g: np.maximum(-g, 0) @ weight,
+        "rms": lambda g: np.sqrt((g**2 / count).sum(axis=1) / n),
+    }
+    found = {name: draw(gaps, variance, error) for name, error in errors.items()}
+    debiased = math.sqrt(max(top.debiased_l2_squared(), 0.0))
+    rms = found["rms"]
+    found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
+    return found
+
+
+def _ranked(rows: Rows, order: Codes, bins: int, draw: _Drawn, level: float) -> dict[str, Estimate]:
+    """What depends on the order of the confidences: errors of equal mass, and how well they tell."""
+    c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
+    mass, said, came, noise = (
+        cumulative(row)[tie_ends(c)] for row in (w, w * c, w * right, w * w * c * (1 - c))
+    )
+    n = float(mass[-1])
+
+    def at(row: Floats, count: int) -> Floats:
+        return np.diff(np.interp(_equal(n, count), mass, row))
+
+    found = {}
+    for name, count in (("adaptive_ece", bins), ("sweep_ece", _sweep(mass, came))):
+        gaps, variance = at(said, count) - at(came, count), at(noise, count)
+        found[name] = draw(gaps, variance, lambda g: np.abs(g).sum(axis=1) / n)
+    apart = Separation(came, mass - came)
+    area = float(apart.auroc())
+    found["refinement_auroc"] = share_interval(area, _auroc_error(rows, order, apart, area), level=level)
+    found["aupr_correct"] = Estimate(float(apart.aupr_right()))
+    found["aupr_incorrect"] = Estimate(float(apart.aupr_wrong()))
+    aurc, best = _aurc(mass, came)
+    found["aurc"], found["e_aurc"] = Estimate(aurc), Estimate(aurc - best)
+    return found
+
+
+def _equal(n: float, bins: int) -> Floats:
+    """Where bins of equal mass end: np.array_split's rule where the mass is a count."""
+    if n == round(n):
+        size, longer = divmod(round(n), bins)
+        ranks = np.arange(bins + 1)
+        return (ranks * size + np.minimum(ranks, longer)).astype(np.float64)
+    return np.linspace(0, n, bins + 1)
+
+
+def _sweep(mass: Floats, came: Floats) -> int:
+    """As many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1), at most 200."""
+    n = float(mass[-1])
+    for bins in range(2, min(_MOST_BINS, int(n)) + 1):
+        ends = _equal(n, bins)
+        accuracy = np.diff(np.interp(ends, mass, came)) / np.diff(ends)
+        if not (accuracy[1:] >= accuracy[:-1] - 1e-12).all():
+            return bins - 1
+    return min(_MOST_BINS, max(int(n), 1))
+
+
+def _auroc_error(rows: Rows, order: Codes, apart: Separation, area: float) -> float:
+    """The standard error of the AUROC by the influence of each row (DeLong 1988), over groups if any."""
+    n_right, n_wrong = float(apart.rights[-1]), float(apart.wrongs[-1])
+    if not (n_right > 1 and n_wrong > 1):
+        return math.nan
+    c = rows.confidence[order]
+    sizes = np.diff(np.append(np.flatnonzero(np.diff(c, prepend=-1)), len(c)))
+    step = np.repeat(np.arange(len(apart.rights) - 1), sizes)
+    won = (apart.wrongs[1:] + apart.wrongs[:-1])[step] / (2 * n_wrong) - area
+    lost = 1 - (apart.rights[1:] + apart.rights[:-1])[step] / (2 * n_right) - area
+    right, w = rows.right[order], rows.weight[order]
+    influence: Floats = w * np.where(right, won / n_right, lost / n_wrong)
+    if rows.groups is not None:
+        influence = np.bincount(rows.groups[order], influence).astype(np.float64)
+    return math.sqrt(float((influence**2).sum()))
+
+
+def _aurc(mass: Floats, came: Floats) -> tuple[float, float]:
+    """The area under the risk-coverage curve, and that if all errors came last (Geifman 2018)."""
+    n, wrong = float(mass[-1]), mass - came
+    above = n - mass
+    steps = -np.diff(digamma(above + 1))
+    size = np.diff(mass)
+    rate = np.diff(wrong) / np.maximum(size, 1e-300)
+    errors_above = wrong[-1] - wrong[1:]
+    risk = float(((errors_above - above[1:] * rate) * steps).sum()) + float(wrong[-1])
+    right, errors = float(came[-1]), float(wrong[-1])
+    best = (errors - right * float(digamma(n + 1) - digamma(right + 1))) / n
+    return risk / n, best
+
+
+def _smooth(rows: Rows, draw: _Drawn) -> Estimate:
+    node, share = smooth.on_grid(rows.confidence)
+    w, gap = rows.weight / rows.mass, rows.confidence - rows.right
+    gaps = _on_nodes(node, share, w * gap)
+    spread = rows.confidence * (1 - rows.confidence)
+    variance = _on_nodes(node, share, w * w * spread)
+    return draw(gaps, variance, lambda g: smooth.smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6))
+
+
+def _on_nodes(node: Codes, share: Floats, values: Floats) -> Floats:
+    low = np.bincount(node, values * (1 - share), smooth.NODES + 1)
+    return np.asarray(low + np.bincount(node + 1, values * share, smooth.NODES + 1))
