@@ -271,6 +271,24 @@ BENCHMARKS = (
         environment="requirements-metrics.txt",
     ),
     Benchmark(
+        "large",
+        "What do ten million rows cost, in memory and in time?",
+        (
+            Goal(
+                "memory of `evaluate` and of `fit --method temperature` over the file's size, the most",
+                lambda r: max(command["times_file"] for command in r["commands"].values()),
+                at_most=3.0,
+                show="{:.2f}",
+            ),
+            Goal(
+                "their time over that of numpy's softmax, sum and sort, the most",
+                lambda r: max(command["times_numpy"] for command in r["commands"].values()),
+                at_most=3.0,
+                show="{:.2f}",
+            ),
+        ),
+    ),
+    Benchmark(
         "interval_coverage",
         "Do 95 % intervals hold the truth, and do paired tests at 5 % hold their level?",
         (

@@ -24,6 +24,8 @@ Edges = Literal["right", "left"]
 
 Floats = NDArray[np.float64]
 
+_ROUNDED = 1e-6  # of a bin, within which a product may have been rounded over a cut
+
 
 def check_binning(bins: int, edges: Edges) -> None:
     """Raise InputError for an invalid bin count or convention."""
@@ -48,15 +50,14 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     if c.size and not (c.min() >= 0 and c.max() <= 1):  # also true for NaN
         raise InputError("confidences must lie in [0, 1]; pass probabilities, not logits or percent")
     cuts = np.linspace(0, 1, bins + 1)
-    # Multiplication rounds: correct the result by comparing with the bin's two edges.
-    index = np.minimum((c * bins).astype(np.intp), bins - 1)
-    if edges == "right":  # right-closed, like Prometheus `le`: one set of edges serves both
-        index += c > cuts[index + 1]
-        index -= c <= cuts[index]
-        return np.maximum(index, 0)
-    index += c >= cuts[index + 1]
-    index -= c < cuts[index]
-    return np.minimum(index, bins - 1)
+    scaled = c * bins
+    index = scaled.astype(np.intp)
+    # Multiplication rounds: what lies near a cut is compared with it.
+    near = np.abs(scaled - np.rint(scaled)) < _ROUNDED
+    # Right-closed bins are like Prometheus `le`: one set of edges serves both.
+    side: Literal["left", "right"] = "left" if edges == "right" else "right"
+    index[near] = np.searchsorted(cuts, c[near], side=side) - 1
+    return np.clip(index, 0, bins - 1)
 
 
 @dataclass(frozen=True, eq=False)

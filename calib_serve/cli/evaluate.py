@@ -171,7 +171,7 @@ def _decomposed(found: Scores, *, level: float, seed: int) -> Refinement | None:
 
     if found.is_multilabel:
         return None
-    return recalibrated_losses(found.logits, found.labelled(), level=level, seed=seed)
+    return recalibrated_losses(found, level=level, seed=seed)
 
 
 def metrics_table(

@@ -231,8 +231,9 @@ class HeldOutFacts(NamedTuple):
 
 def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
     """The artifact with what was found of ``samples`` calibration samples on ``folds``."""
+    whole = samples == artifact.data.get("samples", samples)
     on: dict[str, Any] = {
-        "measured_on": f"{folds} folds of the calibration set",
+        "measured_on": f"{folds} folds of {'' if whole else f'{samples:,} samples of '}the calibration set",
         "measured_samples": samples,
         **({} if found.confusion is None else {"confusion": found.confusion}),
     }

@@ -26,6 +26,7 @@ __all__ = ["Floor", "floor_of"]
 _ZERO = 1e-9  # what is below it was 0 before it was rounded, or is as good as 0
 _TRIED = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
 _FOLDS = 3
+_MOST = 100_000  # samples that it is chosen on
 _BLOCK = 1 << 20  # values
 _RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass")
 """Methods that use the order of probabilities alone, or change none."""
@@ -50,12 +51,10 @@ class Floor:
         """The samples with log-probabilities that are at least the floor's."""
         if self.least is None:
             return samples
-        logits = np.empty(samples.logits.shape)
-        step = max(1, _BLOCK // samples.classes)
-        for start in range(0, len(logits), step):
-            rows = slice(start, start + step)
-            logits[rows] = np.maximum(log_softmax(samples.logits[rows]), np.log(self.least))
-        return replace(samples, logits=logits)
+        logits = np.empty((len(samples), samples.classes))
+        for rows, z in samples.chunks(values=_BLOCK):
+            logits[rows] = np.maximum(log_softmax(z), np.log(self.least))
+        return replace(samples, logits=logits, rows=None)
 
     def before(self, artifact: Artifact, samples: Samples) -> Artifact:
         """An artifact that was fitted to floored samples, for ``samples`` as they are."""
@@ -79,6 +78,7 @@ def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
     share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
     if share == 0 or samples.outputs == "label_probabilities" or method in _RANKED:
         return Floor(share) if share else None
+    samples = samples.some(_MOST)
     by = "platt" if samples.classes == 2 else "temperature"
     try:
         fold = folds_of(samples, folds=_FOLDS, seed=seed)

@@ -25,6 +25,7 @@ __all__ = ["check_correctable", "class_shares_of", "confused", "correctable", "f
 
 Floats = NDArray[np.float64]
 
+_MOST = 1_000_000  # samples that are counted
 _FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
 
 _MIXTURES = ("temperature-mixture", "ensemble-temperature")
@@ -159,13 +160,14 @@ def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
     assert isinstance(last, LogitMap)
     if last.bias is not None:
         bias = bias + last.bias
-    return [*steps, LogitMap(last.weight, bias, last.on), *behind]
+    return [*steps, LogitMap(last.weight, bias, last.on, last.least), *behind]
 
 
 def confused(artifact: Artifact, samples: Samples) -> Artifact:
     """The artifact with its confusion on the calibration set, where the fit has not counted one."""
     if "confusion" in artifact.data:
         return artifact
+    samples = samples.some(_MOST)
     top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
     for part, chunk in samples.chunks():
         probs = artifact.of_logits(chunk)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats
+from calib_serve.arrays import as_array, as_floats, some_of
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.grouped import group_codes
 from calib_serve.scores import Outputs, Scores
@@ -98,22 +98,16 @@ class Samples:
 
     def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
         whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
-        groups = None if self.groups is None else np.unique(self.groups[rows], return_inverse=True)[1]
-        return replace(
-            self,
-            labels=self.labels[rows],
-            weight=weight,
-            rows=None if whole else rows,
-            groups=None if groups is None else groups.astype(np.intp),
-        )
+        groups = None if self.groups is None else _recoded(self.groups[rows])
+        rows_of = None if whole else rows
+        return replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
 
     def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
         """Each row once for each class that it may be of, with that share; all of a row stay together."""
         shares = soft if weight is None else soft * weight[:, None]
         rows, labels = np.nonzero(shares)
         groups = rows if self.groups is None else self.groups[rows]
-        codes = np.unique(groups, return_inverse=True)[1].astype(np.intp)
-        return replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=codes)
+        return replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=_recoded(groups))
 
     def _reweighted(
         self, labels: ArrayLike, sample_weight: ArrayLike | None, class_weight: ClassWeight
@@ -168,8 +162,17 @@ class Samples:
         if weight is not None:
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
-        groups = None if self.groups is None else self.groups[index]
+        groups = None if self.groups is None else _recoded(self.groups[index])
         return replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
+
+    def some(self, most: int) -> Self:
+        """All, or of very many ``most`` that are spread over them."""
+        return self if len(self) <= most else self.take(some_of(len(self), most))
+
+
+def _recoded(groups: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Codes from 0 without gaps."""
+    return np.unique(groups, return_inverse=True)[1].astype(np.intp)
 
 
 def sample_weights(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import some_of
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.judgement.cells import RISK, Cells, equal_mass, finest
 from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
@@ -31,7 +32,8 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
 _SINGLE = 1.5  # tolerances that a class alone may be off, unless told otherwise
-_MOST_SHAPED = 1_000_000  # samples that the test of shape looks at
+_MOST = 500_000  # samples that are judged
+_MOST_SHAPED = 100_000  # samples that the test of shape looks at
 _RARE = 0.1  # share of an event, below which its error is judged relative to it
 _HIGHEST = 0.99  # quantile of P(y = 1)
 _RELATIVE = 0.2  # of expected events: how far they may be off
@@ -70,10 +72,10 @@ class _Sample:
         return cls(predicted, first, right, second, was, **more)
 
     def spaced(self) -> _Sample:
-        """All samples, or of very many evenly spaced ones, for the costly test of shape."""
+        """All samples, or of very many some that are spread over them, for the costly test of shape."""
         if len(self.first) <= _MOST_SHAPED:
             return self
-        on = slice(None, None, -(-len(self.first) // _MOST_SHAPED))
+        on = some_of(len(self.first), _MOST_SHAPED)
         rows: dict[str, Any] = {
             name: row[on] for name, row in vars(self).items() if isinstance(row, np.ndarray)
         }
@@ -91,6 +93,8 @@ def judge_probs(
     class_names: Sequence[str] = (),
 ) -> Verdict:
     """Whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+
+    Of more than 500,000 samples, as many that are spread over all are judged.
 
     "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
     (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
@@ -112,7 +116,12 @@ def judge_probs(
         if groups is not None:
             raise InputError("groups are for one class a sample, not for labels; leave them out")
         return judge_labels(
-            probs, labels, tolerance=tolerance, class_tolerance=single, label_names=class_names
+            probs,
+            labels,
+            tolerance=tolerance,
+            class_tolerance=single,
+            sample_weight=sample_weight,
+            label_names=class_names,
         )
     p: Any
     y: Any
@@ -121,11 +130,15 @@ def judge_probs(
     if weight is not None and not weight.all():
         kept = np.flatnonzero(weight)
         groups = None if groups is None else np.asarray(groups)[kept]
-        p, y, weight = p[kept], y[kept], weight[kept] / weight[kept].mean()
+        p, y, weight = p.take(kept, axis=0), y[kept], weight[kept] / weight[kept].mean()
     names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
     if len(names) != p.shape[1]:
         raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
-    codes = group_codes(groups, len(p))
+    codes, n = group_codes(groups, len(p)), len(p)
+    if n > _MOST:
+        some = some_of(n, _MOST)
+        p, y, codes = p.take(some, axis=0), y[some], _codes(None if codes is None else codes[some])
+        weight = None if weight is None else weight[some]
     sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, tolerance=tolerance, of_class=single)
     lines = _of_confidence(sample)
     if p.shape[1] == 2:
@@ -136,7 +149,7 @@ def judge_probs(
     lines += _of_classes(sample, gaps)
     if p.shape[1] > 2:
         lines += [_of_totals(p, y, sample), _of_shape(_shape(sample), tolerance)]
-    found = conclude(lines, n=len(p), small=small, kinds=p.shape[1], opening=_opening(sample))
+    found = conclude(lines, n=len(p), small=small, kinds=p.shape[1], opening=_opening(sample, n))
     turned = _turned_around(sample) if p.shape[1] == 2 else ""
     return replace(found, do=(turned, *(line for line in found.do if line != CALIBRATE))) if turned else found
 
@@ -295,11 +308,12 @@ def _of_shape(found: Shape, tolerance: float) -> Line:
     return Line(tested, said, found.size)
 
 
-def _opening(s: _Sample) -> str:
+def _opening(s: _Sample, n: int) -> str:
     right, said = (float(np.average(row, weights=s.weight)) for row in (s.right, s.first))
     gap = said - right
+    of_all = f" (spread over all {n:,})" if len(s.first) < n else ""
     return (
-        f"It is right in {percent(right)} of {len(s.first):,} predictions and says "
+        f"It is right in {percent(right)} of {len(s.first):,} predictions{of_all} and says "
         f"{percent(said)} on average: {points(gap)} too {'much' if gap > 0 else 'little'}."
     )
 
@@ -310,6 +324,7 @@ def judge_labels(
     *,
     tolerance: float,
     class_tolerance: float,
+    sample_weight: ArrayLike | None = None,
     label_names: Sequence[str] = (),
 ) -> Verdict:
     """Whether probabilities of labels (n, L) are calibrated against whether each is true (n, L), 0 or 1.
@@ -318,29 +333,35 @@ def judge_labels(
     label's own below ``class_tolerance``. Labels of a sample move together: each sample is a group.
     """
     given, y = checked_label_probs(probs, labels)
-    p = np.asarray(given, np.float64)
+    p, weight = np.asarray(given, np.float64), checked_weights(sample_weight, len(given))
+    if weight is not None and not weight.all():
+        kept = np.flatnonzero(weight)
+        p, y, weight = p[kept], y[kept], weight[kept] / weight[kept].mean()
     names = tuple(label_names) or tuple(str(k) for k in range(p.shape[1]))
     if len(names) != p.shape[1]:
         raise ShapeError(f"{p.shape[1]} labels but {len(names)} names")
-    lines = [_of_all(p, y, tolerance)]
+    lines = [_of_all(p, y, tolerance, weight)]
     for k, name in enumerate(names):
-        lines.append(_of_label(p[:, k], y[:, k], name, class_tolerance, len(names)))
-    return conclude(lines, n=len(p), small=0, kinds=len(names), opening=_opening_of_labels(p, y))
+        lines.append(_of_label(p[:, k], y[:, k], name, weight, tolerance=class_tolerance, labels=len(names)))
+    return conclude(lines, n=len(p), small=0, kinds=len(names), opening=_opening_of_labels(p, y, weight))
 
 
-def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float) -> Line:
+def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | None) -> Line:
     n, labels = p.shape
     samples = np.repeat(np.arange(n), labels) if labels > 1 and n > 1 else None
     cell = np.column_stack([2 * k + equal_mass(p[:, k], 2) for k in range(labels)])
-    cells = Cells.of(p.ravel(), y.ravel().astype(np.float64), cell.ravel(), samples)
+    of_each = None if weight is None else np.repeat(weight, labels)
+    cells = Cells.of(p.ravel(), y.ravel().astype(np.float64), cell.ravel(), samples, of_each)
     tested = Tested("labels", "P(label)", cells.p, cells.error, cells.most, tolerance, required=True)
     said = f"the labels' probabilities are on average {points(cells.error)} off"
     return Line(tested, said, cells.error, cells.needed(tolerance))
 
 
-def _of_label(p: Floats, came: NDArray[np.intp], name: str, tolerance: float, labels: int) -> Line:
+def _of_label(
+    p: Floats, came: NDArray[np.intp], name: str, weight: Floats | None, *, tolerance: float, labels: int
+) -> Line:
     true = came.astype(np.float64)
-    cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b)), tolerance)
+    cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b), None, weight), tolerance)
     chance = min(labels * cells.p, 1.0)
     tested = Tested("label", f"P(“{name}”)", chance, cells.error, cells.most, tolerance, required=True)
     way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
@@ -348,8 +369,8 @@ def _of_label(p: Floats, came: NDArray[np.intp], name: str, tolerance: float, la
     return replace(Line(tested, said, cells.error), times=cells.needed(tolerance, power=1 - 0.1 / labels))
 
 
-def _opening_of_labels(p: Floats, y: NDArray[np.intp]) -> str:
-    confidence, right = decisions(p, y)
+def _opening_of_labels(p: Floats, y: NDArray[np.intp], weight: Floats | None) -> str:
+    confidence, right = (np.average(part, axis=0, weights=weight) for part in decisions(p, y))
     return (
         f"Of {len(p):,} samples with {p.shape[1]:,} labels each, {percent(float(right.mean()))} of the "
         f"decisions at 0.5 are right, at a confidence of {percent(float(confidence.mean()))} on average."

@@ -30,6 +30,7 @@ def judge(
     """Whether a model's scores are calibrated against its labels, within a tolerance.
 
     ``scores``, ``labels`` and the keywords from ``outputs`` on as in ``Scores.of``, or ``Scores`` themselves.
+    Of more than 500,000 samples, as many that are spread over all are judged.
     "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
     (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
     given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %

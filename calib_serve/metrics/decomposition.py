@@ -158,14 +158,23 @@ class LossTerms:
     refinement: Estimate
 
     @classmethod
-    def of(cls, before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> LossTerms:
+    def of(
+        cls,
+        before: ArrayLike,
+        after: ArrayLike,
+        *,
+        level: float = 0.95,
+        groups: NDArray[np.intp] | None = None,
+        weight: NDArray[np.float64] | None = None,
+    ) -> LossTerms:
         """Of the losses (n,) of the same samples, as they are and recalibrated."""
         old, new = np.asarray(before, np.float64), np.asarray(after, np.float64)
         if old.ndim != 1 or old.shape != new.shape:
             raise ShapeError(f"losses before and after must both be (n,), got {old.shape} and {new.shape}")
         # An infinite loss is wholly calibration where recalibration makes it finite.
         with np.errstate(invalid="ignore"):
-            return cls(*(mean_interval(loss, level=level) for loss in (old, old - new, new)))
+            how: dict[str, Any] = {"level": level, "groups": groups, "weight": weight}
+            return cls(*(mean_interval(loss, **how) for loss in (old, old - new, new)))
 
 
 def loss_terms(

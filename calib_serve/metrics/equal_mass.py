@@ -35,8 +35,9 @@ def tie_ends(ranked: Floats) -> NDArray[np.intp]:
     >>> tie_ends(np.array([0.1, 0.5, 0.5, 0.5])).tolist()
     [0, 1, 4]
     """
-    last = np.flatnonzero(np.concatenate([ranked[1:] > ranked[:-1], [True]]))
-    return np.concatenate([[0], last + 1])
+    rises = np.ones(len(ranked) + 1, bool)
+    np.greater(ranked[1:], ranked[:-1], out=rises[1:-1])
+    return np.flatnonzero(rises)
 
 
 def cumulative(values: Floats) -> Floats:

@@ -169,7 +169,8 @@ def _of_sums(
     if weight is not None and not weight.all():
         kept = np.flatnonzero(weight)
         given = np.asarray(sample_weight, np.float64)[kept]
-        return _of_sums(p[kept], y[kept], given, None if groups is None else np.asarray(groups)[kept], **how)
+        codes = None if codes is None else codes[kept]
+        return _of_sums(p.take(kept, axis=0), y[kept], given, codes, **how)
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     rows = Rows.of(p, y, raw, codes, bins=how["bins"], edges=how["edges"])
     draws = min(how["replicates"] // _SHARE, _DRAWS)

@@ -47,13 +47,16 @@ def one_of_each(codes: Codes, *, seed: int) -> Codes:
     return np.asarray(order[np.unique(codes[order], return_index=True)[1]])
 
 
-def mean_error(values: Floats, codes: Codes | None) -> float:
+def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None) -> float:
     """The standard error of a mean (n,), robust to what happens inside groups (Liang and Zeger 1986)."""
     n = len(values)
-    if codes is None:
+    if weight is None and codes is None:
         return float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    totals = np.bincount(codes, weights=values - values.mean())
-    return math.sqrt(len(totals) / (len(totals) - 1) * float((totals**2).sum())) / n
+    w = np.ones(n) if weight is None else weight
+    apart = w * (values - np.average(values, weights=w))
+    totals = apart if codes is None else np.bincount(codes, weights=apart)
+    more = len(totals) / (len(totals) - 1) if len(totals) > 1 else math.nan
+    return math.sqrt(more * float((totals**2).sum())) / float(w.sum())
 
 
 def design_effect(values: Floats, codes: Codes | None) -> float:

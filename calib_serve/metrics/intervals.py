@@ -118,15 +118,19 @@ def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estim
 
 
 def mean_interval(
-    values: ArrayLike, *, level: float = 0.95, groups: NDArray[np.intp] | None = None
+    values: ArrayLike,
+    *,
+    level: float = 0.95,
+    groups: NDArray[np.intp] | None = None,
+    weight: Floats | None = None,
 ) -> Estimate:
     """A mean and its normal interval, mean +- z s / sqrt(n); Student's over groups, where there are any."""
     v = as_floats(values)
-    mean = float(v.mean())
+    mean = float(np.average(v, weights=weight))
     if len(v) < 2 or not math.isfinite(mean):
         return Estimate(mean)
     quantile = quantile_of(level) if groups is None else student_quantile(level, int(groups.max()))
-    half = quantile * mean_error(v, groups)
+    half = quantile * mean_error(v, groups, weight)
     return Estimate(mean, mean - half, mean + half)
 
 

@@ -23,16 +23,19 @@ from calib_serve.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.metrics import smooth
 from calib_serve.metrics.equal_mass import cumulative, tie_ends
 from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval
-from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.per_sample import entropies, negative_log
 from calib_serve.metrics.tails import student_quantile
 from calib_serve.metrics.truths import STEPS
+from calib_serve.scores import ProbsView
 
 __all__ = ["Rows", "estimates"]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
-_BLOCK = 1 << 19  # probabilities of a block of rows
+_THREADS = 2
+_BLOCK = 1 << 17  # probabilities of a block of rows
+_RUN = 1 << 17  # rows of which one number each is read
 _FAR = 4.0  # standard errors beyond the observed error that the line of truths goes
 _MOST_BINS = 200  # of the sweep
 _MEANS = (
@@ -77,18 +80,17 @@ class Rows:
         """One pass, on both of two cores; ``p`` (n, K) is an array or makes its rows when they are read."""
         check_binning(bins, edges)
         n, classes = p.shape
-        w = np.ones(n) if weight is None else _counts(weight)
+        w = np.broadcast_to(1.0, n) if weight is None else _counts(weight)
         confidence, right = np.empty(n), np.empty(n, bool)
         positive = np.empty(n) if classes == 2 else None
 
         def block(start: int) -> tuple[Floats, Floats | None, Floats]:
             rows = slice(start, min(start + step, n))
-            probs, losses = _with_losses(p, rows, y[rows])
-            at, top = np.arange(len(probs)), probs.argmax(axis=1)
-            confidence[rows], right[rows] = np.minimum(probs[at, top], 1), top == y[rows]
+            probs, losses, entropy = _described(p, rows, y[rows])
             if positive is not None:
                 positive[rows] = np.clip(probs[:, 1], 0, 1)
-            columns = _columns(probs, losses, confidence[rows], right[rows], y[rows])
+            columns = _columns(probs, losses, entropy, y[rows])
+            right[rows], confidence[rows] = columns[:2]
             v = w[rows]
             found = np.stack([columns @ v, columns @ v**2, columns**2 @ v**2])
             of_groups = None
@@ -99,7 +101,7 @@ class Rows:
             return found, of_groups, _cells(probs, y[rows], v, bins, edges)
 
         step = max(1, _BLOCK // classes)
-        with np.errstate(invalid="ignore"), ThreadPoolExecutor(2) as pool:
+        with np.errstate(invalid="ignore"), ThreadPoolExecutor(_THREADS) as pool:
             parts = list(pool.map(block, range(0, n, step)))
         sums = _added(found for found, _, _ in parts)
         of_groups = [totals for _, totals, _ in parts if totals is not None]
@@ -123,19 +125,31 @@ class Rows:
         """The weight of all rows."""
         return float(self.weight.sum())
 
-    def by_bin(self, values: Floats, came: NDArray[Any], code: Codes, bins: int) -> tuple[Bins, Floats]:
+    def by_bin(self, values: Floats, came: NDArray[Any], bins: int, edges: Edges) -> tuple[Bins, Floats]:
         """Sums over cells of ``values`` (n,), and each cell's variance of its gap."""
-        w = self.weight
-        rows = (w, w * values, w * came, w * w * values * (1 - values))
-        count, said, true, noise = (np.bincount(code, row, bins).astype(np.float64) for row in rows)
+
+        def sums(rows: slice) -> Floats:
+            v, true, w = values[rows], came[rows], self.weight[rows]
+            code = bin_index(v, bins=bins, edges=edges)
+            columns = (w, w * v, w * true, w * w * v * (1 - v))
+            return np.stack([np.bincount(code, column, bins) for column in columns])
+
+        count, said, true, noise = _summed(sums, len(values))
         if self.groups is not None:
-            noise = self._by_groups(w * (values - came), code, bins)
+            code = bin_index(values, bins=bins, edges=edges)
+            noise = self._by_groups(self.weight * (values - came), code, bins)
         return Bins(count, said, true), noise
 
     def _by_groups(self, gaps: Floats, code: Codes, bins: int) -> Floats:
         assert self.groups is not None
         key, place = np.unique(self.groups * bins + code, return_inverse=True)
         return np.bincount(key % bins, np.bincount(place, gaps) ** 2, bins).astype(np.float64)
+
+
+def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
+    """The sum of ``function`` over runs of rows that cover 0..n."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return _added(pool.map(function, (slice(i, min(i + _RUN, n)) for i in range(0, n, _RUN))))
 
 
 def _added(parts: Iterable[Floats]) -> Floats:
@@ -149,22 +163,23 @@ def _counts(weight: Floats) -> Floats:
     return total
 
 
-def _with_losses(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats]:
-    if hasattr(p, "with_losses"):
-        found: tuple[Floats, Floats] = p.with_losses(rows, labels)
-        return found
+def _described(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats, Floats]:
+    """The probabilities (m, K) of some rows, -log p_y (m,) and the entropies (m,)."""
+    if isinstance(p, ProbsView):
+        probs, losses, entropy = p.described(rows, labels)
+        return probs, losses, entropy
     probs = p[rows].astype(np.float64)
-    with np.errstate(divide="ignore"):
-        return probs, np.abs(np.log(probs[np.arange(len(probs)), labels]))
+    return probs, negative_log(probs[np.arange(len(probs)), labels]), entropies(probs)
 
 
-def _columns(p: Floats, losses: Floats, confidence: Floats, right: NDArray[np.bool_], y: Codes) -> Floats:
+def _columns(p: Floats, losses: Floats, entropy: Floats, y: Codes) -> Floats:
     """The values (m, rows) whose means are metrics, in the order of their names."""
+    at, top = np.arange(len(p)), p.argmax(axis=1)
+    confidence, right = np.minimum(p[at, top], 1), top == y
     gap = confidence - right
-    true = p[np.arange(len(p)), y]
+    true = p[at, y]
     squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
-    entropy = -np.einsum("nk,nk->n", p, np.log(np.maximum(p, np.finfo(np.float64).tiny)))
-    rows = [right.astype(np.float64), confidence, gap, losses, squares, gap**2, np.maximum(entropy, 0)]
+    rows = [right.astype(np.float64), confidence, gap, losses, squares, gap**2, entropy]
     if p.shape[1] == 2:
         excess = np.clip(p[:, 1], 0, 1) - (y == 1)
         rows += [excess, excess**2]
@@ -177,8 +192,10 @@ def _cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
     code = bin_index(np.minimum(p, 1).ravel(), bins=bins, edges=edges).reshape(p.shape)
     code += bins * np.arange(classes)
     size = classes * bins
-    said = np.bincount(code.ravel(), (w[:, None] * p).ravel(), size)
-    noise = np.bincount(code.ravel(), ((w * w)[:, None] * p * (1 - p)).ravel(), size)
+    of_all = w.strides == (0,)  # one weight for all: it multiplies the sums
+    once, twice = (1.0, 1.0) if of_all else (w[:, None], (w * w)[:, None])
+    said = np.bincount(code.ravel(), (once * p).ravel(), size)
+    noise = np.bincount(code.ravel(), (twice * p * (1 - p)).ravel(), size)
     came = np.bincount(code[np.arange(len(p)), y], w, size)
     return np.stack([said, came, noise]).astype(np.float64).reshape(3, classes, bins)
 
@@ -189,11 +206,9 @@ def estimates(
     """Each metric but the intervals of areas and noise floors, the bins, and those of P(y = 1)."""
     found = _means(rows, level)
     draw = _Drawn(draws, level, seed)
-    code = bin_index(rows.confidence, bins=bins, edges=edges)
-    top, noise = rows.by_bin(rows.confidence, rows.right, code, bins)
+    top, noise = rows.by_bin(rows.confidence, rows.right, bins, edges)
     found |= _binned(top, noise, draw)
-    order = np.argsort(rows.confidence)
-    found |= _ranked(rows, order, bins, draw, level)
+    found |= _ranked(rows, bins, draw, level)
     found["smooth_ece"] = _smooth(rows, draw)
     gaps, cells = rows.said - rows.came, rows.noise
     scale = rows.said.shape[0] * rows.mass
@@ -201,9 +216,8 @@ def estimates(
     found["noise_floor"] = Estimate(_floor(top, noise))
     of_event = None
     if rows.positive is not None:
-        came = (rows.labels == 1).astype(np.float64)
-        of_code = bin_index(rows.positive, bins=bins, edges=edges)
-        of_event, spread = rows.by_bin(rows.positive, came, of_code, bins)
+        came = rows.labels == 1
+        of_event, spread = rows.by_bin(rows.positive, came, bins, edges)
         mass = rows.mass
         found["positive_ece"] = draw(
             of_event.confidence - of_event.correct, spread, lambda g: np.abs(g).sum(axis=1) / mass
@@ -285,29 +299,50 @@ def _binned(top: Bins, noise: Floats, draw: _Drawn) -> dict[str, Estimate]:
     return found
 
 
-def _ranked(rows: Rows, order: Codes, bins: int, draw: _Drawn, level: float) -> dict[str, Estimate]:
+def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Estimate]:
     """What depends on the order of the confidences: errors of equal mass, and how well they tell."""
-    c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
-    mass, said, came, noise = (
-        cumulative(row)[tie_ends(c)] for row in (w, w * c, w * right, w * w * c * (1 - c))
-    )
+    alike = rows.groups is None and np.ptp(rows.weight) == 0
+    if alike:
+        c, right = _sorted(rows.confidence, rows.right)
+        w = rows.weight
+    else:
+        order = np.argsort(rows.confidence)
+        c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
+    ends = tie_ends(c)
+    mass, came = cumulative(w)[ends], cumulative(w * right)[ends]
     n = float(mass[-1])
-
-    def at(row: Floats, count: int) -> Floats:
-        return np.diff(np.interp(_equal(n, count), mass, row))
-
-    found = {}
-    for name, count in (("adaptive_ece", bins), ("sweep_ece", _sweep(mass, came))):
-        gaps, variance = at(said, count) - at(came, count), at(noise, count)
-        found[name] = draw(gaps, variance, lambda g: np.abs(g).sum(axis=1) / n)
-    apart = Separation(came, mass - came)
-    area = float(apart.auroc())
-    found["refinement_auroc"] = share_interval(area, _auroc_error(rows, order, apart, area), level=level)
-    found["aupr_correct"] = Estimate(float(apart.aupr_right()))
-    found["aupr_incorrect"] = Estimate(float(apart.aupr_wrong()))
-    aurc, best = _aurc(mass, came)
-    found["aurc"], found["e_aurc"] = Estimate(aurc), Estimate(aurc - best)
+    at = _equal(n, bins), _equal(n, _sweep(mass, came))
+    said, noise = (
+        [np.diff(np.interp(edges, mass, sums)) for edges in at]
+        for sums in (cumulative(row)[ends] for row in (w * c, w * w * c * (1 - c)))
+    )
+    true = [np.diff(np.interp(edges, mass, came)) for edges in at]
+    del c
+    found = {
+        name: draw(said[i] - true[i], noise[i], lambda g: np.abs(g).sum(axis=1) / n)
+        for i, name in enumerate(("adaptive_ece", "sweep_ece"))
+    }
+    areas = _Areas.of(mass, came)
+    error = areas.auroc_error
+    if not alike:
+        influence = areas.influence(mass, came, right, w, np.diff(ends))
+        if rows.groups is not None:
+            influence = np.bincount(rows.groups[order], influence).astype(np.float64)
+        error = math.sqrt(float((influence**2).sum()))
+    found["refinement_auroc"] = share_interval(areas.auroc, error, level=level)
+    for name in ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc"):
+        found[name] = Estimate(getattr(areas, name))
     return found
+
+
+def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Confidences and what belongs to them, by rising confidence: several times faster than by an argsort."""
+    key = confidence.view(np.uint64) << 1  # rises with the number; its sign, never set, makes room for a bit
+    key |= right
+    key.sort()
+    right = (key & 1).astype(bool)
+    key >>= 1
+    return key.view(np.float64), right
 
 
 def _equal(n: float, bins: int) -> Floats:
@@ -330,46 +365,80 @@ def _sweep(mass: Floats, came: Floats) -> int:
     return min(_MOST_BINS, max(int(n), 1))
 
 
-def _auroc_error(rows: Rows, order: Codes, apart: Separation, area: float) -> float:
-    """The standard error of the AUROC by the influence of each row (DeLong 1988), over groups if any."""
-    n_right, n_wrong = float(apart.rights[-1]), float(apart.wrongs[-1])
-    if not (n_right > 1 and n_wrong > 1):
-        return math.nan
-    c = rows.confidence[order]
-    sizes = np.diff(np.append(np.flatnonzero(np.diff(c, prepend=-1)), len(c)))
-    step = np.repeat(np.arange(len(apart.rights) - 1), sizes)
-    won = (apart.wrongs[1:] + apart.wrongs[:-1])[step] / (2 * n_wrong) - area
-    lost = 1 - (apart.rights[1:] + apart.rights[:-1])[step] / (2 * n_right) - area
-    right, w = rows.right[order], rows.weight[order]
-    influence: Floats = w * np.where(right, won / n_right, lost / n_wrong)
-    if rows.groups is not None:
-        influence = np.bincount(rows.groups[order], influence).astype(np.float64)
-    return math.sqrt(float((influence**2).sum()))
+@dataclass(frozen=True)
+class _Areas:
+    """Areas over ranked confidences, as ``calib_serve.metrics.refinement.Separation`` has them, of weights.
 
+    ``right`` and ``wrong`` are their weights; the AUROC's error (DeLong 1988) is of rows that weigh 1.
+    """
 
-def _aurc(mass: Floats, came: Floats) -> tuple[float, float]:
-    """The area under the risk-coverage curve, and that if all errors came last (Geifman 2018)."""
-    n, wrong = float(mass[-1]), mass - came
-    above = n - mass
-    steps = -np.diff(digamma(above + 1))
-    size = np.diff(mass)
-    rate = np.diff(wrong) / np.maximum(size, 1e-300)
-    errors_above = wrong[-1] - wrong[1:]
-    risk = float(((errors_above - above[1:] * rate) * steps).sum()) + float(wrong[-1])
-    right, errors = float(came[-1]), float(wrong[-1])
-    best = (errors - right * float(digamma(n + 1) - digamma(right + 1))) / n
-    return risk / n, best
+    right: float
+    wrong: float
+    auroc: float
+    auroc_error: float
+    aupr_correct: float
+    aupr_incorrect: float
+    aurc: float
+    e_aurc: float
+
+    @classmethod
+    def of(cls, mass: Floats, came: Floats) -> _Areas:
+        """Of the weight of all rows and of the right ones (g + 1,) at or below each distinct confidence."""
+        n, right = float(mass[-1]), float(came[-1])
+        wrong = n - right
+
+        def sums(steps: slice) -> Floats:
+            seen, rights = (row[steps.start : steps.stop + 1] for row in (mass, came))
+            wrongs = seen - rights
+            good, bad = np.diff(rights), np.diff(wrongs)
+            won, lost = (wrongs[1:] + wrongs[:-1]) / 2, right - (rights[1:] + rights[:-1]) / 2
+            above = n - seen
+            harmonic = -np.diff(digamma(above + 1))  # of counts the harmonic numbers' differences
+            errors_above = wrong - wrongs[1:] - above[1:] * bad / np.diff(seen)
+            return np.array([
+                good @ won, good @ won**2, bad @ lost**2,
+                good @ ((right - rights[:-1]) / (n - seen[:-1])), bad @ (wrongs[1:] / seen[1:]),
+                errors_above @ harmonic,
+            ])  # fmt: skip
+
+        pairs, of_right, of_wrong, hits, misses, risk = _summed(sums, len(mass) - 1).tolist()
+        best = (wrong - right * float(digamma(n + 1) - digamma(right + 1))) / n
+        aurc = (risk + wrong) / n
+        with np.errstate(divide="ignore", invalid="ignore"):
+            area, of_hits, of_misses = np.divide(
+                (pairs, hits, misses), (right * wrong, right, wrong)
+            ).tolist()
+        variance = sum(
+            (squares / count - (pairs / count) ** 2) / (other**2 * (count - 1))
+            if count > 1 and other
+            else math.nan
+            for squares, count, other in ((of_right, right, wrong), (of_wrong, wrong, right))
+        )
+        return cls(right, wrong, area, math.sqrt(max(variance, 0)), of_hits, of_misses, aurc, aurc - best)
+
+    def influence(
+        self, mass: Floats, came: Floats, right: NDArray[np.bool_], weight: Floats, sizes: Codes
+    ) -> Floats:
+        """How much each ranked row (n,) adds to the AUROC; ``sizes`` are of rows of equal confidence."""
+        wrongs = mass - came
+        with np.errstate(divide="ignore", invalid="ignore"):
+            won = ((wrongs[1:] + wrongs[:-1]) / (2 * self.wrong) - self.auroc) / self.right
+            lost = (1 - (came[1:] + came[:-1]) / (2 * self.right) - self.auroc) / self.wrong
+        return np.asarray(weight * np.where(right, np.repeat(won, sizes), np.repeat(lost, sizes)))
 
 
 def _smooth(rows: Rows, draw: _Drawn) -> Estimate:
-    node, share = smooth.on_grid(rows.confidence)
-    w, gap = rows.weight / rows.mass, rows.confidence - rows.right
-    gaps = _on_nodes(node, share, w * gap)
-    spread = rows.confidence * (1 - rows.confidence)
-    variance = _on_nodes(node, share, w * w * spread)
+    mass = rows.mass
+
+    def sums(run: slice) -> Floats:
+        c, w = rows.confidence[run], rows.weight[run] / mass
+        node, share = smooth.on_grid(c)
+        columns = (w * (c - rows.right[run]), w * w * c * (1 - c))
+        low, high = (
+            np.stack([np.bincount(node + side, x * part, smooth.NODES + 1) for x in columns])
+            for side, part in ((0, 1 - share), (1, share))
+        )
+        return np.asarray(low + high)
+
+    gaps, variance = _summed(sums, len(rows.confidence))
     return draw(gaps, variance, lambda g: smooth.smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6))
-
-
-def _on_nodes(node: Codes, share: Floats, values: Floats) -> Floats:
-    low = np.bincount(node, values * (1 - share), smooth.NODES + 1)
-    return np.asarray(low + np.bincount(node + 1, values * share, smooth.NODES + 1))

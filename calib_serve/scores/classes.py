@@ -23,6 +23,7 @@ MISSING = ("", "na", "nan", "n/a", "null", "none", "<na>", "nat")
 _NEGATIVE = ("false", "no", "f", "n", "negative", "neg", "0")
 _POSITIVE = ("true", "yes", "t", "y", "positive", "pos", "1")
 _SHOWN = 5  # labels in a message
+_FEW = 1 << 16  # whole numbers that are counted, not sorted
 _LARGEST = 2.0**62  # of an id
 
 
@@ -81,7 +82,13 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
 
 def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
     """Each different label, as a text, whole number, float, bool or None, and which of them each row has."""
-    if labels.dtype.kind in "iubfUS":
+    if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < _FEW:
+        low = labels.min()
+        place = (labels.ravel() - low).astype(np.intp)
+        there = np.bincount(place) > 0
+        given = [int(value) for value in np.flatnonzero(there) + int(low)]
+        at = (np.cumsum(there) - 1)[place]
+    elif labels.dtype.kind in "iubfUS":
         values, at = np.unique(labels.ravel(), return_inverse=True)
         given = [_plain(value) for value in values.tolist()]
     else:

@@ -24,6 +24,7 @@ __all__ = ["ProbsView", "Scores"]
 Floats = NDArray[np.floating[Any]]
 
 _SLACK = 1e-3  # of sums of probabilities that are rounded
+_NOTHING = -800.0  # a logit below the largest by so much is of a probability of 0
 _NORMAL = 1e-6  # how far rows of probabilities may be from 1 before they are divided by their sum
 
 
@@ -286,19 +287,27 @@ class ProbsView:
                 p /= total
         return p
 
-    def with_losses(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The probabilities (m, K) of some rows and -log p_y (m,), which of logits stays finite."""
+    def take(self, rows: NDArray[np.intp], axis: int = 0) -> ProbsView:
+        """Some rows, as a view; ``axis`` as numpy's arrays have it, and 0."""
+        return ProbsView(self._values.take(rows, axis=0), self._outputs)
+
+    def described(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[np.float64], ...]:
+        """Of some rows the probabilities (m, K), -log p_y (m,), finite of logits, and the entropies (m,)."""
         if self._outputs in PROBABILITIES:
             p = self[rows]
+            logs = np.log(np.maximum(p, np.finfo(np.float64).tiny))
             with np.errstate(divide="ignore"):
-                return p, np.abs(np.log(p[np.arange(len(p)), labels]))
+                lost = np.abs(np.log(p[np.arange(len(p)), labels]))
+            return p, lost, np.maximum(-np.einsum("nk,nk->n", p, logs), 0)
         z = to_logits(self._values[rows], self._outputs).astype(np.float64)
         z -= z.max(axis=1, keepdims=True)
         true = z[np.arange(len(z)), labels]
-        np.exp(z, out=z)
-        total = np.einsum("nk->n", z)
-        z /= total[:, None]
-        return z, np.log(total) - true
+        np.maximum(z, _NOTHING, out=z)
+        p = np.exp(z)
+        total = np.einsum("nk->n", p)
+        p /= total[:, None]
+        log_total = np.log(total)
+        return p, log_total - true, log_total - np.einsum("nk,nk->n", p, z)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[:], dtype)

@@ -65,8 +65,7 @@ def calibrate_labels(
         artifact = fit_labels(method, samples, **options)
     artifact = replace(artifact, class_names=tuple(class_names))
     if test is not None:
-        held = LabelSamples.of(test)
-        return measured(artifact, held.logits, artifact.of_logits(held.logits), held.labels, seed=seed)
+        return _measured(artifact, test, seed)
     if method == "auto" or not cross_validate:
         return artifact
     folds = min(_FOLDS, len(samples) // 2)
@@ -76,6 +75,18 @@ def calibrate_labels(
     except CalibServeError as error:
         return unmeasured(artifact, error)
     return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
+
+
+def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
+    return measured(
+        artifact,
+        test.logits,
+        artifact.of_logits(test.logits),
+        test.labelled(),
+        seed=seed,
+        sample_weight=test.weights,
+        groups=test.groups,
+    )
 
 
 def _teller(progress: Progress | None, candidates: Any) -> Any:
@@ -225,8 +236,7 @@ def _fitted(
         artifact = fitted_for_shares(artifact, samples, shares, refit, seed=seed)
     if test is None:
         return artifact
-    held = Samples.of(test)
-    return measured(artifact, held.logits, artifact.of_logits(held.logits), held.labels, seed=seed)
+    return _measured(artifact, test, seed)
 
 
 @dataclass(frozen=True)

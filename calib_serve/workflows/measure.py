@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 from numpy.typing import ArrayLike
 
@@ -28,6 +28,7 @@ from calib_serve.metrics.labels import evaluate_label_probs
 __all__ = ["cross_validated", "measured", "percent", "unmeasured", "verdict"]
 
 _FOLDS = 5
+_MOST = 100_000  # samples that a calibration is measured on
 _REPLICATES = 200
 _LOSS = 0.02  # of accuracy: no calibration is worth it
 _NAMED = 10  # labels in a sentence
@@ -41,29 +42,33 @@ def measured(
     *,
     on: str = "test",
     seed: int = 0,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> Artifact:
     """The artifact with every metric before and after and a verdict, on samples that nothing was fitted to.
 
     ``logits`` (n, K) of the model as it is, ``probs`` (n, K) calibrated, class ids ``labels`` (n,), of labels
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
     """
+    weighing: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
     before: Evaluation | LabelsEvaluation
     after: Evaluation | LabelsEvaluation
     if artifact.is_multilabel:
         before, after = (
-            evaluate_label_probs(p, labels, replicates=_REPLICATES, seed=seed)
+            evaluate_label_probs(p, labels, replicates=_REPLICATES, seed=seed, sample_weight=sample_weight)
             for p in (sigmoid(logits), probs)
         )
     else:
-        before = evaluate_logits(logits, labels, replicates=_REPLICATES, seed=seed)
-        after = evaluate_probs(probs, labels, replicates=_REPLICATES, seed=seed)
+        how: dict[str, Any] = {"replicates": _REPLICATES, "seed": seed, **weighing}
+        before = evaluate_logits(logits, labels, **how)
+        after = evaluate_probs(probs, labels, **how)
     told = replace(
         artifact,
         before={name: e.as_dict() for name, e in before.estimates().items()},
         after={name: e.as_dict() for name, e in after.estimates().items()},
         data={**artifact.data, "measured_on": on, "measured_samples": after.n},
     )
-    return judged(told, judge_probs(probs, labels, class_names=artifact.class_names))
+    return judged(told, judge_probs(probs, labels, class_names=artifact.class_names, **weighing))
 
 
 def cross_validated(
@@ -76,9 +81,10 @@ def cross_validated(
 ) -> Artifact:
     """The artifact with metrics before and after, of every sample under a ``fit`` to the other folds.
 
-    Where a fold cannot be fitted, because a class or the samples are too few, the artifact says so in
-    ``data["measured_on"]`` and holds no metrics.
+    Of very many samples that is told of some. Where a fold cannot be fitted, because a class or the samples
+    are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
+    samples = samples.some(_MOST)
     folds = min(_FOLDS, len(samples) // 2)
     try:
         found = held_out_facts(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from calib_serve.arrays import some_of
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.output import fit_by_name
@@ -16,10 +17,13 @@ from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve.folds import folds_of
 from calib_serve.metrics import LossTerms, log_probs
 from calib_serve.metrics.decomposition import sample_losses
+from calib_serve.scores import Outputs, Scores
 
 __all__ = ["Refinement", "recalibrated_losses"]
 
 _FOLDS = 5
+_ENOUGH = 20_000  # samples, of which half teach a calibration as much as four fifths
+_MOST = 50_000  # samples that are recalibrated
 _MANY = 1 << 20  # logits, above which only a temperature is fitted: others take minutes
 
 
@@ -60,23 +64,26 @@ class Refinement:
 
 
 def recalibrated_losses(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    scores: Any,
+    labels: Any = None,
     *,
+    outputs: Outputs | None = None,
     method: str | None = None,
-    folds: int = _FOLDS,
+    folds: int | None = None,
     level: float = 0.95,
     seed: int = 0,
 ) -> Refinement | None:
-    """The losses of logits (n, K) and class ids (n,), each sample recalibrated by a fit to the other folds.
+    """The losses of scores and labels, each sample recalibrated by a fit to the other folds.
 
+    ``scores``, ``labels`` and ``outputs`` as in ``Scores.of``, with the weights and groups of ``Scores``.
     ``method`` is by default beta for two classes and structured vector scaling for more, or a temperature for
-    more than a million logits and where those cannot be fitted. What it cannot mend counts as refinement, so
-    calibration is a lower bound. None where nothing can be fitted, as to few samples or where every answer is
-    right. Berta 2025.
+    more than a million logits and where those cannot be fitted. Of very many samples some are told of. What
+    it cannot mend counts as refinement, so calibration is a lower bound. None where nothing can be fitted, as
+    to few samples or where every answer is right. Berta 2025.
     """
-    samples = Samples.of(logits, labels, outputs="logits")
-    folds = min(folds, len(samples) // 2)
+    given = Scores.of(scores, labels, outputs=outputs)
+    samples = Samples.of(given.take(some_of(len(given), _MOST)))
+    folds = min(folds or (_FOLDS if len(samples) < _ENOUGH else 2), len(samples) // 2)
     if folds < 2:
         return None
     best = "beta" if samples.classes == 2 else "structured-vector"
@@ -100,7 +107,8 @@ def _decomposed(samples: Samples, method: str, *, folds: int, level: float, seed
         new = fit_by_name(method, part, part.labels)
         for row, artifact in enumerate((unchanged, new)):
             losses[row][:, held] = _losses(artifact, samples.take(held))
-    nll, brier = (LossTerms.of(*losses[:, k], level=level) for k in range(2))
+    of: dict[str, Any] = {"level": level, "groups": samples.groups, "weight": samples.weight}
+    nll, brier = (LossTerms.of(*losses[:, k], **of) for k in range(2))
     return Refinement(method, nll, brier)
 
 

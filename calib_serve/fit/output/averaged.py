@@ -102,8 +102,8 @@ class Averaged:
         steps = self._steps([f], self.weights(without=f))
         return Artifact(tuple(steps), method="structured-average", classes=self.samples.classes)
 
-    def artifact(self) -> Artifact:
-        """The average over all folds."""
+    def artifact(self, samples: Samples | None = None) -> Artifact:
+        """The average over all folds; ``samples`` are all that those here were drawn from."""
         weights = self.weights()
         facts = {
             "objective": "held-out nll of the members, whose maps are averaged with these weights",
@@ -114,7 +114,8 @@ class Averaged:
             "uniform": float(np.mean([b.uniform for b in self.bases])),
         }
         steps = self._steps(range(len(self.bases)), weights)
-        return complete(steps, self.samples, method="structured-average", fit=facts, packages=("scipy",))
+        of = self.samples if samples is None else samples
+        return complete(steps, of, method="structured-average", fit=facts, packages=("scipy",))
 
     def _steps(self, folds: Sequence[int], weights: dict[str, float]) -> list[Step]:
         used = [member for member in self.members if weights[member.name] > 0]

@@ -19,7 +19,8 @@ from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve.folds import folds_of
 from calib_serve.judgement.decide import judge_probs
-from calib_serve.metrics import log_probs
+from calib_serve.metrics import log_probs, softmax
+from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Event, event_error
@@ -35,6 +36,7 @@ __all__ = [
     "held_out_facts",
     "over_folds",
     "raced",
+    "weighing",
 ]
 
 Floats = NDArray[np.float64]
@@ -140,6 +142,7 @@ def auroc(held: HeldOut, weights: Floats | None = None) -> Floats:
 
 
 _DRAWS = 100  # of an ECE's possible truths, of each
+_BINNED = ("ece", "noise_floor", "positive_ece", "positive_noise_floor", "refinement_auroc")
 
 
 def held_out_facts(
@@ -177,7 +180,10 @@ def facts_of_probabilities(
     seed: int = 0,
 ) -> HeldOutFacts:
     """The same of held-out probabilities (n, K) without and with calibration, and class ids (n,)."""
-    plain, calibrated = (_estimates(HeldOut(*described(p, labels)), level, seed) for p in (before, after))
+    alone = Samples.of_kind(np.zeros(before.shape), labels, "logits")
+    plain, calibrated = (
+        _estimates(HeldOut(*described(p, labels)), p, alone, level, seed) for p in (before, after)
+    )
     return HeldOutFacts(plain, calibrated, judge_probs(after, labels, class_names=class_names))
 
 
@@ -195,11 +201,19 @@ def facts_of_folds(
     """Those of the fold's fits, beside the results of ``none``, no calibration."""
     probs = np.empty((len(samples), samples.classes))
     held = over_folds(fit, samples, fold, progress=progress, probs=probs)
-    before, after = (_estimates(one, level, seed) for one in (none, held))
+    plain = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
+    before, after = (_estimates(one, p, samples, level, seed) for one, p in ((none, plain), (held, probs)))
     assert held.predicted is not None
     top = held.predicted.astype(np.intp)
     confusion = confusion_facts(samples, top, held.confidence, on="held-out folds")
-    return HeldOutFacts(before, after, judge_probs(probs, samples.labels, class_names=class_names), confusion)
+    verdict = judge_probs(
+        probs,
+        samples.labels,
+        sample_weight=samples.weight,
+        groups=samples.groups,
+        class_names=class_names,
+    )
+    return HeldOutFacts(before, after, verdict, confusion)
 
 
 def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:
@@ -208,13 +222,30 @@ def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, see
     return fit_by_name(name, part, part.labels, seed=seed)
 
 
-def _estimates(held: HeldOut, level: float, seed: int) -> dict[str, Any]:
+def weighing(samples: Samples | None) -> dict[str, Any]:
+    """The keywords of a mean over these samples."""
+    return {} if samples is None else {"weight": samples.weight, "groups": samples.groups}
+
+
+def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, seed: int) -> dict[str, Any]:
     means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
-    found = {name: mean_interval(values, level=level) for name, values in means.items()}
-    found |= _binned("", held.confidence, held.correct, level, seed)
-    if held.positive is not None and held.came_true is not None:
-        found |= _binned("positive_", held.positive, held.came_true, level, seed)
-    found["refinement_auroc"] = Estimate(float(auroc(held)))
+    found = {name: mean_interval(x, level=level, **weighing(samples)) for name, x in means.items()}
+    if samples.weight is None and samples.groups is None:
+        found |= _binned("", held.confidence, held.correct, level, seed)
+        if held.positive is not None and held.came_true is not None:
+            found |= _binned("positive_", held.positive, held.came_true, level, seed)
+        found["refinement_auroc"] = Estimate(float(auroc(held)))
+    else:
+        told = evaluate_probs(
+            probs,
+            samples.labels,
+            sample_weight=samples.weight,
+            groups=samples.groups,
+            replicates=_DRAWS,
+            level=level,
+            seed=seed,
+        ).estimates()
+        found |= {name: told[name] for name in _BINNED if name in told}
     return {name: estimate.as_dict() for name, estimate in found.items()}
 
 

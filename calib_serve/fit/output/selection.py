@@ -12,7 +12,7 @@ calibration and the Brier score is not worse beyond chance: refinement is a part
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Literal
@@ -21,12 +21,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
-from calib_serve.bins import Bins, bin_index
+from calib_serve.bins import bin_index
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import fit_by_name, options_of
-from calib_serve.fit.output.held_out import FoldFit, HeldOut, auroc, facts_of_folds, fit_fold, raced
+from calib_serve.fit.output.held_out import (
+    FoldFit,
+    HeldOut,
+    auroc,
+    facts_of_folds,
+    fit_fold,
+    raced,
+    weighing,
+)
 from calib_serve.fit.output.learnable import remarks
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.folds import folds_of
@@ -47,6 +55,7 @@ Criterion = Literal["nll", "brier", "ece"]
 
 RULE = "simplest within 0.1 % of the best"
 _RULE = "the structured average, unless another is better by over a standard error and 1 / n"
+_MOST = 1_000_000  # samples that methods are compared on
 _REPLICATES = 400
 _NEAR = 1e-3  # of the best score
 _AVERAGE = "structured-average"
@@ -92,7 +101,10 @@ def select(
     if criterion not in ("nll", "brier", "ece"):
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
+    whole, samples = samples, samples.some(_MOST)
     said = remarks(samples)
+    if len(samples) < len(whole):
+        said = [*said, f"the method is chosen on {len(samples):,} of the {len(whole):,} samples"]
     fold = folds_of(samples, folds=folds, seed=seed)
     found: dict[str, HeldOut] = {}
     refused: dict[str, str] = {}
@@ -112,16 +124,16 @@ def select(
         except CalibServeError as error:
             refused[name] = str(error)
             continue
-        pays = criterion != "ece" and _better(found["none"], found[name], level)
-        harm = _harm(found["none"], found[name], pays, tolerance=tolerance, level=level, seed=seed)
+        pays = criterion != "ece" and _better(found["none"], found[name], samples, level)
+        harm = _harm(found["none"], found[name], samples, pays, tolerance=tolerance, level=level, seed=seed)
         if harm:
             refused[name] = harm
     allowed = {name: held for name, held in found.items() if name not in refused}
     best, chosen, scores = rank(found, allowed, criterion, samples, seed)
     if chosen == _AVERAGE and averaged is not None:
-        artifact = averaged.artifact()
+        artifact = averaged.artifact(whole)
     else:
-        artifact = fit_by_name(chosen, samples, samples.labels, seed=seed)
+        artifact = fit_by_name(chosen, whole, whole.labels, seed=seed)
     selection = Selection(
         criterion=criterion,
         rule=_RULE if averaged else RULE,
@@ -139,9 +151,11 @@ def select(
     return measured_on_folds(told, measured, folds=folds, samples=len(samples))
 
 
-def harm_to_accuracy(none: HeldOut, held: HeldOut, *, tolerance: float, level: float) -> str | None:
+def harm_to_accuracy(
+    none: HeldOut, held: HeldOut, samples: Samples | None = None, *, tolerance: float, level: float
+) -> str | None:
     """Why a candidate that costs accuracy must not be used, with the numbers; None where it costs none."""
-    accuracy = mean_interval(held.correct - none.correct, level=level)
+    accuracy = mean_interval(held.correct - none.correct, level=level, **weighing(samples))
     if accuracy.high >= -tolerance:
         return None
     return (
@@ -150,38 +164,51 @@ def harm_to_accuracy(none: HeldOut, held: HeldOut, *, tolerance: float, level: f
     )
 
 
-def _better(none: HeldOut, held: HeldOut, level: float) -> bool:
+def _better(none: HeldOut, held: HeldOut, samples: Samples, level: float) -> bool:
     """Whether the proper scores, which refinement is a part of, gain: the NLL falls, the Brier score may."""
-    brier = mean_interval(held.brier - none.brier, level=level)
-    return bool(held.nll.mean() < none.nll.mean() and brier.low <= 0)
+    nll, brier = (
+        mean_interval(new - old, level=level, **weighing(samples))
+        for new, old in ((held.nll, none.nll), (held.brier, none.brier))
+    )
+    return nll.value < 0 and brier.low <= 0
 
 
 def _harm(
-    none: HeldOut, held: HeldOut, pays: bool, *, tolerance: float, level: float, seed: int
+    none: HeldOut,
+    held: HeldOut,
+    samples: Samples,
+    pays: bool,
+    *,
+    tolerance: float,
+    level: float,
+    seed: int,
 ) -> str | None:
     """Why a candidate must not be used, with the numbers; None where it does no significant harm.
 
     Refinement that falls by less than calibration gains ``pays``.
     """
-    harm = harm_to_accuracy(none, held, tolerance=tolerance, level=level)
+    harm = harm_to_accuracy(none, held, samples, tolerance=tolerance, level=level)
     if harm or pays:
         return harm
-    fall = auroc(held) - auroc(none)
+    own = np.ones(len(samples)) if samples.weight is None else samples.weight
+    fall = float((auroc(held, own[None]) - auroc(none, own[None]))[0])
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
     drawn = np.concatenate(
-        [
-            auroc(held, weights) - auroc(none, weights)
-            for weights in resamples(len(held.correct), _REPLICATES, seed=seed)
-        ]
+        [auroc(held, weights) - auroc(none, weights) for weights in _resampled(samples, seed)]
     )
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     if high >= -tolerance:
         return None
     return (
-        f"refinement AUROC falls by {-float(fall):.4f} (interval {-high:.4f} to {-low:.4f}), "
-        f"more than {tolerance:g}"
+        f"refinement AUROC falls by {-fall:.4f} (interval {-high:.4f} to {-low:.4f}), more than {tolerance:g}"
     )
+
+
+def _resampled(samples: Samples, seed: int) -> Iterator[Floats]:
+    """Weights (r, n) of resamples, of groups where there are any."""
+    for weights in resamples(len(samples), _REPLICATES, seed=seed, groups=samples.groups):
+        yield weights if samples.weight is None else weights * samples.weight
 
 
 def rank(
@@ -195,8 +222,10 @@ def rank(
     share = np.ones(len(samples)) if samples.weight is None else samples.weight
     share = share / share.sum()
     if criterion == "ece":
-        weights = np.concatenate(list(resamples(len(samples), _REPLICATES, seed=seed)))
-        value = {name: Bins.tally(held.confidence, held.correct).ece() for name, held in found.items()}
+        weights = np.concatenate(list(_resampled(samples, seed)))
+        value = {
+            name: float(_ece(held.confidence, held.correct, share[None])[0]) for name, held in found.items()
+        }
         drawn = {name: _ece(held.confidence, held.correct, weights) for name, held in found.items()}
     else:
         value = {name: float(share @ getattr(held, criterion)) for name, held in found.items()}
