@@ -169,7 +169,7 @@ def test_text_is_an_error_of_ours(made: Callable[[list[str]], Any]) -> None:
         lambda: metrics.ece(PROBS[:3], text),
         lambda: metrics.ece(text, [0, 1, 1]),
         lambda: metrics.evaluate(text, [0, 1, 1]),
-        lambda: fit_temperature(LOGITS[:3], text),
+        lambda: fit_temperature(text, [0, 1, 1]),
         lambda: Artifact((), method="none", classes=2).probs(text),
         lambda: bin_index(text),
         lambda: metrics.welch(text, [1.0, 2.0]),

@@ -15,12 +15,13 @@ from calib_serve.errors import CalibServeError
 PLAIN = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
 
 
-def test_aps_takes_the_likeliest_classes_until_their_mass_is_reached() -> None:
+def test_aps_takes_each_class_that_less_mass_than_the_threshold_lies_above() -> None:
     p = np.random.default_rng(1).dirichlet(np.ones(6), size=200)
     inside = PredictionSets(np.array(0.8), coverage=0.9, score="aps")(p)
     for row, kept in zip(p, inside, strict=True):
         order = np.argsort(-row, kind="stable")
-        size = max(1, int((np.cumsum(row[order]) <= 0.8).sum()))
+        above = np.cumsum(row[order]) - row[order]
+        size = max(1, int((above <= 0.8).sum()))
         assert sorted(np.flatnonzero(kept)) == sorted(order[:size])
 
 

@@ -115,9 +115,9 @@ def test_a_kept_artifact_gives_the_probabilities_and_decisions_it_gave() -> None
     np.testing.assert_allclose(artifact.probs(artifact.examples.logits), artifact.examples.probs, rtol=1e-12)
     assert artifact.sets is not None
     assert artifact.abstain is not None
-    # By hand: .5, then .5 + .25 + .125 for the second rank and 1 + 2 x .125 for the third.
+    # By hand: nothing lies above the first; above the second .5, and .125 for its rank, then .75 + 2 x .125.
     probs = np.array([[0.5, 0.25, 0.25], [0.25, 0.375, 0.375]])
-    assert artifact.sets.scores(probs)[0].tolist() == [0.5, 0.875, 1.25]
+    assert artifact.sets.scores(probs)[0].tolist() == [0.0, 0.625, 1.0]
     assert artifact.sets(probs).tolist() == [[True, False, False], [False, True, True]]
     assert artifact.abstain(probs).tolist() == [False, True]
     assert artifact.contract is not None

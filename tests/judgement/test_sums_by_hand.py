@@ -541,7 +541,7 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
     cell = np.column_stack([2 * k + (p[:, k] > np.median(p[:, k])) for k in range(labels)])
     groups = np.repeat(np.arange(800), labels) if labels > 1 else None
     together = Cells.of(p.ravel(), y.ravel().astype(float), cell.ravel(), groups)
-    line = _of_all(p, y, 0.03)
+    line = _of_all(p, y, 0.03, None)
     assert (line.tested.p, line.tested.error, line.tested.most) == pytest.approx(
         (together.p, together.error, together.most)
     )
@@ -554,7 +554,7 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
     assert len(verdict.reasons) == 2  # no label is left out
     for k in range(labels):
         alone = finest(lambda b, k=k: Cells.of(p[:, k], y[:, k].astype(float), equal_mass(p[:, k], b)), 0.045)
-        line = _of_label(p[:, k], y[:, k], "x", 0.045, labels)
+        line = _of_label(p[:, k], y[:, k], "x", None, tolerance=0.045, labels=labels)
         assert (line.tested.what, line.tested.required) == ("P(“x”)", True)
         assert line.tested.p == min(labels * alone.p, 1)
         assert (line.tested.error, line.tested.most) == (alone.error, alone.most)

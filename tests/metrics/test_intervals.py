@@ -59,5 +59,5 @@ def test_infinite_and_undefined_metrics_are_told_as_such() -> None:
     assert found.nll.value == math.inf
     assert math.isnan(found.refinement_auroc.value)  # no right prediction to compare with
     assert found.as_dict()["nll"] == {"value": None, "low": None, "high": None}
-    sure = metrics.evaluate_logits([[1000.0, 0.0], [1000.0, 0.0]], [1, 1], replicates=20)
+    sure = metrics.evaluate([[1000.0, 0.0], [1000.0, 0.0]], [1, 1], outputs="logits", replicates=20)
     assert sure.nll.value == 1000

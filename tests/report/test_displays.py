@@ -62,8 +62,8 @@ def test_an_estimator_gives_what_its_predictions_give(display) -> None:
 def test_one_column_is_the_second_class_and_labels_have_names() -> None:
     p = PROBS[:, 0] / PROBS[:, :2].sum(axis=1)
     y = np.where(LABELS == 0, "yes", "no")
-    display = ReliabilityDisplay.from_predictions(y, p)
+    display = ReliabilityDisplay.from_predictions(y, p, of="top")
     expected = reliability(np.stack([1 - p, p], axis=1), (LABELS == 0).astype(int))
     np.testing.assert_equal(vars(display.data), vars(expected))
-    turned = ReliabilityDisplay.from_predictions(y, 1 - p, labels=["yes", "no"])
+    turned = ReliabilityDisplay.from_predictions(y, 1 - p, labels=["yes", "no"], of="top")
     assert turned.data.ece == pytest.approx(expected.ece)

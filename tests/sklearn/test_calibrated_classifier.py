@@ -39,7 +39,8 @@ def test_scikit_learns_own_checks(estimator, check):
     ("estimator", "scores_of"),
     [
         (make_pipeline(StandardScaler(), LinearSVC()), "decision_function"),
-        (GaussianNB(), "predict_proba"),
+        # So smooth that no probability is 0, of which a floor would be read.
+        (make_pipeline(StandardScaler(), GaussianNB(var_smoothing=30)), "predict_proba"),
     ],
     ids=["decision_function", "predict_proba"],
 )
