@@ -34,7 +34,7 @@ _RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass"
 
 @dataclass(frozen=True)
 class Floor:
-    """The ``share`` of probabilities that are 0; ``least`` is what they are read as, None for as they are."""
+    """The ``share`` of probabilities that are 0, or as good; ``least`` is what they are read as, or None."""
 
     share: float
     least: float | None = None
@@ -42,7 +42,7 @@ class Floor:
     @property
     def remark(self) -> str:
         """In a sentence."""
-        said = f"{100 * self.share:.2g} % of the probabilities are exactly 0"
+        said = f"{100 * self.share:.2g} % of the probabilities are 0, or below {_ZERO:g}"
         if self.least is None:
             return said
         return f"{said}: those below {self.least:g} are read as that, which held-out folds chose"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import frame, html_table
+from calib_serve.arrays import frame, html_table, some_of
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics.error_intervals import error_intervals
@@ -185,18 +185,24 @@ def _of_sums(
 def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, **how: Any) -> dict[str, Estimate]:
     """Areas and noise floors with the intervals of a smaller sample, narrowed to the size of all.
 
-    Its rows are drawn by their weights, so that it is one of the weighted population.
+    Its rows are drawn by their weights, so that it is one of the weighted population. Of groups it is their
+    number that counts.
     """
     rng = np.random.default_rng([how["seed"], 6])
     n = len(rows.weight)
-    effective = rows.mass**2 / float((rows.weight**2).sum())
-    drawn = rng.choice(n, min(n, _FEWER), p=rows.weight / rows.mass)
+    if np.ptp(rows.weight):
+        drawn = rng.choice(n, min(n, _FEWER), p=rows.weight / rows.mass)
+    else:
+        drawn = some_of(n, _FEWER)
     small = _evaluate(
         PerSample.of(p[drawn], rows.labels[drawn]),
         groups=None if rows.groups is None else rows.groups[drawn],
         **{**how, "replicates": min(how["replicates"], _REPLICATES)},
     ).estimates()
-    narrower = math.sqrt(len(drawn) / effective)
+    if rows.groups is None:
+        narrower = math.sqrt(len(drawn) * float((rows.weight**2).sum())) / rows.mass
+    else:
+        narrower = math.sqrt(len(np.unique(rows.groups[drawn])) / (int(rows.groups.max()) + 1))
     return {
         name: Estimate(
             found[name].value,

@@ -116,12 +116,14 @@ def calibration_intercept(
     """The intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
 
     Above 0 the probabilities are too low on average. Its interval is Wald's, robust, over groups where there
-    are any.
+    are any. NaN where all outcomes are alike.
 
     >>> round(calibration_intercept([0.5] * 4, [1, 1, 1, 0]), 6) == round(math.log(3), 6)
     True
     """
     p, y, w = checked_event(probs, came_true, sample_weight)
+    if y.min() == y.max():
+        return Estimate(math.nan)
     codes = _kept_groups(groups, sample_weight, len(p))
     theta, errors = _logistic(np.ones((1, len(p))), _logit(p), y, w, codes)
     return _wald(float(theta[0]), float(errors[0]), level)
@@ -135,8 +137,14 @@ def calibration_slope(
     groups: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Estimate:
-    """The slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme."""
+    """The slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme.
+
+    NaN where it has no finite value: all outcomes are alike, or one p tells all events from the others.
+    """
     p, y, w = checked_event(probs, came_true, sample_weight)
+    events, others = p[y == 1], p[y == 0]
+    if not (len(events) and len(others) and events.min() < others.max() and others.min() < events.max()):
+        return Estimate(math.nan)
     codes = _kept_groups(groups, sample_weight, len(p))
     columns = np.stack([np.ones(len(p)), _logit(p)])
     theta, errors = _logistic(columns, np.zeros(len(p)), y, w, codes)

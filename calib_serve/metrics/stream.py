@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import ShapeError
+from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.per_sample import negative_log
 from calib_serve.scores import Scores
 
@@ -18,13 +18,16 @@ __all__ = ["Tally"]
 
 Floats = NDArray[np.float64]
 
+_SHOWN = 5  # names in a message
+
 
 @dataclass(frozen=True, eq=False)
 class Tally:
     """Sums over samples, from which metrics follow as from all of them at once.
 
     ``top`` are the bins of the predicted class's confidence, ``said`` and ``came`` (K, bins) the sums of each
-    class's probability and how often it was true, ``weight``, ``nll`` and ``brier`` sums over samples.
+    class's probability and how often it was true, ``nll_sum`` and ``brier_sum`` sums over samples, and
+    ``class_names`` those of the first samples that had names, or ().
 
     >>> first = Tally.empty(2).update([[0.7, 0.3]], [0])
     >>> both = first + Tally.empty(2).update([[0.6, 0.4]], [1])
@@ -37,6 +40,7 @@ class Tally:
     came: Floats
     nll_sum: float = 0.0
     brier_sum: float = 0.0
+    class_names: tuple[str, ...] = ()
 
     @classmethod
     def empty(cls, classes: int, *, bins: int = 15) -> Tally:
@@ -47,9 +51,12 @@ class Tally:
         """With these samples as well: scores and labels as ``Scores.of`` takes them, with its keywords.
 
         Without ``outputs`` they are probabilities. ``ignore_label`` leaves samples out, and scores may be
-        (n, K, H, W) with labels (n, H, W).
+        (n, K, H, W) with labels (n, H, W). Classes that have names are in the order of the first samples';
+        InputError for other names, ShapeError for another number of classes.
         """
-        given = Scores.of(scores, labels, expected="probabilities", **how)
+        given = Scores.of(scores, labels, expected="probabilities", **how).in_order(
+            self.class_names, of="these sums"
+        )
         p, y = given.probs[:], given.labelled()
         classes, bins = self.said.shape
         if p.shape[1] != classes:
@@ -66,16 +73,24 @@ class Tally:
             self.came + came.reshape(classes, bins),
             self.nll_sum + float(w @ negative_log(true)),
             self.brier_sum + float(w @ squares),
+            self.class_names or given.class_names,
         )
 
     def merge(self, other: Tally) -> Tally:
-        """The sums over both; associative and commutative."""
+        """The sums over both; associative and commutative. InputError where they are of other classes."""
+        names = self.class_names or other.class_names
+        if self.said.shape != other.said.shape or other.class_names not in ((), names):
+            raise InputError(
+                f"sums of {self.said.shape} classes and bins {list(self.class_names[:_SHOWN])} and of "
+                f"{other.said.shape} {list(other.class_names[:_SHOWN])} do not add up"
+            )
         return Tally(
             self.top + other.top,
             self.said + other.said,
             self.came + other.came,
             self.nll_sum + other.nll_sum,
             self.brier_sum + other.brier_sum,
+            names,
         )
 
     __add__ = merge

@@ -137,13 +137,17 @@ class Rows:
         count, said, true, noise = _summed(sums, len(values))
         if self.groups is not None:
             code = bin_index(values, bins=bins, edges=edges)
-            noise = self._by_groups(self.weight * (values - came), code, bins)
+            gaps = ((said - true) / np.maximum(count, 1e-300))[code]
+            noise *= self._effect(self.weight * (values - came - gaps), code, bins)
         return Bins(count, said, true), noise
 
-    def _by_groups(self, gaps: Floats, code: Codes, bins: int) -> Floats:
+    def _effect(self, errors: Floats, code: Codes, bins: int) -> Floats:
+        """How much more each cell's gap varies as rows come in groups, at least 1."""
         assert self.groups is not None
         key, place = np.unique(self.groups * bins + code, return_inverse=True)
-        return np.bincount(key % bins, np.bincount(place, gaps) ** 2, bins).astype(np.float64)
+        together = np.bincount(key % bins, np.bincount(place, errors) ** 2, bins)
+        alone = np.bincount(code, errors**2, bins)
+        return np.maximum(together / np.maximum(alone, 1e-300), 1)
 
 
 def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
@@ -158,6 +162,8 @@ def _added(parts: Iterable[Floats]) -> Floats:
 
 def _counts(weight: Floats) -> Floats:
     """Weights as counts, where all are whole numbers; else of mean 1."""
+    if weight.min() == weight.max():
+        return np.broadcast_to(1.0, len(weight))
     whole = (weight == np.rint(weight)).all() and weight.max() < 2**31
     total: Floats = weight / np.gcd.reduce(weight.astype(np.int64)) if whole else weight / weight.mean()
     return total
@@ -208,6 +214,8 @@ def estimates(
     draw = _Drawn(draws, level, seed)
     top, noise = rows.by_bin(rows.confidence, rows.right, bins, edges)
     found |= _binned(top, noise, draw)
+    if (rows.weight != np.rint(rows.weight)).any():  # no counts: chance is what the weights make of it
+        found["rms_debiased"] = _debiased(top, noise, found["rms"])
     found |= _ranked(rows, bins, draw, level)
     found["smooth_ece"] = _smooth(rows, draw)
     gaps, cells = rows.said - rows.came, rows.noise
@@ -293,10 +301,19 @@ def _binned(top: Bins, noise: Floats, draw: _Drawn) -> dict[str, Estimate]:
         "rms": lambda g: np.sqrt((g**2 / count).sum(axis=1) / n),
     }
     found = {name: draw(gaps, variance, error) for name, error in errors.items()}
-    debiased = math.sqrt(max(top.debiased_l2_squared(), 0.0))
-    rms = found["rms"]
-    found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
+    found["rms_debiased"] = _between(found["rms"], top.debiased_l2_squared())
     return found
+
+
+def _debiased(top: Bins, noise: Floats, rms: Estimate) -> Estimate:
+    full = top.count > 0
+    squares = ((top.confidence - top.correct)[full] ** 2 - noise[full]) / top.count[full]
+    return _between(rms, float(squares.sum()) / top.n)
+
+
+def _between(rms: Estimate, square: float) -> Estimate:
+    value = math.sqrt(max(square, 0.0))
+    return Estimate(value, min(rms.low, value), max(rms.high, value))
 
 
 def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Estimate]:
