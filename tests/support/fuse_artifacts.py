@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from calib_serve import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.scores import Outputs
 
-KINDS = ["temperature", "vector", "matrix", "bias", "scaled bias", "dirichlet", "mixture", "top", "classwise"]
+KINDS = [
+    *("temperature", "vector", "matrix", "bias", "scaled bias", "dirichlet", "floor"),
+    *("mixture", "top", "classwise"),
+]
 
 
 def output_steps(kind: str, classes: int, rng: np.random.Generator) -> tuple:
@@ -26,6 +29,7 @@ def output_steps(kind: str, classes: int, rng: np.random.Generator) -> tuple:
         "bias": (LogitMap(np.ones(classes), bias),),
         "scaled bias": (LogitMap(np.array(0.8), bias),),
         "dirichlet": (LogitMap(near_one, bias, "log_probs"),),
+        "floor": (LogitMap(np.array(1.0), None, "log_probs", 0.05), LogitMap.temperature(1.7)),
         "mixture": (LogitMap.temperature(1.2), Mixture([1.0, 0.5], [0.6, 0.3, 0.1])),
         "top": (ProbTable(edges[:1], rng.uniform(0.3, 1, (1, 5))),),
         "classwise": (LogitMap.temperature(1.4), ProbTable(edges, rng.random((classes, 5)))),
