@@ -42,6 +42,7 @@ from calib_serve.report.prepare import (
     reliability_of,
     risk_coverage,
 )
+from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -139,11 +140,12 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         """
         if kind not in ("bins", "smooth"):
             raise InputError(f"kind must be 'bins' or 'smooth', got {kind!r}")
-        probs, ids = pair = _probs_and_ids(y, p, labels)
-        of = of or ("event" if probs.shape[1] == _TWO else "top")
+        given = _scores(y, p, labels)
+        probs, ids = pair = given.probs[:], given.labelled()
+        of = of or ("event" if given.classes == _TWO else "top")
         if of == "event":
-            k = _event_class(probs, y, labels, pos_label)
-            event, came = probs[:, k].astype(np.float64), ids == k
+            k = _event_class(given, pos_label)
+            event, came = probs[:, k], ids == k
             shown: Reliability | SmoothReliability
             if kind == "smooth":
                 shown = smooth_curve(np.clip(event, 0, 1), came, level=level, replicates=200, seed=0)
@@ -210,7 +212,7 @@ class ConfidenceHistogramDisplay(_Display[Histogram]):
         color: str | None = None,
     ) -> Self:
         """As ``ReliabilityDisplay.from_predictions``."""
-        data = confidence_histogram(*_probs_and_ids(y, p, labels), bins=bins, edges=edges)
+        data = confidence_histogram(*_pair(y, p, labels), bins=bins, edges=edges)
         return cls(data, name=name).plot(ax, color=color)
 
     def _draw(self, ax: Axes, name: str, color: str) -> None:
@@ -254,7 +256,7 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
         color: str | None = None,
     ) -> Self:
         """As ``ReliabilityDisplay.from_predictions``; marks where a risk of ``target`` (0 to 1) is held."""
-        data = risk_coverage(*_probs_and_ids(y, p, labels), target=target, level=level)
+        data = risk_coverage(*_pair(y, p, labels), target=target, level=level)
         return cls(data, name=name, marked=target is not None).plot(ax, color=color)
 
     def _draw(self, ax: Axes, name: str, color: str) -> None:
@@ -282,33 +284,23 @@ def _next_color(ax: Axes) -> str:
 _TWO = 2
 
 
-def _event_class(probs: NDArray[Any], y: ArrayLike, labels: ArrayLike | None, pos_label: Any) -> int:
+def _scores(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> Scores:
+    names = () if labels is None else np.asarray(labels).tolist()
+    return Scores.of(p, y, class_names=names, expected="probabilities")
+
+
+def _pair(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    given = _scores(y, p, labels)
+    return given.probs[:], given.labelled()
+
+
+def _event_class(given: Scores, pos_label: Any) -> int:
     """The column of the event: of ``pos_label``, else the second of two."""
-    classes = probs.shape[1]
     if pos_label is None:
-        if classes != _TWO:
-            raise InputError(f"of {classes} classes the event is not known: say which, pos_label=")
+        if given.classes != _TWO:
+            raise InputError(f"of {given.classes} classes the event is not known: say which, pos_label=")
         return 1
-    known = np.unique(np.asarray(y)).tolist() if labels is None else np.asarray(labels).tolist()
-    if pos_label in known and len(known) == classes:
-        return int(known.index(pos_label))
-    if isinstance(pos_label, (int, np.integer)) and 0 <= pos_label < classes:
-        return int(pos_label)
-    raise InputError(f"pos_label {pos_label!r} is none of the classes {known[:20]}")
-
-
-def _probs_and_ids(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    probs, true = np.asarray(p), np.asarray(y)
-    if probs.ndim == 1:
-        probs = np.stack([1 - probs, probs], axis=1)
-    classes = probs.shape[-1]
-    if labels is None and true.dtype.kind in "biu" and true.size and 0 <= true.min() <= true.max() < classes:
-        return probs, true.astype(np.intp)
-    known, ids = np.unique(true, return_inverse=True)
-    columns = (known if labels is None else np.asarray(labels)).tolist()
-    strange = set(known.tolist()) - set(columns)
-    if len(columns) != classes or strange:
-        raise InputError(
-            f"p has {classes} columns, y holds {known.tolist()[:20]}; name the columns (labels=), all of them"
-        )
-    return probs, np.array([columns.index(label) for label in known.tolist()], np.intp)[ids]
+    names = given.class_names or tuple(map(str, range(given.classes)))
+    if str(pos_label) not in names:
+        raise InputError(f"pos_label {pos_label!r} is none of the classes {list(names[:20])}")
+    return names.index(str(pos_label))

@@ -9,9 +9,11 @@ import pytest
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+from sklearn.calibration import calibration_curve
 from sklearn.datasets import load_wine
 from sklearn.naive_bayes import GaussianNB
 
+from calib_serve.errors import CalibServeError
 from calib_serve.metrics import softmax
 from calib_serve.report import reliability
 from calib_serve.report.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
@@ -67,3 +69,52 @@ def test_one_column_is_the_second_class_and_labels_have_names() -> None:
     np.testing.assert_equal(vars(display.data), vars(expected))
     turned = ReliabilityDisplay.from_predictions(y, 1 - p, labels=["yes", "no"], of="top")
     assert turned.data.ece == pytest.approx(expected.ece)
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
+def test_an_event_has_the_points_of_scikit_learns_calibration_curve(strategy: str) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.beta(2, 5, 900)
+    y = (rng.random(900) < 0.8 * p).astype(int)
+    display = ReliabilityDisplay.from_predictions(y, p, strategy=strategy, bins=10)
+    came, said = calibration_curve(y, p, strategy=strategy, n_bins=10)
+    np.testing.assert_allclose(display.line_.get_xydata(), np.stack([said, came], axis=1))
+    turned = ReliabilityDisplay.from_predictions(
+        np.where(y, "ill", "well"), np.stack([p, 1 - p], axis=1), labels=["ill", "well"], pos_label="ill",
+        strategy=strategy, bins=10,
+    )  # fmt: skip
+    np.testing.assert_allclose(turned.line_.get_xydata(), display.line_.get_xydata())
+    assert turned.ax_.get_xlabel() == "P(y = ill)"
+
+
+def test_weights_of_an_event_are_as_many_rows() -> None:
+    rng = np.random.default_rng(0)
+    p, y, counts = rng.random(300), rng.integers(0, 2, 300), rng.integers(0, 4, 300)
+    again = np.repeat(np.arange(300), counts)
+    weighted = ReliabilityDisplay.from_predictions(y, p, sample_weight=counts)
+    rows = ReliabilityDisplay.from_predictions(y[again], p[again])
+    np.testing.assert_allclose(weighted.line_.get_xydata(), rows.line_.get_xydata())
+
+
+@pytest.mark.parametrize(
+    ("y", "p", "more"),
+    [
+        ([0, 1, 2], np.full((3, 3), 1 / 3), {"of": "event"}),
+        ([0, 1], [0.2, 0.8], {"pos_label": "ill"}),
+        ([0, 1], [0.2, 0.8], {"strategy": "equal"}),
+        ([0, 1], [20.0, 80.5], {}),
+        ([0, 1, 2], np.full((3, 3), 1 / 3), {"strategy": "quantile"}),
+        ([0, 1], [0.2, 0.8], {"sample_weight": [1.0]}),
+    ],
+    ids=[
+        "which of three",
+        "no such class",
+        "no such bins",
+        "odd numbers",
+        "quantiles of the top",
+        "a weight",
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(y, p, more) -> None:
+    with pytest.raises(CalibServeError):
+        ReliabilityDisplay.from_predictions(y, p, **more)
