@@ -29,9 +29,10 @@ from safetensors import SafetensorError, safe_open
 from calib_serve.engines import open_engine
 from calib_serve.errors import InputError, MissingDependency, ShapeError
 from calib_serve.files import ZIP_ERRORS, check_header, map_npy, most_unpacked, open_parquet, read_npz
+from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
 from calib_serve.scores.source import Source, of_arrays, of_roles
-from calib_serve.scores.table import LISTS, Roles, roles_of
+from calib_serve.scores.table import LISTS, TAKEN, Roles, roles_of
 
 __all__ = ["holds_files", "read_npy", "read_source"]
 
@@ -187,6 +188,7 @@ def _from_arrays(
     if called is None:
         raise InputError(_no_scores(path, names, split))
     beside: dict[str, Any] = {}
+    said = []
     for what, known in _BESIDE.items():
         name = asked.beside.get(what)
         if name is not None and _in_split(name, split) not in names:
@@ -195,10 +197,15 @@ def _from_arrays(
             )
         found = [one for one in ((name,) if name else known) if _in_split(one, split) in names]
         beside[what] = get(_in_split(found[0], split)) if found else None
+        if found and what in TAKEN:
+            said.append(f"{shown(found[0])} {TAKEN[what]}")
     class_names = tuple(map(str, get("class_names").tolist())) if "class_names" in names else ()
     source = of_arrays(get(_in_split(called, split)), **beside)
     by = str(get("calibrated_by")) if "calibrated_by" in names else ""
-    return replace(source, class_names=class_names, outputs=_SCORES[called], calibrated_by=by)
+    remarks = (*source.remarks, *said)
+    return replace(
+        source, class_names=class_names, outputs=_SCORES[called], calibrated_by=by, remarks=remarks
+    )
 
 
 def _no_scores(path: Path, names: Collection[str], split: str | None) -> str:

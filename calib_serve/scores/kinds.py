@@ -21,7 +21,6 @@ __all__ = [
     "PROBABILITIES",
     "Outputs",
     "alike",
-    "as_logits",
     "check_outputs",
     "exact",
     "from_probs",
@@ -112,31 +111,6 @@ def _within(values: Floats) -> NDArray[np.bool_]:
 
 def _near_one(probs: Floats, tolerance: float) -> bool:
     return bool((np.abs(probs.sum(axis=1, dtype=np.float64) - 1) < tolerance).all())
-
-
-def as_logits(scores: ArrayLike, told: Outputs | None) -> tuple[Floats, Outputs]:
-    """Scores as logits (n, K), and what they are: as ``told``, else logits.
-
-    InputError where nobody said so and their numbers are probabilities: calibrated as logits they would be
-    wrong, and look right.
-    """
-    check_outputs(told)
-    rows = as_array(scores, "scores")
-    columns = rows.shape[1] if rows.ndim == 2 else 1
-    if told is not None:
-        return to_logits(rows, told), exact(told, columns)
-    z = two_columns(rows)
-    if len(rows) < _TELLING:
-        return z, exact("logits", columns)
-    kind = measured(rows[:_FIRST])
-    if kind != "logits" and len(rows) > _FIRST:
-        kind = measured(rows)
-    if kind in ("probabilities", "probability"):
-        raise InputError(
-            f"these scores are {kind} by their numbers, not logits; say --outputs {kind} "
-            f"(outputs={kind!r}), or --outputs {exact('logits', columns)} if they are logits all the same"
-        )
-    return z, kind if kind == "log_probs" else exact("logits", columns)
 
 
 def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None) -> Floats:

@@ -13,7 +13,7 @@ from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.table import LISTS, Roles, check_plausible, roles_of
+from calib_serve.scores.table import LISTS, TAKEN, Roles, check_plausible, roles_of
 
 __all__ = ["Source", "of_arrays", "of_columns", "of_roles"]
 
@@ -141,6 +141,7 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
         said.append(check_plausible(names, values, labels))
     if roles.left_out:
         said.append(f"left out, as no class: {', '.join(map(shown, roles.left_out))}")
+    said += [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
     names, prefix = _without_prefix(names, labels)
     said.append(prefix)
     return Source(

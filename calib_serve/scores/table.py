@@ -18,7 +18,7 @@ from calib_serve.errors import InputError
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
 
-__all__ = ["LISTS", "OF_LABEL", "Roles", "check_plausible", "roles_of"]
+__all__ = ["LISTS", "OF_LABEL", "TAKEN", "Roles", "check_plausible", "roles_of"]
 
 LISTS: Mapping[str, Outputs] = {"logits": "logits", "log_probs": "log_probs", "probs": "probabilities"}
 """Columns of lists, a row of scores each, and what they hold."""
@@ -32,6 +32,8 @@ _KNOWN = {
     "group": ("group", "groups"),
     "id": ("id", "ids", "sample_id"),
 }
+TAKEN = {"weight": "weighs the rows", "group": "says which rows belong together"}
+"""What a column of this name does, to be said."""
 _INDEX = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "cv_fold")
 """Of row names and of folds: known to be no class, and of no use here. pandas calls others "Unnamed: 0"."""
 _NO_CLASS = (

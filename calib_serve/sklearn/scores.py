@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.scores import LABELS, Outputs, check_outputs, exact, to_logits
+from calib_serve.scores import Outputs, Scores
 from calib_serve.sklearn.choice import calibrated, seed_of
 
 __all__ = ["ScoreCalibrator", "encoded"]
@@ -24,8 +24,9 @@ __all__ = ["ScoreCalibrator", "encoded"]
 class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrated probabilities of scores (n, K), a column a class; one column for two classes.
 
-    ``outputs`` says what the scores hold: "logits", "log_probs" or "probabilities". ``method`` is "auto"
-    or a method's name, ``options`` its own options, ``random_state`` the seed of what is drawn.
+    ``outputs`` says what the scores hold: "logits", "log_probs" or "probabilities"; else their numbers do, in
+    ``fit``. ``method`` is "auto" or a method's name, ``options`` its own options, ``random_state`` the seed
+    of what is drawn.
     ``classes`` are the labels in the order of the columns; by default those of y, sorted.
 
     After ``fit``: ``artifact_`` is the calibration, ``method_`` the method that was fitted, ``classes_``
@@ -45,7 +46,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         method: str = "auto",
         *,
-        outputs: Outputs = "logits",
+        outputs: Outputs | None = None,
         classes: ArrayLike | None = None,
         options: Mapping[str, Any] | None = None,
         random_state: Any = 0,
@@ -58,22 +59,21 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ScoreCalibrator:
         """Fit to scores and labels y (n,), which the model must not have been trained on."""
-        check_outputs(self.outputs)
-        if self.outputs in LABELS:
-            raise InputError(f"{self.outputs} are of a multi-label model; fit them with calibrate()")
         z, y = validate_data(self, scores, y, dtype=np.float64)
         classes, labels = encoded(y, self.classes)
-        logits = to_logits(z, self.outputs)
-        if logits.shape[1] != len(classes):
+        given = Scores.of(z, outputs=self.outputs)
+        if given.is_multilabel:
+            raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
+        if given.classes != len(classes):
             raise ShapeError(
-                f"the scores have {logits.shape[1]} columns and y {len(classes)} classes; give every class a "
+                f"the scores have {given.classes} columns and y {len(classes)} classes; give every class a "
                 "column, and name them all (classes=) where y lacks some"
             )
         self.artifact_ = calibrated(
-            np.asarray(logits, np.float64),
+            np.asarray(given.logits, np.float64),
             labels,
             method=self.method,
-            outputs=exact(self.outputs, z.shape[1]),
+            outputs=given.outputs,
             class_names=classes,
             sample_weight=sample_weight,
             options=self.options,
@@ -87,7 +87,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrated probabilities (n, K)."""
         check_is_fitted(self, "artifact_")
         z = validate_data(self, scores, dtype=np.float64, reset=False)
-        return self.artifact_.of_logits(to_logits(z, self.outputs))
+        return self.artifact_.probs(z, outputs=self.artifact_.model.outputs)
 
     def predict(self, scores: ArrayLike) -> NDArray[Any]:
         """The class of the largest probability, (n,)."""

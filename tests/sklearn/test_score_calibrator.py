@@ -33,9 +33,13 @@ OTHER_WIDTH = (
 )
 
 
+AMBIGUOUS = ("check_fit_score_takes_y", "check_sample_weights_list", "check_supervised_y_2d")
+
+
 def not_applicable(estimator):
     why = "the check gives d features for K classes; scores have a column a class"
-    return dict.fromkeys(OTHER_WIDTH, why)
+    may_be = "the check gives numbers within [0, 1] that sum to anything: what they are is for the user to say"
+    return {**dict.fromkeys(OTHER_WIDTH, why), **dict.fromkeys(AMBIGUOUS, may_be)}
 
 
 @parametrize_with_checks([ScoreCalibrator()], expected_failed_checks=not_applicable)
@@ -66,6 +70,17 @@ def test_one_column_is_the_second_of_two_classes(outputs):
         one.predict_proba(scores[:, 1:]), both.predict_proba(scores), rtol=0, atol=1e-9
     )
     assert set(one.predict(scores[:, 1:])) <= {"no", "yes"}
+
+
+def test_probabilities_are_known_by_their_numbers_and_a_fit_holds_to_them():
+    told = ScoreCalibrator("temperature", outputs="probabilities").fit(softmax(LOGITS), LABELS)
+    found = ScoreCalibrator("temperature").fit(softmax(LOGITS), LABELS)
+    assert found.artifact_.model.outputs == "probabilities"
+    np.testing.assert_array_equal(
+        found.predict_proba(softmax(LOGITS[:2])), told.predict_proba(softmax(LOGITS[:2]))
+    )
+    with pytest.raises(InputError):
+        found.predict_proba(LOGITS)
 
 
 def test_classes_name_the_columns_where_labels_lack_one():
