@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, MissingDependency
 
-__all__ = ["as_array", "as_floats", "frame", "html_table", "some_of"]
+__all__ = ["are_counts", "as_array", "as_floats", "frame", "html_table", "repeated", "some_of"]
+
+_MOST_COPIES = 8  # of a row on average; larger weights are shares of a population
 
 
 def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:
@@ -60,6 +62,31 @@ def some_of(n: int, most: int) -> NDArray[np.intp]:
         return np.arange(n)
     ends = np.arange(most + 1) * n // most
     return np.random.default_rng(0).integers(ends[:-1], ends[1:]).astype(np.intp)
+
+
+def are_counts(weight: NDArray[np.float64]) -> bool:
+    """Whether weights (n,) say how often rows are there: whole numbers of which the mean is at most 8.
+
+    >>> are_counts(np.array([2.0, 0.0, 1.0])), are_counts(np.array([1532.0, 871.0]))  # of a survey
+    (True, False)
+    """
+    return bool((weight == np.rint(weight)).all() and weight.sum() <= _MOST_COPIES * np.count_nonzero(weight))
+
+
+def repeated(weight: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Rows as often as they weigh (n,), rising: exactly where weights are counts.
+
+    Else as many rows as the weights are worth, (sum w)^2 / sum w^2, each as often as its weight says but
+    for one.
+
+    >>> repeated(np.array([2.0, 0.0, 1.0])).tolist(), repeated(np.array([0.5, 0.5])).tolist()
+    ([0, 0, 2], [0, 1])
+    """
+    if are_counts(weight):
+        return np.repeat(np.arange(len(weight)), weight.astype(np.intp))
+    ends = np.cumsum(weight) / weight.sum()
+    worth = max(round(float(weight.sum() ** 2 / (weight**2).sum())), 1)
+    return np.minimum(np.searchsorted(ends, (np.arange(worth) + 0.5) / worth), len(weight) - 1)
 
 
 def _converted(values: Any) -> NDArray[Any]:

@@ -120,9 +120,9 @@ def run(
     }
     contents: Contents | LabelsContents
     if y.ndim == 2:
-        if groups is not None or target_risk is not None:
+        if beside.get("groups") is not None or target_risk is not None:
             raise InputError("--groups and --target-risk are for one class a sample, not for labels")
-        contents = prepare_labels_report(**how)
+        contents = prepare_labels_report(**how, sample_weight=beside.get("sample_weight"))
     else:
         contents = prepare_report(**how, target_risk=target_risk, **beside)
     write_page(out, contents)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats, some_of
+from calib_serve.arrays import are_counts, as_array, as_floats, repeated, some_of
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.grouped import group_codes
 from calib_serve.scores import Outputs, Scores
@@ -25,7 +25,6 @@ ClassWeight = Union[ArrayLike, Literal["balanced"], None]
 # Values a chunk holds: a few chunks in float64 fit a core's cache, and never double the memory of
 # logits that are memory-mapped from disk.
 _CHUNK = 1 << 17
-_MOST_COPIES = 8  # of a row on average; weights that are larger weigh
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +36,8 @@ class Samples:
     scores were before they became logits, ``groups`` (n,) the codes of samples that belong together, or None.
     ``part``: they are a part of others, such as a fold.
 
-    Weights are counts where they are whole numbers: the row is there as often. Others weigh. In both ways a
-    weight of 0 leaves the row out before anything else, so that nothing, no fold either, depends on it.
+    Weights may be counts (``calib_serve.arrays.are_counts``): the row is there as often. Others weigh. In
+    both ways a weight of 0 leaves the row out before anything else: nothing, no fold either, depends on it.
     """
 
     logits: Floats
@@ -88,13 +87,9 @@ class Samples:
     def _counted(self, weight: NDArray[np.float64]) -> Self:
         """Without the rows of weight 0; each as often as its weight says, where these are counts."""
         kept = np.flatnonzero(weight)
-        counts = weight[kept]
-        if (counts == np.rint(counts)).all() and counts.max() < _MOST_COPIES * len(counts):
-            counts = counts / np.gcd.reduce(counts.astype(np.int64))
-            if counts.sum() <= _MOST_COPIES * len(counts):
-                rows = np.repeat(kept, counts.astype(np.intp))
-                return self._of_rows(rows, None)
-        return self._of_rows(kept, counts)
+        if are_counts(weight):
+            return self._of_rows(repeated(weight), None)
+        return self._of_rows(kept, weight[kept])
 
     def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
         whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -32,6 +32,12 @@ class Change:
 
     difference: Estimate
     p: float
+
+    def moved(self, to: float) -> Change:
+        """With the difference ``to``, and as wide an interval around it."""
+        one = self.difference
+        by = to - one.value
+        return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))
 
 
 def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change:
@@ -127,13 +133,16 @@ def _tested(value: float, excess: float, error: float, freedom: int, level: floa
 
 
 def change_of_mean(
-    differences: Floats, level: float = 0.95, groups: NDArray[np.intp] | None = None
+    differences: Floats,
+    level: float = 0.95,
+    groups: NDArray[np.intp] | None = None,
+    weight: Floats | None = None,
 ) -> Change:
     """The mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
-    estimate = mean_interval(differences, level=level, groups=groups)
-    error = mean_error(differences, groups) if len(differences) > 1 else 0.0
+    estimate = mean_interval(differences, level=level, groups=groups, weight=weight)
+    error = mean_error(differences, groups, weight) if len(differences) > 1 else 0.0
     if error == 0:
         return Change(estimate, 1.0 if estimate.value == 0 else math.nan)
     if groups is not None:

@@ -55,7 +55,8 @@ def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None
     w = np.ones(n) if weight is None else weight
     apart = w * (values - np.average(values, weights=w))
     totals = apart if codes is None else np.bincount(codes, weights=apart)
-    more = len(totals) / (len(totals) - 1) if len(totals) > 1 else math.nan
+    units = len(totals) if codes is not None else np.count_nonzero(w)
+    more = units / (units - 1) if units > 1 else math.nan
     return math.sqrt(more * float((totals**2).sum())) / float(w.sum())
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, frame, html_table
-from calib_serve.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.arrays import are_counts, as_array, as_floats, frame, html_table, repeated
+from calib_serve.bins import Bins, Edges, check_binning
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import (
     Estimate,
@@ -18,7 +18,7 @@ from calib_serve.metrics.intervals import (
     quantile_of,
     wilson_interval,
 )
-from calib_serve.metrics.per_sample import truths
+from calib_serve.metrics.per_sample import checked_weights, truths
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
 from calib_serve.scores.links import LEAST
 
@@ -168,8 +168,16 @@ def evaluate_label_probs(
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
     p, y = checked_label_probs(probs, labels)
+    w = checked_weights(sample_weight, len(p))
+    if w is not None:
+        raw = as_floats(sample_weight, "sample_weight")
+        counted = are_counts(raw)
+        kept = repeated(raw) if counted else np.flatnonzero(w)
+        p, y, w = p[kept], y[kept], None if counted else w[kept] / w[kept].mean()
+    w = np.ones(len(p)) if w is None else w
     n, count = p.shape
-    gaps = _Gaps(p, y, bins, edges)
+    worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
+    gaps = _Gaps(p, y, w, bins, edges)
     true, drawn = gaps.eces(min(replicates, _DRAWS), seed)
 
     def error(value: float, column: int) -> Estimate:
@@ -178,23 +186,23 @@ def evaluate_label_probs(
     rows, means = [], np.zeros((4, n))
     for k in range(count):
         column, came_true = p[:, k].astype(np.float64), y[:, k]
-        own = gaps.event(k).tally(came_true)
+        own = gaps.event(k).tally(came_true, w)
         confidence, right = decisions(column, came_true)
         squares, losses = (column - came_true) ** 2, _nll(column, came_true)
         means += np.stack([right, confidence, squares, losses])
         rows.append(
             LabelEvaluation(
                 positives=int(came_true.sum()),
-                prevalence=wilson_interval(float(came_true.sum()), n, level=level),
-                accuracy=wilson_interval(float(right.sum()), n, level=level),
-                positive_gap=mean_interval(column - came_true, level=level),
+                prevalence=wilson_interval(float(w @ came_true) * worth / n, worth, level=level),
+                accuracy=wilson_interval(float(w @ right) * worth / n, worth, level=level),
+                positive_gap=mean_interval(column - came_true, level=level, weight=w),
                 positive_ece=error(own.ece(), k),
                 positive_noise_floor=own.noise_floor(),
-                positive_brier=mean_interval(squares, level=level),
-                nll=mean_interval(losses, level=level),
+                positive_brier=mean_interval(squares, level=level, weight=w),
+                nll=mean_interval(losses, level=level, weight=w),
             )
         )
-    accuracy, mean_confidence, brier, nll = (mean_interval(m, level=level) for m in means / count)
+    accuracy, mean_confidence, brier, nll = (mean_interval(m, level=level, weight=w) for m in means / count)
     # The last two columns are of the decisions, and of the mean over the labels.
     ece = float(np.mean([row.positive_ece for row in rows]))
     null_mean = drawn[0, :, -1]
@@ -204,7 +212,7 @@ def evaluate_label_probs(
         labels=tuple(rows),
         accuracy=accuracy,
         mean_confidence=mean_confidence,
-        signed_gap=mean_interval((means[1] - means[0]) / count, level=level),
+        signed_gap=mean_interval((means[1] - means[0]) / count, level=level, weight=w),
         ece=error(gaps.decided.ece(), -2),
         noise_floor=Estimate(gaps.decided.noise_floor()),
         positive_ece=error(ece, -1),
@@ -224,16 +232,16 @@ def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
 class _Gaps:
     """What each sample adds to the gaps of a label's bins, and to those of all decisions."""
 
-    def __init__(self, p: NDArray[Any], y: NDArray[np.intp], bins: int, edges: Edges) -> None:
-        self.p, self.y = p, y
+    def __init__(self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, bins: int, edges: Edges) -> None:
+        self.p, self.y, self.weight = p, y, weight
         self.binning: Any = {"bins": bins, "edges": edges}
         self.decided = Bins.zeros(bins)
         self._of_decisions = np.zeros((len(p), bins))
         for k in range(p.shape[1]):
             confidence, right = decisions(p[:, k], y[:, k])
-            self.decided += Bins.tally(confidence, right, **self.binning)
-            index = bin_index(confidence, **self.binning)
-            self._of_decisions[np.arange(len(p)), index] += confidence - right
+            event = Event(confidence, **self.binning)
+            self.decided += event.tally(right, weight)
+            self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
 
     def event(self, k: int) -> Event:
         """The probability of label k."""
@@ -247,7 +255,8 @@ class _Gaps:
         n, labels = self.p.shape
         far = [self._far(k) for k in range(labels)] if draws else []
         decided = self.decided.confidence - self.decided.correct
-        reach = 1 + 4 * np.sqrt(self.decided.n) / max(n * labels * self.decided.ece(), 1e-12)
+        size = np.sqrt(labels * float((self.weight**2).sum()))
+        reach = 1 + 4 * size / max(n * labels * self.decided.ece(), 1e-12)
         true, drawn = np.zeros((len(_STEPS), labels + 2)), np.empty((len(_STEPS), draws, labels + 2))
         start, step = 0, _STEPS[:, None, None]
         for block in signs(n, draws, seed=seed):
@@ -270,4 +279,5 @@ class _Gaps:
         fitted = recalibrated(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])
         far = possible_truths(event.probs, fitted, event.code, event.bins, observed)[-1]
-        return np.add.reduceat((event.probs - far)[event.order], event.starts), fitted - came_true
+        gaps, residuals = self.weight * (event.probs - far), self.weight * (fitted - came_true)
+        return np.add.reduceat(gaps[event.order], event.starts), residuals

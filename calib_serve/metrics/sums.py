@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma
 
+from calib_serve.arrays import are_counts
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.metrics import smooth
 from calib_serve.metrics.equal_mass import cumulative, tie_ends
@@ -55,7 +55,7 @@ _MEANS = (
 class Rows:
     """What one pass finds: confidences (n,) and which are right, sums of the means' columns, and class cells.
 
-    ``weight`` (n,) are counts where all are whole numbers, else of mean 1; ``groups`` (n,) codes or None.
+    ``weight`` (n,) are counts, or of mean 1; ``groups`` (n,) codes or None.
     ``sums`` (3, m) are of w x, w^2 x and w^2 x^2; with groups ``totals`` (m, G) of w x by group. ``said``,
     ``came`` and ``noise`` (K, bins) are sums of w p, w y and w^2 p (1 - p); ``positive`` is P(y = 1) (n,) of
     two classes.
@@ -161,12 +161,10 @@ def _added(parts: Iterable[Floats]) -> Floats:
 
 
 def _counts(weight: Floats) -> Floats:
-    """Weights as counts, where all are whole numbers; else of mean 1."""
-    if weight.min() == weight.max():
-        return np.broadcast_to(1.0, len(weight))
-    whole = (weight == np.rint(weight)).all() and weight.max() < 2**31
-    total: Floats = weight / np.gcd.reduce(weight.astype(np.int64)) if whole else weight / weight.mean()
-    return total
+    """Counts as they are, other weights of mean 1."""
+    if are_counts(weight):
+        return weight
+    return np.broadcast_to(1.0, len(weight)) if np.ptp(weight) == 0 else weight / weight.mean()
 
 
 def _described(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats, Floats]:
@@ -214,7 +212,7 @@ def estimates(
     draw = _Drawn(draws, level, seed)
     top, noise = rows.by_bin(rows.confidence, rows.right, bins, edges)
     found |= _binned(top, noise, draw)
-    if (rows.weight != np.rint(rows.weight)).any():  # no counts: chance is what the weights make of it
+    if not are_counts(rows.weight):  # chance is what the weights make of it
         found["rms_debiased"] = _debiased(top, noise, found["rms"])
     found |= _ranked(rows, bins, draw, level)
     found["smooth_ece"] = _smooth(rows, draw)
@@ -401,6 +399,8 @@ class _Areas:
     @classmethod
     def of(cls, mass: Floats, came: Floats) -> _Areas:
         """Of the weight of all rows and of the right ones (g + 1,) at or below each distinct confidence."""
+        from scipy.special import digamma  # noqa: PLC0415 - what serves has no scipy
+
         n, right = float(mass[-1]), float(came[-1])
         wrong = n - right
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats, repeated
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
@@ -28,7 +29,7 @@ from calib_serve.metrics import (
 from calib_serve.metrics.comparison import change_of_mean
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
-from calib_serve.metrics.per_sample import checked, top_label
+from calib_serve.metrics.per_sample import checked, checked_weights, top_label
 from calib_serve.report.prepare import (
     BinCountCurve,
     ClassRow,
@@ -196,27 +197,34 @@ def prepare_report(
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
     acceptable mean gap, ``class_tolerance`` that of a class alone, ``target_risk`` the share of errors to
-    abstain down to. ``sample_weight`` (n,) are weights, ``groups`` (n,) say which samples belong together,
+    abstain down to. ``sample_weight`` (n,) are weights: figures and paired tests are of rows that are there
+    as often (``calib_serve.arrays.repeated``). ``groups`` (n,) say which samples belong together,
     such as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was.
     Raises InputError or ShapeError where these do not match.
     """
     if before is not None:
         _refuse_other_samples(checked(*before), checked(*after))
     pairs = [after] if before is None else [before, after]
+    rows = slice(None) if sample_weight is None else repeated(as_floats(sample_weight, "sample_weight"))
+    drawn = [(p[rows], y[rows]) for p, y in (checked(*pair) for pair in pairs)]
+    of_drawn = None if groups is None else np.asarray(groups)[rows]
     colors = ["after"] if before is None else ["before", "after"]
     if target_risk is None:
         # One target for both sides: half the error of the first.
-        target_risk = default_risk(top_label(*pairs[0])[1])
+        target_risk = default_risk(top_label(*drawn[0])[1])
     options: dict[str, Any] = {"bins": bins, "edges": edges, "replicates": replicates, "seed": seed}
-    options |= {"groups": groups, "sample_weight": sample_weight}
+    measured = [
+        evaluate_probs(*pair, sample_weight=sample_weight, groups=groups, **options) for pair in pairs
+    ]
     sides = tuple(
-        _side(printable(name), color, pair, target_risk=target_risk, **options)
-        for name, color, pair in zip(names[-len(pairs) :], colors, pairs, strict=True)
+        _side(printable(name), color, found, pair, target_risk=target_risk, groups=of_drawn, **options)
+        for name, color, found, pair in zip(names[-len(pairs) :], colors, measured, drawn, strict=True)
     )
-    moved = {name: value for name, value in options.items() if name != "sample_weight" or value is not None}
-    changes = {} if before is None else paired_changes(before[0], after[0], after[1], **moved)
+    changes = {} if before is None else paired_changes(drawn[0][0], *drawn[1], groups=of_drawn, **options)
+    if changes and sample_weight is not None:
+        changes = _of_metrics(changes, *measured)
     named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
-    classes = class_table(*after, class_names=named, bins=bins, edges=edges)
+    classes = class_table(*drawn[-1], class_names=named, bins=bins, edges=edges)
     verdict = compared(
         judge_probs(
             *after,
@@ -242,7 +250,7 @@ def prepare_report(
         bins=bins,
         tolerance=tolerance,
         class_names=named,
-        decisions=None if artifact is None else evaluate_decisions(artifact, *after, groups=groups),
+        decisions=None if artifact is None else evaluate_decisions(artifact, *drawn[-1], groups=of_drawn),
     )
 
 
@@ -254,30 +262,26 @@ def _refuse_other_samples(before: Checked, after: Checked) -> None:
         raise InputError("before and after have different labels; pass the same samples in the same order")
 
 
+def _of_metrics(changes: Mapping[str, Change], old: Evaluation, new: Evaluation) -> dict[str, Change]:
+    """Tests of rows that are there as often as they weigh, as changes of the weighted metrics."""
+    first, second = old.estimates(), new.estimates()
+    return {name: change.moved(second[name].value - first[name].value) for name, change in changes.items()}
+
+
 def _side(
     name: str,
     color: str,
-    predictions: Predictions,
+    found: Evaluation,
+    predictions: Checked,
     *,
     target_risk: float | None,
     bins: int,
     edges: Edges,
     replicates: int,
     seed: int,
-    sample_weight: ArrayLike | None,
     groups: ArrayLike | None,
 ) -> Side:
     probs, labels = predictions
-    found = evaluate_probs(
-        probs,
-        labels,
-        bins=bins,
-        edges=edges,
-        replicates=replicates,
-        seed=seed,
-        sample_weight=sample_weight,
-        groups=groups,
-    )
     positive = None if found.positive_bins is None else reliability_of(found.positive_bins)
     return Side(
         name,
@@ -314,11 +318,12 @@ def prepare_labels_report(
     class_tolerance: float | None = None,
     replicates: int = _DRAWS,
     seed: int = 0,
+    sample_weight: ArrayLike | None = None,
 ) -> LabelsContents:
     """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
 
-    Both are (probs (n, L), labels (n, L), each 0 or 1) of the same samples in the same order. Raises
-    InputError or ShapeError where these do not match.
+    Both are (probs (n, L), labels (n, L), each 0 or 1) of the same samples in the same order, which may
+    weigh (n,). Raises InputError or ShapeError where these do not match.
     """
     pairs = [checked_label_probs(*pair) for pair in ((after,) if before is None else (before, after))]
     if before is not None:
@@ -327,11 +332,18 @@ def prepare_labels_report(
     sides = []
     for name, color, (probs, labels) in zip(names[-len(pairs) :], colors, pairs, strict=True):
         found = evaluate_label_probs(
-            probs, labels, bins=bins, edges=edges, replicates=replicates or _DRAWS, seed=seed
+            probs,
+            labels,
+            bins=bins,
+            edges=edges,
+            replicates=replicates or _DRAWS,
+            seed=seed,
+            sample_weight=sample_weight,
         )
         sides.append(LabelsSide(printable(name), color, found, reliability_of(found.bins)))
     named = tuple(class_names) or (artifact.class_names if artifact else ())
-    changes = {} if before is None else _changes(pairs[0][0], *pairs[1])
+    weight = checked_weights(sample_weight, len(pairs[-1][0]))
+    changes = {} if before is None else _changes(pairs[0][0], *pairs[1], weight)
     metrics = sides[-1].metrics
     if len(named) not in (0, len(metrics.labels)):
         raise ShapeError(f"{len(metrics.labels)} labels but {len(named)} names")
@@ -341,6 +353,7 @@ def prepare_labels_report(
             *pairs[-1],
             tolerance=tolerance,
             class_tolerance=class_tolerance,
+            sample_weight=sample_weight,
             class_names=[printable(n) for n in named],
         ),
         metrics,
@@ -360,10 +373,12 @@ def prepare_labels_report(
     )
 
 
-def _changes(before: NDArray[Any], after: NDArray[Any], labels: NDArray[np.intp]) -> dict[str, Change]:
+def _changes(
+    before: NDArray[Any], after: NDArray[Any], labels: NDArray[np.intp], weight: Floats | None
+) -> dict[str, Change]:
     """Paired changes of means over the labels; samples are independent."""
     first, second = (_means(np.asarray(p, np.float64), labels) for p in (before, after))
-    return {name: change_of_mean(second[name] - first[name]) for name in first}
+    return {name: change_of_mean(second[name] - first[name], weight=weight) for name in first}
 
 
 def _means(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:

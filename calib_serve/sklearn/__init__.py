@@ -1,6 +1,7 @@
 """Calibration inside scikit-learn: a classifier with calibrated probabilities, and a calibrator of scores.
 
-Both are scikit-learn estimators: they clone, go into pipelines and searches, and pass ``check_estimator``.
+Both are scikit-learn estimators: they clone, and go into pipelines and searches. The classifier passes
+``check_estimator``; to the calibrator of scores those checks do not apply that fit d features to K classes.
 """
 
 from calib_serve.errors import MissingDependency

@@ -13,7 +13,7 @@ from typing import Any, Union
 
 from numpy.typing import NDArray
 
-from calib_serve.arrays import as_array
+from calib_serve.arrays import as_array, repeated
 from calib_serve.errors import InputError
 from calib_serve.scores import Scores
 
@@ -24,8 +24,9 @@ Samples = Union[Scores, tuple[Any, Any]]
 
 
 def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Scores and labels as logits (n, K) and class ids (n,)."""
+    """Scores and labels as logits (n, K) and class ids (n,); those that weigh are there as often."""
     given = samples if isinstance(samples, Scores) else Scores.of(*samples)
+    given = given if given.weights is None else given.take(repeated(given.weights))
     return given.logits, given.labelled()
 
 

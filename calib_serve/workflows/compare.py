@@ -113,26 +113,27 @@ class _Field:
 
 
 def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
-    fitted, tested = Samples.of(fit), Samples.of(test)
+    fitted, z, y = Samples.of(fit), test.logits, test.labelled()
+    weighing: dict[str, Any] = {"sample_weight": test.weights, "groups": test.groups}
     return _Field(
         (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
         options_of,
         lambda name: fit_by_name(name, fitted, fitted.labels, seed=seed),
         lambda: select(fitted, fitted.labels, seed=seed),
         lambda artifact, replicates: evaluate_probs(
-            artifact.of_logits(tested.logits), tested.labels, replicates=replicates, seed=seed
+            artifact.of_logits(z), y, replicates=replicates, seed=seed, **weighing
         ),
     )
 
 
 def _of_labels(fit: Scores, test: Scores, seed: int) -> _Field:
-    fitted, tested = LabelSamples.of(fit), LabelSamples.of(test)
+    fitted, z, y = LabelSamples.of(fit), test.logits, test.labelled()
     return _Field(
         tuple(LABEL_METHODS),
         label_options,
         lambda name: fit_labels(name, fitted),
         lambda: select_labels(fitted, seed=seed),
         lambda artifact, replicates: evaluate_label_probs(
-            artifact.of_logits(tested.logits), tested.labels, replicates=replicates, seed=seed
+            artifact.of_logits(z), y, replicates=replicates, seed=seed, sample_weight=test.weights
         ),
     )

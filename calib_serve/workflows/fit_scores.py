@@ -69,6 +69,8 @@ def calibrate_labels(
     if method == "auto" or not cross_validate:
         return artifact
     folds = min(_FOLDS, len(samples) // 2)
+    if folds < 2:
+        return unmeasured(artifact, FitError(f"{len(samples)} samples are too few to hold some of them out"))
     fit = partial(fit_labels, method, **options)
     try:
         found = held_out_label_facts(samples, fit, folds=folds, class_names=class_names, seed=seed)

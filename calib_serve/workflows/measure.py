@@ -10,7 +10,7 @@ from typing import Any, get_args
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import CalibServeError
+from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.output import held_out_facts
 from calib_serve.fit.samples import Samples
@@ -86,6 +86,8 @@ def cross_validated(
     """
     samples = samples.some(_MOST)
     folds = min(_FOLDS, len(samples) // 2)
+    if folds < 2:
+        return unmeasured(artifact, FitError(f"{len(samples)} samples are too few to hold some of them out"))
     try:
         found = held_out_facts(
             samples, fit, folds=folds, class_names=artifact.class_names, seed=seed, progress=progress

@@ -38,7 +38,9 @@ AMBIGUOUS = ("check_fit_score_takes_y", "check_sample_weights_list", "check_supe
 
 def not_applicable(estimator):
     why = "the check gives d features for K classes; scores have a column a class"
-    may_be = "the check gives numbers within [0, 1] that sum to anything: what they are is for the user to say"
+    may_be = (
+        "the check gives numbers within [0, 1] that sum to anything: what they are is for the user to say"
+    )
     return {**dict.fromkeys(OTHER_WIDTH, why), **dict.fromkeys(AMBIGUOUS, may_be)}
 
 
