@@ -140,7 +140,9 @@ def _mapped(
     if classes == 2 and (ids := _of_two(found, column)) is not None:
         return ids, names or _two_names(found, ids), ""
     if names:
-        raise InputError(f"{_shown(_strangers(found, names))} is no class; the classes are {_shown(names)}")
+        raise InputError(
+            f"no class is called {_shown(_strangers(found, names))}; the classes are {_shown(names)}"
+        )
     if classes == 2 and column:
         raise InputError(
             f"labels are {_shown(found)}: of which of them is {column!r} the probability? Name both classes, "

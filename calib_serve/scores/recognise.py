@@ -6,7 +6,7 @@ and the message names the option that settles it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,10 @@ _SUM, _SUM_OF_FEW = 0.02, 1e-3  # two decimals of many classes, and half precisi
 _ROUNDED = 1e-5  # below 0 or above 1
 _LARGEST = 1e30  # of a logit: beyond it products overflow
 _BLOCK = 1 << 20  # values looked at together
+_RANKS = (
+    "each row falls from its first column to its last: where columns are ranks, and no classes, say which "
+    "class each is (Scores.of_top)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +62,36 @@ NUMBERED = Place()
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the numbers of an array are like, from one pass: their range, and that of the rows' sums."""
+    """What the numbers of an array are like, from one pass: their range, and that of the rows' sums.
+
+    ``of_logs``: whether their exponentials sum to 1; ``falls``: whether each row is in descending order.
+    """
 
     low: float
     high: float
     least_sum: float
     most_sum: float
     of_logs: bool
+    falls: bool
     rows: int
     columns: int
 
     @classmethod
     def of(cls, values: Floats) -> _Seen:
-        low, high, least, most, of_logs = np.inf, -np.inf, np.inf, -np.inf, True
+        low, high, least, most, of_logs, falls = np.inf, -np.inf, np.inf, -np.inf, True, True
         for block in _blocks(values):
             sums = np.einsum("nk->n", block, dtype=np.float64)
             # numpy's minimum keeps NaN, Python's does not.
             low, high = np.minimum(low, block.min()), np.maximum(high, block.max())
             least, most = np.minimum(least, sums.min()), np.maximum(most, sums.max())
             of_logs = of_logs and bool(high <= 0) and _sums_to_one(np.exp(block.astype(np.float64)))
+            falls = falls and bool(
+                (block[:, :-1] >= block[:, 1:]).all() and (block[:, 0] != block[0, 0]).any()
+            )
         rows, columns = values.shape
         several = of_logs and columns > 1
-        return cls(float(low), float(high), float(least), float(most), several, rows, columns)
+        ranked = falls and columns > 2 and rows >= _FEW
+        return cls(float(low), float(high), float(least), float(most), several, ranked, rows, columns)
 
     @property
     def within(self) -> bool:
@@ -117,14 +129,15 @@ def recognise(
     check_outputs(told)
     columns = values.shape[1]
     seen = _Seen.of(values)
+    why = ""
     if told is None and called is None:
         told, why = _by_numbers(seen, truths)
-        return _checked(values, exact(told, columns), seen, why, place)
     if told is None and called == "logits":
         _refuse_misnamed(seen)
     kind = told or called
-    assert kind is not None, "one of both is given"
-    return _checked(values, exact(kind, columns), seen, "", place)
+    assert kind is not None, "told, called, or by its numbers"
+    found = _checked(values, exact(kind, columns), seen, why, place)
+    return replace(found, remark="; ".join(filter(None, (found.remark, _RANKS)))) if seen.falls else found
 
 
 def _by_numbers(seen: _Seen, truths: bool) -> tuple[Outputs, str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calib_serve.errors import InputError
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
+from calib_serve.scores.links import softmax
 
 __all__ = ["LISTS", "OF_LABEL", "TAKEN", "Roles", "check_plausible", "roles_of"]
 
@@ -38,7 +39,7 @@ _INDEX = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "cv_
 """Of row names and of folds: known to be no class, and of no use here. pandas calls others "Unnamed: 0"."""
 _NO_CLASS = (
     *("pred", "preds", "prediction", "predicted", "predicted_class", "predicted_label", "y_pred"),
-    *("confidence", "conf", "max_prob", "correct", "is_correct", "entropy", "margin"),
+    *("confidence", "conf", "max_prob", "p_max", "correct", "is_correct", "entropy", "margin", "loss", "nll"),
     *("time", "timestamp", "date", "datetime", "file", "filename", "path", "model", "version"),
     *("patient", "patient_id", "subject", "subject_id", "user", "user_id", "session", "session_id", "row"),
 )
@@ -168,7 +169,7 @@ def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[
 
 
 def _strange(values: NDArray[Any]) -> list[int]:
-    """Columns without which rows sum to 1; among logits those of whole numbers, and the others' largest."""
+    """Columns without which rows sum to 1; of logits those of whole numbers, and the others' confidence."""
     columns = values.T
     inside = np.array([bool(((c >= -1e-5) & (c <= 1 + 1e-5)).all()) for c in columns])
     total = values.sum(axis=1)
@@ -186,6 +187,10 @@ def _strange(values: NDArray[Any]) -> list[int]:
         if (top[:, 0] == top[:, 1]).all():
             twice = [k for k, column in enumerate(columns) if (column == top[:, 1]).all()]
             return twice[:1]
+        if inside.sum() == 1:
+            confidence = softmax(values[:, ~inside]).max(axis=1)
+            if np.allclose(columns[inside][0], confidence, atol=_SUM):
+                return np.flatnonzero(inside).tolist()
     return []
 
 
@@ -207,11 +212,14 @@ def _refuse(names: Sequence[str], wrong: Sequence[int], why: str) -> None:
 
 
 def _never_named(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
-    """Columns that no label is called by, where labels are names; refused if largest in most rows."""
-    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OUS":
+    """Columns that no label is called by, or is the place of; refused if largest in most rows."""
+    if labels is None or labels.ndim != 1 or len(labels) < _FEW:
         return ""
-    seen = {str(label).strip() for label in labels.tolist()}
+    distinct = labels if labels.dtype.kind == "O" else np.unique(labels)
+    seen = {str(label).strip().removesuffix(".0") for label in distinct.tolist()}
     absent = [k for k, name in enumerate(names) if name not in seen]
+    if len(absent) == len(names):
+        absent = [k for k in range(len(names)) if str(k) not in seen]
     if not absent or len(absent) == len(names):
         return ""
     if np.isin(values.argmax(axis=1), absent).mean() > _MOST:

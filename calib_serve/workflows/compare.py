@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError
@@ -41,8 +41,8 @@ class Compared:
 
 
 def compare(
-    fit: Given,
-    test: Given,
+    fit: Any,
+    test: Any,
     methods: Sequence[str] | Literal["all"] = "all",
     *,
     outputs: Outputs | None = None,
@@ -55,10 +55,10 @@ def compare(
 ) -> tuple[Compared, ...]:
     """Fit output ``methods`` ("auto" may be among them) on ``fit`` and measure each on ``test``.
 
-    Both are ``Scores``, or pairs of scores and labels as ``Scores.of`` takes them with ``outputs``,
-    ``columns``, ``class_names`` and ``ignore_label``. ``replicates``: bootstrap resamples of the metrics'
-    intervals, 0 for none. A method that cannot be fitted says why. Raises InputError for arrays and names
-    that cannot be right.
+    Both are ``Scores``, frames that hold the labels, or pairs (scores, labels), as ``Scores.of`` takes them
+    with ``outputs``, ``columns``, ``class_names`` and ``ignore_label``. ``replicates``: bootstrap resamples
+    of the metrics' intervals, 0 for none. A method that cannot be fitted says why. Raises InputError for
+    arrays and names that cannot be right.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
     >>> [f"{one.method} {one.metrics.ece:.3f}" for one in compare((z, y), (z, y), ["none", "temperature"])]
@@ -91,14 +91,13 @@ def compare(
     return tuple(rows)
 
 
-Given = Union[Scores, tuple[Any, Any]]
-"""Scores with labels, or a pair of both."""
-
-
-def _scores(given: Given, outputs: Outputs | None, name: str, **how: Any) -> Scores:
+def _scores(given: Any, outputs: Outputs | None, name: str, **how: Any) -> Scores:
     if isinstance(given, Scores):
         return given
-    return Scores.of(*given, outputs=outputs, name=name, **how)
+    pair = given if isinstance(given, tuple) else (given,)
+    if len(pair) > 2:
+        raise InputError(f"{name} are scores and their labels, got {len(pair)} things")
+    return Scores.of(*pair, outputs=outputs, name=name, **how)
 
 
 @dataclass(frozen=True)

@@ -123,3 +123,12 @@ def test_a_table_of_probabilities_is_read_as_such(tmp_path: Path) -> None:
     found = Scores.read(tmp_path / "p.csv")
     assert found.remarks
     np.testing.assert_allclose(softmax(found.logits)[0], [0.1, 0.9], atol=1e-6)
+
+
+def test_columns_that_are_ranks_are_said() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], 40)
+    ranked = Scores.of(np.sort(p)[:, ::-1], outputs="probabilities")
+    assert "ranks" in " ".join(ranked.remarks)
+    for other in (p, np.tile([0.5, 0.3, 0.2], (40, 1)), np.sort(p)[:5, ::-1]):  # a model of priors; too few
+        assert "ranks" not in " ".join(Scores.of(other, outputs="probabilities").remarks)

@@ -29,11 +29,11 @@ def test_a_label_is_a_name_or_the_digits_of_an_id(tmp_path: Path) -> None:
 
 
 def test_a_label_that_is_no_class_or_may_be_two_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'d' is no class"):
+    with pytest.raises(InputError, match="no class is called 'd'"):
         Scores.read(csv(tmp_path, "a,b,c", "a", "d"))
     with pytest.raises(InputError, match=r"\[0, 3\)"):
         Scores.read(csv(tmp_path, "a,b,c", "1", "3"))
-    with pytest.raises(InputError, match="'2' is no class"):
+    with pytest.raises(InputError, match="no class is called '2'"):
         Scores.read(csv(tmp_path, "a,b,c", "a", "2"))
     with pytest.raises(InputError, match="'0' is none of the classes '1', '2', '3'"):
         Scores.read(csv(tmp_path, "1,2,3", "0", "2", "1"))
