@@ -153,7 +153,7 @@ def fit_structured_average(
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
     >>> artifact = fit_structured_average(z, y)
-    >>> abs(artifact.of_logits(np.array([[0.0, 2.0]]))[0, 1] - 0.75) < 0.01
+    >>> bool(abs(artifact.of_logits(np.array([[0.0, 2.0]]))[0, 1] - 0.75) < 0.01)
     True
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
