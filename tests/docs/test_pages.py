@@ -1,8 +1,8 @@
 """Every block of every page is run as it stands, in order, against real servers where it starts them.
 
 What cannot run here is in ``NOT_RUN``, and what is run once for two pages in ``RUN_ELSEWHERE``. Nothing else
-is left out: a block that somebody adds is run, or fails this test. What a newcomer follows first is run in
-every run, all other pages at night.
+is left out: a block that somebody adds is run, or fails this test. What a newcomer follows first, README and
+quickstart, is run in every run, all other pages at night.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ RUN_ELSEWHERE = {
     ("model_store/README.md", "calib-serve serve"): "docs/serving.md",
 }
 
+FIRST = {ROOT / "README.md", DOCS / "quickstart.md"}
 # Pages that begin in an empty folder; the others go on in that of the quickstart.
-FROM_NOTHING = {ROOT / "README.md", DOCS / "quickstart.md", *DOCS.glob("tutorials/*.md")}
+FROM_NOTHING = {*FIRST, *DOCS.glob("tutorials/*.md")}
 
 # Pages that a test of their own follows, as their server is not one of ours.
 FOLLOWED_ELSEWHERE = {DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py"}
@@ -254,7 +255,7 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(one, marks=[] if one in FROM_NOTHING else [pytest.mark.nightly], id=name_of(one))
+        pytest.param(one, marks=[] if one in FIRST else [pytest.mark.nightly], id=name_of(one))
         for one in pages()
         if one not in FOLLOWED_ELSEWHERE
     ],
