@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,7 +85,7 @@ def run(
         from rich.console import Console
 
         console = Console(highlight=False)
-        title = f"fitted on {fit_split}, measured on {test_split}; percent, nll in nats"
+        title = f"fitted on {fit_split}, measured on {test_split}; percent, nll in nats; moved: other class"
         console.print(_table(rows, title))
         for row in rows:
             if row.error:
@@ -108,7 +109,7 @@ def _table(rows: Sequence[Compared], title: str) -> Table:
 
     found = [(row, row.metrics.estimates()) for row in rows if row.metrics]
     shown = _shown(rows)
-    table = Table("method", *shown.values(), "s", title=title, title_justify="left")
+    table = Table("method", *shown.values(), "moved", "s", title=title, title_justify="left")
     table.columns[0].no_wrap = True
     best = {
         name: (max if name in _LARGEST_IS_BEST else min)((e[name].value for _, e in found), default=0)
@@ -118,7 +119,8 @@ def _table(rows: Sequence[Compared], title: str) -> Table:
         cells = [(name, estimates[name].value) for name in shown]
         texts = [f"{v:.4f}" if name == "nll" else f"{100 * v:.2f}" for name, v in cells]
         marked = [f"[bold]{t}" if v == best[name] else t for t, (name, v) in zip(texts, cells, strict=True)]
-        table.add_row(row.method, *marked, f"{row.seconds:.2f}")
+        moved = "" if math.isnan(row.moved) else f"{100 * row.moved:.2f}"
+        table.add_row(row.method, *marked, moved, f"{row.seconds:.2f}")
     return table
 
 
@@ -127,7 +129,7 @@ def _write_csv(path: Path, rows: Sequence[Compared]) -> None:
     names = [f"{name}{end}" for name in shown for end in ("", "_low", "_high")]
     try:
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["method", *names, "seconds", "error"])
+            writer = csv.DictWriter(file, ["method", *names, "moved", "seconds", "error"])
             writer.writeheader()
             for row in rows:
                 cells: dict[str, Any] = {"method": row.method, "error": row.error}
@@ -135,6 +137,7 @@ def _write_csv(path: Path, rows: Sequence[Compared]) -> None:
                     if name in shown:
                         cells |= {name: estimate["value"]}
                         cells |= {f"{name}_{end}": estimate[end] for end in ("low", "high")}
-                writer.writerow(cells | ({"seconds": row.seconds} if row.metrics else {}))
+                told = {"moved": row.moved, "seconds": row.seconds} if row.metrics else {}
+                writer.writerow(cells | told)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error}") from error

@@ -95,6 +95,12 @@ def run(
     candidates: Annotated[
         Any, _option("--candidates", "Methods to try.", _AUTO, parse.names, "NAMES")
     ] = None,
+    keep_predictions: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-predictions", help="None that may change a predicted class.", rich_help_panel=_AUTO
+        ),
+    ] = None,
     criterion: Annotated[
         Literal["nll", "brier", "ece"] | None, _option("--criterion", "What the best has least of.", _AUTO)
     ] = None,
@@ -210,11 +216,11 @@ def run(
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
     of_method = _given(
-        candidates=candidates, criterion=criterion, folds=folds, tolerance=tolerance, level=level,
-        ridge=ridge, lam=lam, mu=mu, strength=strength, bins=bins, of=of, smoothing=smoothing, grid=grid,
-        gamma=gamma, penalty=penalty, resolution=resolution, judge=judge, start=start, norm_power=norm_power,
-        normalisation=normalisation, clip=clip, input_range=input_range, schedule=schedule, search=search,
-        reading=reading, held_share=held_share, then=then,
+        candidates=candidates, keep_predictions=keep_predictions, criterion=criterion, folds=folds,
+        tolerance=tolerance, level=level, ridge=ridge, lam=lam, mu=mu, strength=strength, bins=bins, of=of,
+        smoothing=smoothing, grid=grid, gamma=gamma, penalty=penalty, resolution=resolution, judge=judge,
+        start=start, norm_power=norm_power, normalisation=normalisation, clip=clip, input_range=input_range,
+        schedule=schedule, search=search, reading=reading, held_share=held_share, then=then,
     )  # fmt: skip
     of_source = _given(
         labels=labels, columns=columns, class_names=class_names, sample_weight=sample_weight, groups=groups,

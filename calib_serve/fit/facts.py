@@ -20,6 +20,7 @@ from calib_serve.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
 from calib_serve.judgement import Verdict
 from calib_serve.metrics import decisions
+from calib_serve.metrics.moved import Moved
 from calib_serve.priors import Confusion
 from calib_serve.scores import ONE_COLUMN, Outputs
 
@@ -219,13 +220,14 @@ def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
 class HeldOutFacts(NamedTuple):
     """Of calibration samples, each under a fit to the other folds.
 
-    Metrics ``before`` and ``after``, each its value, low and high; the ``verdict`` on what was held out; the
-    facts of its ``confusion``, where it was counted.
+    Metrics ``before`` and ``after``, each its value, low and high; the ``verdict`` on what was held out; what
+    ``moved``, of labels None; the facts of its ``confusion``, where it was counted.
     """
 
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     verdict: Verdict
+    moved: Moved | None = None
     confusion: Mapping[str, Any] | None = None
 
 
@@ -238,12 +240,17 @@ def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, sa
         **({} if found.confusion is None else {"confusion": found.confusion}),
     }
     told = replace(artifact, before=found.before, after=found.after, data={**artifact.data, **on})
-    return judged(told, found.verdict)
+    return judged(told, found.verdict, found.moved)
 
 
-def judged(artifact: Artifact, found: Verdict) -> Artifact:
-    """The artifact that holds the verdict on the samples that it was measured on."""
-    told = {"verdict": found.level, "verdict_says": found.headline, "verdict_do": " ".join(found.do)}
+def judged(artifact: Artifact, found: Verdict, moved: Moved | None = None) -> Artifact:
+    """The artifact that holds the verdict on the samples that it was measured on, and what it moved there."""
+    told: dict[str, Any] = {
+        "verdict": found.level,
+        "verdict_says": found.headline,
+        "verdict_do": " ".join(found.do),
+        **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
+    }
     return replace(artifact, data={**artifact.data, **told})
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError
@@ -15,6 +18,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Evaluation, LabelsEvaluation
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
+from calib_serve.metrics.moved import Tops
 from calib_serve.scores import Outputs, Scores, alike
 from calib_serve.workflows.options import Progress
 
@@ -25,19 +29,23 @@ __all__ = ["Compared", "compare"]
 class Compared:
     """One method: the ``seconds`` its fit took and its ``metrics``, or the ``error`` that kept it from a fit.
 
-    ``method`` is "auto: NAME" where it was chosen.
+    ``method`` is "auto: NAME" where it was chosen; ``moved`` is the share of predictions that change class,
+    NaN of labels.
     """
 
     method: str
     seconds: float = 0.0
     metrics: Evaluation | LabelsEvaluation | None = None
     error: str = ""
+    moved: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         if self.metrics is None:
             return {"method": self.method, "error": self.error}
-        return {"method": self.method, "seconds": self.seconds, "metrics": self.metrics.as_dict()}
+        moved = None if math.isnan(self.moved) else self.moved
+        told = {"method": self.method, "seconds": self.seconds, "moved": moved}
+        return {**told, "metrics": self.metrics.as_dict()}
 
 
 def compare(
@@ -86,8 +94,9 @@ def compare(
             rows.append(Compared(name, error=str(error)))
             continue
         seconds = time.perf_counter() - began
-        found = field.evaluate(artifact, replicates)
-        rows.append(Compared(f"auto: {artifact.method}" if name == "auto" else name, seconds, found))
+        called = f"auto: {artifact.method}" if name == "auto" else name
+        found, moved = field.evaluate(artifact, replicates)
+        rows.append(Compared(called, seconds, found, moved=moved))
     return tuple(rows)
 
 
@@ -108,31 +117,39 @@ class _Field:
     check: Callable[[str], object]
     fit: Callable[[str], Artifact]
     select: Callable[[], Artifact]
-    evaluate: Callable[[Artifact, int], Evaluation | LabelsEvaluation]
+    evaluate: Callable[[Artifact, int], tuple[Evaluation | LabelsEvaluation, float]]
 
 
 def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
     fitted, z, y = Samples.of(fit), test.logits, test.labelled()
     weighing: dict[str, Any] = {"sample_weight": test.weights, "groups": test.groups}
+    predicted = Tops.of(test.probs, y).predicted
+
+    def evaluate(artifact: Artifact, replicates: int) -> tuple[Evaluation, float]:
+        probs = artifact.of_logits(z)
+        moved = float(np.average(probs.argmax(axis=1) != predicted, weights=test.weights))
+        return evaluate_probs(probs, y, replicates=replicates, seed=seed, **weighing), moved
+
     return _Field(
         (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
         options_of,
         lambda name: fit_by_name(name, fitted, fitted.labels, seed=seed),
         lambda: select(fitted, fitted.labels, seed=seed),
-        lambda artifact, replicates: evaluate_probs(
-            artifact.of_logits(z), y, replicates=replicates, seed=seed, **weighing
-        ),
+        evaluate,
     )
 
 
 def _of_labels(fit: Scores, test: Scores, seed: int) -> _Field:
     fitted, z, y = LabelSamples.of(fit), test.logits, test.labelled()
+    how: dict[str, Any] = {"seed": seed, "sample_weight": test.weights}
+
+    def evaluate(artifact: Artifact, replicates: int) -> tuple[LabelsEvaluation, float]:
+        return evaluate_label_probs(artifact.of_logits(z), y, replicates=replicates, **how), math.nan
+
     return _Field(
         tuple(LABEL_METHODS),
         label_options,
         lambda name: fit_labels(name, fitted),
         lambda: select_labels(fitted, seed=seed),
-        lambda artifact, replicates: evaluate_label_probs(
-            artifact.of_logits(z), y, replicates=replicates, seed=seed, sample_weight=test.weights
-        ),
+        evaluate,
     )

@@ -296,6 +296,8 @@ class _Work:
             names = options.get("candidates") or default_candidates(for_shares=True)
             options = {**options, "candidates": [n for n in names if correctable(n, given.classes)]}
         chosen = calibrate(given, self.given.labels, seed=self.seed, progress=self.progress, **options)
+        if options.get("keep_predictions"):  # a perturbed input may be of another class
+            return replace(chosen, model=self.classifier.facts())
         selection = chosen.fit["selection"]
         best = fit_best(
             self.classifier,

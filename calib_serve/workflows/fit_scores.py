@@ -21,6 +21,7 @@ from calib_serve.fit.labels import (
     select_labels,
 )
 from calib_serve.fit.output import (
+    KEEPING,
     TWO_CLASSES,
     check_options,
     default_candidates,
@@ -38,7 +39,8 @@ from calib_serve.workflows.priors import fitted_for_shares
 
 __all__ = ["calibrate", "calibrate_labels"]
 
-_AUTO = ("candidates", "criterion", "folds", "tolerance", "level")
+_OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
+_AUTO = (*_OF_LABELS, "keep_predictions")
 _FOLDS = 5
 
 
@@ -55,7 +57,7 @@ def calibrate_labels(
 ) -> Artifact:
     """``calibrate`` of a multi-label model: a calibrator for each label."""
     if method == "auto":
-        check_options("auto", options, _AUTO)
+        check_options("auto", options, _OF_LABELS)
         tell = _teller(progress, options.get("candidates"))
         artifact = select_labels(samples, **{**options, "seed": seed}, class_names=class_names, progress=tell)
     else:
@@ -136,8 +138,8 @@ def calibrate(
     calibration set (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what
     will be served, or a mapping of class names to them, where these are not the calibration set's:
     probabilities are corrected for them, and ``artifact.fit["prior"]`` says so. ``options`` are the method's
-    own, or those of "auto": candidates, criterion, folds, tolerance, level. Raises InputError for arrays,
-    names and options that cannot be right, FitError where the method has no optimum.
+    own, or those of "auto": candidates, keep_predictions, criterion, folds, tolerance, level. Raises
+    InputError for arrays, names and options that cannot be right, FitError where the method has no optimum.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
     >>> round(calibrate(z, y, "temperature").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
@@ -208,7 +210,10 @@ def _fitted(
     progress: Progress | None,
 ) -> Artifact:
     """``calibrate`` of one class a sample."""
-    setting = _Setting.of(samples, method, seed=seed)
+    keeping = bool(options.get("keep_predictions"))
+    if keeping and prior is not None:
+        raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
+    setting = _Setting.of(samples, method, keeping=keeping, seed=seed)
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
         check_options("auto", options, _AUTO)
@@ -249,8 +254,8 @@ class _Setting:
     absent: Absent | None
 
     @classmethod
-    def of(cls, samples: Samples, method: str, *, seed: int) -> _Setting:
-        alone = method in _SCALARS or (method in TWO_CLASSES and samples.classes > len(_SIDES))
+    def of(cls, samples: Samples, method: str, *, keeping: bool, seed: int) -> _Setting:
+        alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > len(_SIDES))
         return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
 
     @property
@@ -272,8 +277,6 @@ class _Setting:
 
 
 _SIDES = ("negative", "positive")
-_SCALARS = ("none", "temperature", "temperature-ece", "temperature-mixture", "ensemble-temperature")
-"""Methods with no number of a class's own."""
 
 
 def _chosen(
@@ -287,7 +290,9 @@ def _chosen(
     folds = options.get("folds") or min(_FOLDS, units // 2)
     if folds < 2:
         return _of_few(samples, seed=options["seed"])
-    names = list(dict.fromkeys(("none", *(given or default_candidates(for_shares=for_shares)))))
+    keeping = bool(options.get("keep_predictions"))
+    default = default_candidates(for_shares=for_shares, keeping=keeping)
+    names = list(dict.fromkeys(("none", *(given or default))))
     tell = None if progress is None else (lambda name: progress(name, names.index(name), len(names)))
     return select(samples, samples.labels, **{**options, "candidates": names, "folds": folds}, progress=tell)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
@@ -24,6 +25,8 @@ from calib_serve.metrics import (
 )
 from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
+from calib_serve.metrics.moved import Moved
+from calib_serve.scores import ProbsView
 
 __all__ = ["cross_validated", "measured", "percent", "unmeasured", "verdict"]
 
@@ -51,6 +54,7 @@ def measured(
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
     """
     weighing: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
+    moved = None
     before: Evaluation | LabelsEvaluation
     after: Evaluation | LabelsEvaluation
     if artifact.is_multilabel:
@@ -62,13 +66,14 @@ def measured(
         how: dict[str, Any] = {"replicates": _REPLICATES, "seed": seed, **weighing}
         before = evaluate_logits(logits, labels, **how)
         after = evaluate_probs(probs, labels, **how)
+        moved = Moved.of_probs(ProbsView(np.asarray(logits), "logits"), probs, labels, **weighing)
     told = replace(
         artifact,
         before={name: e.as_dict() for name, e in before.estimates().items()},
         after={name: e.as_dict() for name, e in after.estimates().items()},
         data={**artifact.data, "measured_on": on, "measured_samples": after.n},
     )
-    return judged(told, judge_probs(probs, labels, class_names=artifact.class_names, **weighing))
+    return judged(told, judge_probs(probs, labels, class_names=artifact.class_names, **weighing), moved)
 
 
 def cross_validated(
@@ -148,7 +153,8 @@ def verdict(artifact: Artifact) -> Verdict:
     said += f": {worst[1]}." if worst[0] > 1 else "."
     do = (known["verdict_do"],) if known.get("verdict_do") else ()
     reasons = (said, *_lost(artifact), *_kept(artifact))
-    return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do)
+    changed = tuple(known.get("moved_says", ())) if artifact.steps else ()
+    return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed)
 
 
 @dataclass(frozen=True)

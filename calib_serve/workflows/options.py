@@ -14,13 +14,15 @@ __all__ = ["ModelOptions", "OutputOptions", "Progress", "stage"]
 class OutputOptions(TypedDict, total=False):
     """Options of "auto" and of the output calibrators.
 
-    "auto": ``candidates`` (names, simplest first), ``criterion``, ``folds``, ``tolerance`` (how far accuracy
-    and refinement may fall), ``level`` of its intervals. Vector and matrix: ``ridge``. ODIR: ``lam``, ``mu``,
+    "auto": ``candidates`` (names, simplest first), ``keep_predictions`` (no method that may change a class),
+    ``criterion``, ``folds``, ``tolerance`` (how far accuracy and refinement may fall), ``level`` of its
+    intervals. Vector and matrix: ``ridge``. ODIR: ``lam``, ``mu``,
     ``folds``. Structured: ``strength``, ``folds``. Histograms: ``bins``, ``of`` ("top" class or "each"),
     ``smoothing`` (pretended samples a bin). The temperature of least ECE: ``grid``, ``bins``.
     """
 
     candidates: Sequence[str]
+    keep_predictions: bool
     criterion: Literal["nll", "brier", "ece"]
     folds: int
     tolerance: float

@@ -2,6 +2,7 @@
 
 from calib_serve.fit.output.candidates import (
     CANDIDATES,
+    KEEPING,
     TWO_CLASSES,
     check_options,
     fit_by_name,
@@ -15,6 +16,7 @@ from calib_serve.fit.output.venn_abers import VennAbers, fit_venn_abers
 
 __all__ = [
     "CANDIDATES",
+    "KEEPING",
     "TWO_CLASSES",
     "VennAbers",
     "check_options",

@@ -26,7 +26,16 @@ from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.output.venn_abers import fit_venn_abers
 from calib_serve.fit.samples import ClassWeight, Samples
 
-__all__ = ["CANDIDATES", "TWO_CLASSES", "Fitter", "check_options", "fit_by_name", "fit_none", "options_of"]
+__all__ = [
+    "CANDIDATES",
+    "KEEPING",
+    "TWO_CLASSES",
+    "Fitter",
+    "check_options",
+    "fit_by_name",
+    "fit_none",
+    "options_of",
+]
 
 Fitter = Callable[..., Artifact]
 """(logits, labels, *, sample_weight=None, ...) -> Artifact."""
@@ -66,6 +75,9 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
 )
 """Name -> fitter, by rising flexibility: one number, a vector, a matrix, a table."""
 
+
+KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture", "ensemble-temperature"))
+"""Methods that keep the order of a sample's classes, and so every predicted class."""
 
 _OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
 """What ``calibrate_model`` fits: people ask for it with logits, too."""

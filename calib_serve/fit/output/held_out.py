@@ -22,6 +22,7 @@ from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs, softmax
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import Estimate, mean_interval
+from calib_serve.metrics.moved import Moved, Tops
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Event, event_error
 
@@ -184,7 +185,8 @@ def facts_of_probabilities(
     plain, calibrated = (
         _estimates(HeldOut(*described(p, labels)), p, alone, level, seed) for p in (before, after)
     )
-    return HeldOutFacts(plain, calibrated, judge_probs(after, labels, class_names=class_names))
+    moved = Moved.between(*(Tops.of(p, labels) for p in (before, after)), level=level)
+    return HeldOutFacts(plain, calibrated, judge_probs(after, labels, class_names=class_names), moved)
 
 
 def facts_of_folds(
@@ -203,9 +205,7 @@ def facts_of_folds(
     held = over_folds(fit, samples, fold, progress=progress, probs=probs)
     plain = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
     before, after = (_estimates(one, p, samples, level, seed) for one, p in ((none, plain), (held, probs)))
-    assert held.predicted is not None
-    top = held.predicted.astype(np.intp)
-    confusion = confusion_facts(samples, top, held.confidence, on="held-out folds")
+    confusion = confusion_facts(samples, _classes(held), held.confidence, on="held-out folds")
     verdict = judge_probs(
         probs,
         samples.labels,
@@ -213,7 +213,14 @@ def facts_of_folds(
         groups=samples.groups,
         class_names=class_names,
     )
-    return HeldOutFacts(before, after, verdict, confusion)
+    tops = (Tops(_classes(one), one.confidence, one.correct) for one in (none, held))
+    moved = Moved.between(*tops, level=level, **weighing(samples))
+    return HeldOutFacts(before, after, verdict, moved, confusion)
+
+
+def _classes(held: HeldOut) -> NDArray[np.intp]:
+    assert held.predicted is not None, "one class a sample"
+    return held.predicted.astype(np.intp)
 
 
 def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:

@@ -25,7 +25,7 @@ from calib_serve.bins import bin_index
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
-from calib_serve.fit.output.candidates import fit_by_name, options_of
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
 from calib_serve.fit.output.held_out import (
     FoldFit,
     HeldOut,
@@ -55,14 +55,20 @@ Criterion = Literal["nll", "brier", "ece"]
 
 RULE = "simplest within 0.1 % of the best"
 _RULE = "the structured average, unless another is better by over a standard error and 1 / n"
+_KEEP = ", ".join(sorted(KEEPING))
 _MOST = 1_000_000  # samples that methods are compared on
 _REPLICATES = 400
 _NEAR = 1e-3  # of the best score
 _AVERAGE = "structured-average"
 
 
-def default_candidates(*, for_shares: bool = False) -> tuple[str, ...]:
-    """The default candidates of ``select``, simplest first; ``for_shares``: to be corrected for these."""
+def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tuple[str, ...]:
+    """The default candidates of ``select``, simplest first; ``for_shares``: to be corrected for these.
+
+    ``keeping``: those that keep every predicted class.
+    """
+    if keeping:
+        return ("none", "temperature", "ensemble-temperature")
     if for_shares:  # which Bayes' rule cannot do behind the average's uniform share
         return ("none", "temperature", "structured-vector", "structured-matrix")
     # All others but mixtures and tables are maps within the average's reach, whatever the number of classes.
@@ -74,6 +80,7 @@ def select(
     labels: ArrayLike,
     *,
     candidates: Sequence[str] | None = None,
+    keep_predictions: bool = False,
     criterion: Criterion = "nll",
     folds: int = 5,
     tolerance: float = 0.005,
@@ -86,18 +93,21 @@ def select(
 ) -> Artifact:
     """Cross-validate ``candidates``, refit the one chosen on all samples, and record how it was chosen.
 
-    ``candidates`` are method names, simplest first; "none" always is one. ``tolerance`` is how much
-    accuracy and refinement AUROC may fall, as fractions: a candidate is refused when the whole
-    ``level`` interval of its paired difference lies below. ``progress`` is called with each name.
+    ``candidates`` are method names, simplest first; "none" always is one. ``keep_predictions``: none but
+    those that keep the order of the classes, and so every prediction. ``tolerance`` is how much accuracy and
+    refinement AUROC may fall, as fractions: a candidate is refused when the whole ``level`` interval of its
+    paired difference lies below. ``progress`` is called with each name.
     The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
     ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
     ``artifact.fit["remarks"]``. Raises InputError for invalid arrays and options, FitError for sets that
     nothing can be learnt from: labels of one class, the same logits for all, not one sample right.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    names = tuple(dict.fromkeys(("none", *(candidates or default_candidates()))))
+    names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(keeping=keep_predictions)))))
     for name in names:
         options_of(name)
+        if keep_predictions and name not in KEEPING:
+            raise InputError(f"{name} may change predicted classes; of those that keep them choose {_KEEP}")
     if criterion not in ("nll", "brier", "ece"):
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
