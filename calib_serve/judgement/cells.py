@@ -123,6 +123,10 @@ class Cells:
         size = self.count if self.squares is None else self.squares
         return np.asarray(self.noise + size * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
 
+    def distances(self, error: float) -> Floats:
+        """Of each cell alone (B,) how far from 0 a gap of ``error`` is, in squares of its noise."""
+        return np.asarray((self.count * error) ** 2 / self._noise_at(error) / self.effect)
+
     def _distance(self, error: float) -> float:
         n = float(self.count.sum())
         return (n * error) ** 2 / float(self._noise_at(error).sum()) / self.effect

@@ -16,7 +16,7 @@ from calib_serve.metrics.grouped import design_effect
 from calib_serve.metrics.per_sample import row_blocks
 from calib_serve.metrics.tails import chi_square_beyond
 
-__all__ = ["FEW", "ClassGap", "class_gaps", "class_totals"]
+__all__ = ["FEW", "ClassGap", "class_gaps", "class_totals", "judged_alone"]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -58,8 +58,7 @@ def class_gaps(
 
     ``probs`` (n,) are those of the ``predicted`` class (n,), ``right`` (n,) whether it is true.
     """
-    count = np.bincount(predicted, minlength=len(names))
-    alone = (count >= FEW) | (count >= _SHARE * len(predicted))
+    alone = judged_alone(np.bincount(predicted, minlength=len(names)), len(predicted))
     found = []
     for k in np.flatnonzero(alone):
         found.append(ClassGap(names[int(k)], _one(probs, right, predicted == k, groups, weight)))
@@ -67,6 +66,11 @@ def class_gaps(
     if rest.sum() >= FEW or rest.sum() >= _SHARE * len(predicted):
         found.append(ClassGap(None, _one(probs, right, rest, groups, weight)))
     return found, int((~alone).sum())
+
+
+def judged_alone(count: NDArray[Any], n: float) -> NDArray[np.bool_]:
+    """Which classes (K,) are judged alone, of ``count`` (K,) predictions of n."""
+    return np.asarray((count >= FEW) | (count >= _SHARE * n))
 
 
 def _one(

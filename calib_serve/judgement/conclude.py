@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from calib_serve.judgement.cells import RISK, Cells
 from calib_serve.judgement.classes import FEW
+from calib_serve.judgement.needed import samples_needed
 from calib_serve.judgement.words import chance, points, rounded_up
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
+_MATTERS = 0.2  # an error that may be larger than this is no finding
 _ORDER = (
     *("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals"),
     *("events", "highest", "shape"),
@@ -48,18 +50,23 @@ _REPAIR = {
 
 @dataclass(frozen=True)
 class Line:
-    """A test, what is said where it vetoes, how much of it there is, and samples that would do, times n."""
+    """A test, what is said where it vetoes, how much of it there is, and the cells of a bound."""
 
     tested: Tested
     says: str
     size: float
-    times: float = 0.0
+    cells: Cells | None = None
+
+    @property
+    def times(self) -> float:
+        """The samples that would prove it of a calibrated model, times those there are."""
+        return 0.0 if self.cells is None else self.cells.needed(self.tested.tolerance)
 
 
 def line_of(name: str, what: str, cells: Cells, says: str, tolerance: float, *, required: bool) -> Line:
     """The line of a test of cells; ``says`` is for a veto."""
     tested = Tested(name, what, cells.p, cells.error, cells.most, tolerance, required)
-    return Line(tested, says, cells.error, cells.needed(tolerance))
+    return Line(tested, says, cells.error, cells)
 
 
 def direction(cells: Cells, words: tuple[str, str, str]) -> str:
@@ -70,14 +77,28 @@ def direction(cells: Cells, words: tuple[str, str, str]) -> str:
     return words[0] if mean > 0 else words[1]
 
 
-def conclude(lines: Sequence[Line], *, n: int, small: int, kinds: int, opening: str) -> Verdict:
-    """The verdict of all tests. Any veto beats every bound."""
+def conclude(
+    lines: Sequence[Line],
+    *,
+    n: float,
+    of_class: float = 1.0,
+    small: int,
+    kinds: int,
+    opening: str,
+    of: str = "samples",
+    risk: float = RISK,
+) -> Verdict:
+    """The verdict of all tests. Any veto beats every bound.
+
+    ``n`` samples, called ``of``; ``risk`` is how often any test may accuse a calibrated model. ``small`` of
+    ``kinds`` classes are not judged alone; where they are, by ``of_class``.
+    """
     # "class" rows are the classes one by one, corrected among themselves.
     corrected = _holm([line.tested.p for line in lines])
-    done = [_found(line, p) for line, p in zip(lines, corrected, strict=True)]
+    done = [_found(line, p, risk) for line, p in zip(lines, corrected, strict=True)]
     vetoes = [line for line in done if line.tested.finding == "off"]
     missing = [line for line in done if line.tested.required and line.tested.finding != "within"]
-    level: Level = "off" if vetoes else "unproven" if missing else "calibrated"
+    level: Level = "off" if vetoes else _open(done) if missing else "calibrated"
     tests = tuple(line.tested for line in done)
     note = _of_small(small, kinds)
     do: list[str] = []
@@ -88,14 +109,12 @@ def conclude(lines: Sequence[Line], *, n: int, small: int, kinds: int, opening: 
         for line in [v for v in vetoes if v is not first and v.tested.name in ("class", "label")][:3]:
             if line.says != first.says:
                 do.insert(0, f"Mind that {line.says}.")
-    elif level == "unproven":
-        worst = max(missing, key=lambda line: line.times)
-        headline = _unproven(worst, done)
-        if worst.times > 1:
-            enough = rounded_up(worst.times * n)
-            do.append(f"Test on about {enough:,} samples: as many would prove it of a calibrated model.")
-        else:
-            do.append("Test on more samples, or allow a wider tolerance: this is close to its limit.")
+    elif level == "too_little":
+        headline = f"Too little to say anything: {n:,.0f} {of if n != 1 else of.removesuffix('s')}."
+        do.append(_more(done, n, of_class, of))
+    elif level == "no_error_found":
+        headline = _none_found(max(missing, key=lambda line: line.times), done, n, of)
+        do.append(_more(done, n, of_class, of))
     else:
         headline, do = _calibrated(done, note), [DEPLOY]
     reasons = [
@@ -110,12 +129,12 @@ def of_own_samples(found: Verdict, why: str) -> Verdict:
     """The verdict on the samples of the fit itself, ``why`` these are: it proves nothing of others.
 
     >>> of_own_samples(Verdict("calibrated", "Calibrated."), "these are the samples of the fit").level
-    'unproven'
+    'too_little'
     """
     headline = f"Nothing is known of new samples: {why}, and a fit looks better on those."
     do = "Give samples that the fit has not seen."
     return replace(
-        found, level="unproven", headline=headline, reasons=(found.headline, *found.reasons), do=(do,)
+        found, level="too_little", headline=headline, reasons=(found.headline, *found.reasons), do=(do,)
     )
 
 
@@ -129,10 +148,10 @@ def _holm(p: Sequence[float]) -> list[float]:
     return found
 
 
-def _found(line: Line, p: float) -> Line:
+def _found(line: Line, p: float, risk: float) -> Line:
     t = line.tested
     finding: Literal["within", "open", "off"]
-    finding = "within" if t.most < t.tolerance else "off" if p < RISK else "open"
+    finding = "within" if t.most < t.tolerance else "off" if p < risk else "open"
     return replace(line, tested=replace(t, p=p, finding=finding))
 
 
@@ -168,14 +187,40 @@ def _calibrated(done: Sequence[Line], note: str) -> str:
     return f"Calibrated: {main.what} is off by at most {points(main.most)} on average{each}.{tail}"
 
 
-def _unproven(worst: Line, done: Sequence[Line]) -> str:
+def _open(done: Sequence[Line]) -> Level:
+    """Where nothing is proven: whether an error that matters would have been seen."""
+    return "too_little" if _main(done).most > _MATTERS else "no_error_found"
+
+
+def _none_found(worst: Line, done: Sequence[Line], n: float, of: str) -> str:
     main, t = _main(done), worst.tested
     if main.finding == "within":
         return (
-            f"Too few samples to tell for single {_noun(done)}: {main.what} is off by at most "
-            f"{points(main.most)} on average, but {t.what} may be off by up to {points(t.most)}."
+            f"No error found in {n:,.0f} {of}: {main.what} is off by at most {points(main.most)} on average, "
+            f"but {t.what} may be off by up to {points(t.most)}."
         )
-    return f"Too few samples to tell: {main.what} may be off by up to {points(main.most)} on average."
+    return (
+        f"No error found in {n:,.0f} {of}: {main.what} may still be off by up to {points(main.most)} on "
+        "average."
+    )
+
+
+def _more(done: Sequence[Line], n: float, of_class: float, of: str) -> str:
+    limit, enough = points(_main(done).tolerance), _enough(done, n, of_class)
+    if enough <= n:
+        return f"Give more {of}, or allow a wider tolerance: this is close to its limit of {limit}."
+    return f"About {rounded_up(enough):,} {of} would prove a calibrated model to be within {limit}."
+
+
+def _enough(done: Sequence[Line], n: float, of_class: float) -> float:
+    """How many samples would prove a calibrated model."""
+    main = next(line for line in done if line.tested.required)
+    classes = next((line.cells for line in done if line.tested.name == "classes"), None)
+    assert main.cells is not None, "what is required is a bound"
+    found = samples_needed(n, main.cells, main.tested.tolerance, classes=classes, of_class=of_class)
+    labels = [line for line in done if line.tested.name == "label" and line.cells is not None]
+    each = [line.cells.needed(line.tested.tolerance, power=1 - 0.1 / len(labels)) for line in labels]
+    return max([found, *(n * times for times in each)])
 
 
 def _of_small(small: int, kinds: int) -> str:
@@ -194,9 +239,9 @@ def _told(line: Line) -> str:
     )
 
 
-Level = Literal["calibrated", "unproven", "off"]
+Level = Literal["calibrated", "no_error_found", "too_little", "off"]
 """``calibrated``: the error is proven to be within the tolerance; ``off``: an error is proven, and may be
-beyond it; ``unproven``: neither, for want of samples."""
+beyond it. Else ``no_error_found``: a large one would have been seen; ``too_little``: not even that."""
 
 
 @dataclass(frozen=True)
@@ -226,9 +271,9 @@ class Verdict:
 
     ``changed`` says what a calibration moved, where it is compared with none. As text, it is all sentences.
 
-    >>> found = Verdict("unproven", "Too few samples to tell.", do=("Test on 5,000.",))
+    >>> found = Verdict("too_little", "Too little to say anything: 3 samples.", do=("Test on 5,000.",))
     >>> print(found)
-    Too few samples to tell. Test on 5,000.
+    Too little to say anything: 3 samples. Test on 5,000.
     """
 
     level: Level

@@ -1,4 +1,4 @@
-"""The decision: calibrated where that is proven, off where an error is, else too few samples."""
+"""The decision: calibrated where that is proven, off where an error is, else how large one could be."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def judge_probs(
     (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
     given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %
     over all tests, Holm 1979) that may be beyond the tolerance. Tests of class shares and of shape (see
-    ``calib_serve.judgement.shape``) can only veto. Else "unproven".
+    ``calib_serve.judgement.shape``) can only veto. Else "no_error_found", or "too_little" where an error of
+    20 points might hide. An event rarer than 10 % is held to a fifth of its share.
 
     ``groups`` (n,) say which samples belong together. Labels (n, L) of a multi-label model are judged label
     by label. Raises InputError or ShapeError.
@@ -109,7 +110,7 @@ def judge_probs(
     >>> judge_probs(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
     'Not calibrated: underconfident, on average 30.0 points off.'
     >>> judge_probs(p[:4], p[:4].argmax(axis=1)).level
-    'unproven'
+    'too_little'
     """
     single = _class_tolerance(tolerance, class_tolerance)
     if np.ndim(labels) == 2:
@@ -149,7 +150,14 @@ def judge_probs(
     lines += _of_classes(sample, gaps)
     if p.shape[1] > 2:
         lines += [_of_totals(p, y, sample), _of_shape(_shape(sample), tolerance)]
-    found = conclude(lines, n=len(p), small=small, kinds=p.shape[1], opening=_opening(sample, n))
+    found = conclude(
+        lines,
+        n=len(p),
+        of_class=single,
+        small=small,
+        kinds=p.shape[1],
+        opening=_opening(sample, n),
+    )
     turned = _turned_around(sample) if p.shape[1] == 2 else ""
     return replace(found, do=(turned, *(line for line in found.do if line != CALIBRATE))) if turned else found
 
@@ -196,7 +204,7 @@ def _of_confidence(s: _Sample) -> list[Line]:
 def _of_positive(s: _Sample) -> list[Line]:
     """P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
     is_one, (p, came) = s.predicted == 1, _event(s)
-    share = float(is_one.mean())
+    share, tolerance = float(is_one.mean()), held_to(s.tolerance, came, s.weight)
 
     def split(cells: int) -> Cells:
         above = max(round(cells * share), 1)
@@ -206,14 +214,25 @@ def _of_positive(s: _Sample) -> list[Line]:
                 cell[of_side] = 1000 * side + equal_mass(p[of_side], count)
         return Cells.of(p, came, cell, s.groups, s.weight)
 
-    cells = finest(split, s.tolerance)
+    cells = finest(split, tolerance)
     way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
     said = f"P(y = 1) is {way}, on average {points(cells.error)} off, which the top class's confidence hides"
     return [
-        line_of("positive", "P(y = 1)", cells, said, s.tolerance, required=True),
+        line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
         _of_shape(_event_shape(s), s.tolerance),
         *_of_events(s, p, came),
     ]
+
+
+def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
+    """What the probability of an event (n,) may be off by: of one rarer than 10 %, at most a fifth of its share.
+
+    >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
+    0.001
+    """
+    share = float(np.average(came, weights=weight))
+    rarer = max(min(share, 1 - share), 1 / len(came))
+    return tolerance if rarer >= _RARE else min(tolerance, _RELATIVE * rarer)
 
 
 def _event_shape(s: _Sample) -> Shape:
@@ -278,9 +297,7 @@ def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
         what = f"predictions of class “{gap.name}”" if gap.name is not None else "classes not judged alone"
         name = "class" if gap.name is not None else "rest"
         line = line_of(name, what, gap.cells, gap.says, s.of_class, required=True)
-        times = gap.cells.needed(s.of_class, power=1 - 0.1 / several)
-        p = min(several * line.tested.p, 1.0)
-        lines.append(replace(line, tested=replace(line.tested, p=p), times=times))
+        lines.append(replace(line, tested=replace(line.tested, p=min(several * line.tested.p, 1.0))))
     # Which class it is says more than that there is one.
     if several * worst.cells.p < RISK and not worst.cells.within(s.of_class):
         lines[0] = replace(lines[0], says=worst.says)
@@ -354,19 +371,20 @@ def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | N
     cells = Cells.of(p.ravel(), y.ravel().astype(np.float64), cell.ravel(), samples, of_each)
     tested = Tested("labels", "P(label)", cells.p, cells.error, cells.most, tolerance, required=True)
     said = f"the labels' probabilities are on average {points(cells.error)} off"
-    return Line(tested, said, cells.error, cells.needed(tolerance))
+    return Line(tested, said, cells.error, cells)
 
 
 def _of_label(
     p: Floats, came: NDArray[np.intp], name: str, weight: Floats | None, *, tolerance: float, labels: int
 ) -> Line:
     true = came.astype(np.float64)
+    tolerance = held_to(tolerance, true, weight)
     cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b), None, weight), tolerance)
     chance = min(labels * cells.p, 1.0)
     tested = Tested("label", f"P(“{name}”)", chance, cells.error, cells.most, tolerance, required=True)
     way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
     said = f"the probability of label “{name}” is {way}, by {points(cells.error)} on average"
-    return replace(Line(tested, said, cells.error), times=cells.needed(tolerance, power=1 - 0.1 / labels))
+    return Line(tested, said, cells.error, cells)
 
 
 def _opening_of_labels(p: Floats, y: NDArray[np.intp], weight: Floats | None) -> str:

@@ -33,9 +33,10 @@ def judge(
     Of more than 500,000 samples, as many that are spread over all are judged.
     "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
     (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
-    given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %
-    over all tests, Holm 1979) that may be beyond the tolerance. Else "unproven". See
-    ``calib_serve.judgement.decide`` for the tests. Labels (n, L) of a multi-label model are judged label by
+    given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is held to
+    a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm 1979)
+    that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20 points might
+    hide. See ``calib_serve.judgement.decide`` for the tests. Labels (n, L) of a multi-label model are judged label by
     label. Raises InputError or ShapeError.
 
     >>> import numpy as np
@@ -43,7 +44,7 @@ def judge(
     >>> judge(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
     'Not calibrated: underconfident, on average 30.0 points off.'
     >>> judge(p[:4], p[:4].argmax(axis=1)).level
-    'unproven'
+    'too_little'
     """
     given = Scores.of(
         scores,
