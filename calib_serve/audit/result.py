@@ -105,7 +105,7 @@ class Measured:
             "brier": self.brier,
             **({} if self.ranks is None else vars(self.ranks)),
         }
-        estimated = {name: getattr(found, name) for name in ("accuracy", "gap", "ece", "brier")}
+        estimated = {name: getattr(found, name) for name in ("accuracy", "gap", "debiased_ece", "brier")}
         return {
             "by": dict(self.by),
             "since": _iso(self.since),
@@ -115,6 +115,7 @@ class Measured:
             "labelled": {name: _finite(value) for name, value in of_labelled.items()},
             "estimated": {
                 **{name: _number(value) for name, value in estimated.items()},
+                "ece": _finite(found.ece),
                 "coverage": _finite(found.coverage),
                 "effective_labels": _finite(found.effective),
                 "noise_floor": _finite(found.noise_floor),

@@ -230,7 +230,7 @@ def _table(found: Audit) -> Table:
 
 
 def _cells(one: Measured) -> tuple[str, ...]:
-    bins, ece = one.bins, one.estimates.ece
+    bins, ece = one.bins, one.estimates.debiased_ece
     return (
         f"{one.sums.predictions.sum():,.0f}",
         f"{one.sums.labels.sum():,.0f}",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show_verdict"]
 
-_COLORS = {"calibrated": "green", "unproven": "yellow", "off": "red"}
+_COLORS = {"calibrated": "green", "no_error_found": "cyan", "too_little": "yellow", "off": "red"}
 
 
 def show_verdict(console: Console, verdict: Verdict, *, reasons: bool = False) -> None:

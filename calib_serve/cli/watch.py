@@ -55,7 +55,10 @@ def run(
         float, typer.Option("--arl", help="Labels between two false drift alarms, on average, at least.")
     ] = 100_000,
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="How far accuracy may be from confidence.")
+        float,
+        typer.Option(
+            "--tolerance", help="How far accuracy may be from confidence: of verdicts and the detector."
+        ),
     ] = 0.01,
     block: Annotated[
         int, typer.Option("--block", help="Labels that may depend on one another, where errors come in runs.")

@@ -4,7 +4,20 @@
 """
 
 from calib_serve.judgement.bets import Evidence, MeanBets, share_bets
-from calib_serve.judgement.conclude import CALIBRATE, DEPLOY, Level, Tested, Verdict, of_own_samples
+from calib_serve.judgement.cells import Cells, finest
+from calib_serve.judgement.conclude import (
+    CALIBRATE,
+    DEPLOY,
+    TOLERANCE,
+    Level,
+    Tested,
+    Verdict,
+    conclude,
+    direction,
+    line_of,
+    of_own_samples,
+)
+from calib_serve.judgement.needed import samples_needed
 from calib_serve.judgement.of_scores import judge
 from calib_serve.judgement.words import MINUS, chance, percent, points, rounded_up, signed_points
 
@@ -12,17 +25,24 @@ __all__ = [
     "CALIBRATE",
     "DEPLOY",
     "MINUS",
+    "TOLERANCE",
+    "Cells",
     "Evidence",
     "Level",
     "MeanBets",
     "Tested",
     "Verdict",
     "chance",
+    "conclude",
+    "direction",
+    "finest",
     "judge",
+    "line_of",
     "of_own_samples",
     "percent",
     "points",
     "rounded_up",
+    "samples_needed",
     "share_bets",
     "signed_points",
 ]

@@ -115,7 +115,7 @@ class Cells:
         noise = self._noise_at(error)
         squares = float(((self.said - self.came) ** 2 / noise).sum()) / self.effect
         usual = chi_square_median(len(noise))
-        return chi_square_below(max(squares, usual), len(noise), self._distance(error))
+        return chi_square_below(max(squares, usual), len(noise), self.distance(error))
 
     def _noise_at(self, error: float) -> Floats:
         """The variances (B,) where events come by ``error`` more often, or less: the larger of the two."""
@@ -127,13 +127,14 @@ class Cells:
         """Of each cell alone (B,) how far from 0 a gap of ``error`` is, in squares of its noise."""
         return np.asarray((self.count * error) ** 2 / self._noise_at(error) / self.effect)
 
-    def _distance(self, error: float) -> float:
+    def distance(self, error: float) -> float:
+        """The same of all cells, whose mean absolute gap is ``error``."""
         n = float(self.count.sum())
         return (n * error) ** 2 / float(self._noise_at(error).sum()) / self.effect
 
     def needed(self, tolerance: float, *, power: float = _POWER) -> float:
         """Times the samples there are, for calibrated probabilities to be proven within the tolerance."""
-        return detectable_distance(len(self.count), risk=RISK, power=power) / self._distance(tolerance)
+        return detectable_distance(len(self.count), risk=RISK, power=power) / self.distance(tolerance)
 
 
 def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:

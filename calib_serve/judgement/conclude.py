@@ -15,6 +15,7 @@ from calib_serve.judgement.words import chance, points, rounded_up
 __all__ = [
     "CALIBRATE",
     "DEPLOY",
+    "TOLERANCE",
     "Level",
     "Line",
     "Tested",
@@ -27,6 +28,8 @@ __all__ = [
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
 _MATTERS = 0.2  # an error that may be larger than this is no finding
+TOLERANCE = 0.02
+"""How far confidence may be from the truth on average, unless told otherwise: two points."""
 _ORDER = (
     *("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals"),
     *("events", "highest", "shape"),
@@ -81,10 +84,10 @@ def conclude(
     lines: Sequence[Line],
     *,
     n: float,
-    of_class: float = 1.0,
-    small: int,
-    kinds: int,
     opening: str,
+    of_class: float = 1.0,
+    small: int = 0,
+    kinds: int = 0,
     of: str = "samples",
     risk: float = RISK,
 ) -> Verdict:
@@ -218,8 +221,8 @@ def _enough(done: Sequence[Line], n: float, of_class: float) -> float:
     classes = next((line.cells for line in done if line.tested.name == "classes"), None)
     assert main.cells is not None, "what is required is a bound"
     found = samples_needed(n, main.cells, main.tested.tolerance, classes=classes, of_class=of_class)
-    labels = [line for line in done if line.tested.name == "label" and line.cells is not None]
-    each = [line.cells.needed(line.tested.tolerance, power=1 - 0.1 / len(labels)) for line in labels]
+    labels = [(line.cells, line.tested.tolerance) for line in done if line.tested.name == "label"]
+    each = [cells.needed(limit, power=1 - 0.1 / len(labels)) for cells, limit in labels if cells is not None]
     return max([found, *(n * times for times in each)])
 
 

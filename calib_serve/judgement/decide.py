@@ -14,7 +14,16 @@ from calib_serve.arrays import some_of
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.judgement.cells import RISK, Cells, equal_mass, finest
 from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
-from calib_serve.judgement.conclude import CALIBRATE, Line, Tested, Verdict, conclude, direction, line_of
+from calib_serve.judgement.conclude import (
+    CALIBRATE,
+    TOLERANCE,
+    Line,
+    Tested,
+    Verdict,
+    conclude,
+    direction,
+    line_of,
+)
 from calib_serve.judgement.shape import Pair, Shape, shape_of_event, shape_of_top_two
 from calib_serve.judgement.words import percent, points
 from calib_serve.metrics.grouped import design_effect, group_codes
@@ -86,7 +95,7 @@ def judge_probs(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
-    tolerance: float = 0.02,
+    tolerance: float = TOLERANCE,
     class_tolerance: float | None = None,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
@@ -225,7 +234,7 @@ def _of_positive(s: _Sample) -> list[Line]:
 
 
 def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
-    """What the probability of an event (n,) may be off by: of one rarer than 10 %, at most a fifth of its share.
+    """What P of an event (n,) may be off by: of one rarer than 10 %, at most a fifth of its share.
 
     >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
     0.001

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from calib_serve.judgement.cells import RISK, Cells
 from calib_serve.judgement.classes import judged_alone
-from calib_serve.metrics.tails import detectable_distance
+from calib_serve.metrics.tails import equivalence_power
 
 __all__ = ["samples_needed"]
 
-_ROUNDS = 20
+_STEPS = 40
+_ROUNDED = 1.1  # what is said is rounded up
 
 
 def samples_needed(
@@ -26,20 +29,21 @@ def samples_needed(
 
     The mean absolute gap over ``cells`` must be proven to be below the ``tolerance``; of ``classes``, a cell
     for the predictions of each, that of those which so many samples make it judge alone, below ``of_class``.
-    Half of what may go wrong goes wrong of the first, half of some class.
     """
-    wrong = (1 - power) / 2
-    found = n * cells.needed(tolerance, power=1 - wrong)
-    if classes is None:
-        return math.ceil(found)
-    distances = classes.distances(of_class)
-    for _ in range(_ROUNDS):  # more samples make it judge more classes, which may need more samples
-        alone = judged_alone(classes.count * found / n, found)
-        if not alone.any():
-            break
-        distance = detectable_distance(1, risk=RISK, power=1 - wrong / int(alone.sum()))
-        more = n * float((distance / distances[alone]).max())
-        if more <= found:
-            break
-        found = more
-    return math.ceil(found)
+    distance = cells.distance(tolerance)
+    of_each = np.empty(0) if classes is None else classes.distances(of_class)
+
+    def fails(times: float) -> float:
+        wrong = 1 - float(equivalence_power(distance * times, len(cells.count), risk=RISK))
+        if classes is not None:
+            alone = judged_alone(classes.count * times * _ROUNDED, n * times * _ROUNDED)
+            wrong += float((1 - equivalence_power(of_each[alone] * times, 1, risk=RISK)).sum())
+        return wrong
+
+    low, high = 0.0, 1.0
+    while fails(high) > 1 - power:
+        low, high = high, 2 * high
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fails(middle) > 1 - power else (low, middle)
+    return math.ceil(n * high)

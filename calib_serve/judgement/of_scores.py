@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from calib_serve.errors import InputError
-from calib_serve.judgement.conclude import Verdict
+from calib_serve.judgement.conclude import TOLERANCE, Verdict
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.scores import Outputs, Scores
 
@@ -18,7 +18,7 @@ def judge(
     scores: Any,
     labels: Any = None,
     *,
-    tolerance: float = 0.02,
+    tolerance: float = TOLERANCE,
     class_tolerance: float | None = None,
     outputs: Outputs | None = None,
     columns: Sequence[str] | None = None,
@@ -36,8 +36,8 @@ def judge(
     given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is held to
     a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm 1979)
     that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20 points might
-    hide. See ``calib_serve.judgement.decide`` for the tests. Labels (n, L) of a multi-label model are judged label by
-    label. Raises InputError or ShapeError.
+    hide. See ``calib_serve.judgement.decide`` for the tests. Labels (n, L) of a multi-label model are judged
+    label by label. Raises InputError or ShapeError.
 
     >>> import numpy as np
     >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))

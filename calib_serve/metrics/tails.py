@@ -9,6 +9,8 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
+
 __all__ = [
     "accuracy_at_least",
     "beta_below",
@@ -18,6 +20,7 @@ __all__ = [
     "chi_square_beyond",
     "chi_square_median",
     "detectable_distance",
+    "equivalence_power",
     "student_beyond",
     "student_quantile",
 ]
@@ -119,3 +122,17 @@ def detectable_distance(freedom: float, *, risk: float, power: float) -> float:
     """
     limit = _special().chdtri(freedom, 1 - power)
     return float(_special().chndtrinc(limit, freedom, risk))
+
+
+def equivalence_power(distance: Any, freedom: float, *, risk: float) -> Any:
+    """How often calibrated gaps prove that they are not so far from 0, with as many degrees of ``freedom``.
+
+    The inverse of ``detectable_distance``, of distances (...,). Gaps below the median count as it, so that
+    few samples prove nothing.
+
+    >>> round(float(equivalence_power(detectable_distance(3, risk=0.05, power=0.9), 3, risk=0.05)), 6)
+    0.9
+    """
+    limit = _special().chndtrix(risk, freedom, distance)
+    power = _special().chdtr(freedom, limit)
+    return np.where(power > 0.5, power, 0.0)

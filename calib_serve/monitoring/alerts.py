@@ -127,7 +127,7 @@ def _error_of_watch(tolerance: float) -> Alert:
         "CalibrationErrorHigh",
         "The whole 95 % interval of the calibration error lies above the tolerance of "
         f"{100 * tolerance:g} points.",
-        f"{watch_window('ece_low', '24h')} > {tolerance} and {WATCHED}",
+        f"{watch_window('debiased_ece_low', '24h')} > {tolerance} and {WATCHED}",
         f"{NAME}: calibration error of at least {SHARE} over 24 hours",
         gap_told(watch_window("gap", "24h", more="%s")) + bins_off(tolerance),
         lasts="5m",

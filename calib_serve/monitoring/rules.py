@@ -49,12 +49,19 @@ _REFERENCE = f"clamp_min({SAME} (calib_reference_share), 1e-4)"
 _SHARE = f"clamp_min({_P}, 1e-4)"
 # How much more gaps vary than with independent labels, where watch publishes it.
 _EFFECT = f"(clamp_min({watch_window('design_effect', '24h')}, 1) or {_number('labels')} * 0 + 1)"
-_V = f"({_counted('feedback_noise')} / ({_W} > 0) ^ 2 * {_PER_VERSION} {_EFFECT} and {_C})"
+_V0 = f"({_counted('feedback_noise')} / ({_W} > 0) ^ 2 * {_PER_VERSION} {_EFFECT})"
+_V = f"({_V0} and {_C})"
+_GAP = f"abs({_counted('feedback_confidence')} - {_counted('feedback_correct')}) / ({_W} > 0)"
 
 
 def _mean(column: str) -> str:
     """The mean of a bin's column over the covered predictions."""
     return f"{_BINS} ({_P} * {column}) / ({_number('coverage')} > 0)"
+
+
+def _plain_mean(column: str) -> str:
+    """The mean of a bin's column over the predictions of all bins with any label."""
+    return f"{_BINS} ({_P} * ({column})) / {_BINS} ({_P} and {_W} > 0)"
 
 
 # series: (what it is, formula). Later ones may use earlier ones.
@@ -84,10 +91,10 @@ _NUMBERS = {
         "Share of predictions in bins with enough labels: what the numbers below speak of.",
         f"{_BINS} ({_P} and {_C}) or {_BINS} ({_P}) * 0",
     ),
-    _number("ece"): ("Expected calibration error (Naeini 2015).", _mean(f"abs({_C} - {_Y})")),
+    _number("ece"): ("Expected calibration error (Naeini 2015).", _plain_mean(_GAP)),
     _number("noise_floor"): (
-        "The ECE that label noise alone would show, were the model calibrated.",
-        _mean(f"sqrt(0.6366197723675814 * {_V})"),
+        "The ECE that a calibrated model would show on these labels, by chance alone.",
+        _plain_mean(f"sqrt(0.6366197723675814 * {_V0})"),
     ),
     _number("gap_error"): (
         "Standard error of the signed gap of a calibrated model.",

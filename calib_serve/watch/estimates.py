@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
+from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.tails import student_quantile
 from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps
 from calib_serve.watch.drift.statistics import wilson
@@ -51,7 +52,8 @@ NOT_KNOWN = Number(math.nan, math.nan, math.nan, math.nan)
 class BinRow:
     """A bin: confidences in (lower, upper], and the accuracy behind them with its 95 % interval.
 
-    ``covered``: it holds enough labels to count in the estimates. NaN without labels.
+    ``covered``: it holds enough labels to count in the estimates. ``noise``: the variance that the gap of a
+    calibrated model has. NaN without labels.
     """
 
     lower: float
@@ -64,6 +66,7 @@ class BinRow:
     low: float
     high: float
     covered: bool
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,10 @@ class Estimates:
     ``labels`` counted and ``effective``: how many labels of a uniform sample, all independent, would tell as
     much. ``label_share``: labels over predictions served. ``coverage``: the share of predictions in bins with
     enough labels. ``confidence`` is of all served predictions and ``covered_confidence`` of the covered ones,
-    both without noise. ``ece`` is nearly unbiased (``ece_unclipped``: as it is below 0, where it says 0);
-    ``ece_observed`` is the plain sum over bins, of which ``noise_floor`` is what a calibrated model would
-    show. ``design_effect``: how much more the gap varies than with labels that are independent.
+    both without noise. ``ece`` is the plain one over all bins with labels, ``noise_floor`` what a calibrated
+    model would show of it, and ``debiased_ece`` what of it is no chance (``unclipped_ece``: as it is below 0,
+    where that says 0). ``design_effect``: how much more the gap varies than with labels that are independent,
+    and ``effect`` the same of tests, larger where few groups tell it.
     ``bounds`` leave open what is not covered, ``worst`` every prediction without a label.
     """
 
@@ -91,12 +95,13 @@ class Estimates:
     accuracy: Number
     gap: Number
     brier: Number
-    ece: Number
-    ece_unclipped: float
-    ece_observed: float
+    ece: float
+    debiased_ece: Number
+    unclipped_ece: float
     noise_floor: float
     groups: int
     design_effect: float
+    effect: float
     bounds: Bounds
     worst: Bounds
     bins: tuple[BinRow, ...]
@@ -131,7 +136,8 @@ def estimate(
     confidence = _mean(found.confidence, found.served / total if total else found.served)
     accuracy, lean = part.accuracy, np.nan_to_num(2 * found.accuracy - 1)
     gap = part.gap
-    ece, unclipped, observed = part.ece(gap)
+    debiased, unclipped = part.ece(gap)
+    seen = _labelled(found)
     return Estimates(
         weighed_by=found.weighed_by,
         missing=missing,
@@ -147,12 +153,15 @@ def estimate(
         brier=part.number(
             found.brier, found.brier_noise, lean * np.nan_to_num(2 * found.confidence - 1), least=0.0
         ),
-        ece=ece,
-        ece_unclipped=unclipped,
-        ece_observed=observed,
-        noise_floor=part.noise_floor,
+        ece=_mean(np.abs(found.gap), seen),
+        debiased_ece=debiased,
+        unclipped_ece=unclipped,
+        noise_floor=_mean(
+            np.sqrt(2 / math.pi * found.calibrated * np.nan_to_num(part.design_effect, nan=1)), seen
+        ),
         groups=found.groups,
         design_effect=part.design_effect,
+        effect=part.effect,
         bounds=bounds_of_covered((accuracy.low, accuracy.high), coverage, confidence),
         worst=bounds_of_labelled(sums, confidence),
         bins=_rows(found),
@@ -167,6 +176,11 @@ def estimated_gap(sums: Sums) -> Number:
 def estimated_accuracy(sums: Sums) -> Number:
     """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
     return _covered(bin_gaps(sums))[0].accuracy
+
+
+def _labelled(found: BinGaps) -> Floats:
+    """The shares (bins,) of what was served, of bins that hold any label."""
+    return np.where(np.isfinite(found.gap), found.served, 0.0)
 
 
 def _covered(found: BinGaps) -> tuple[_Part, float]:
@@ -202,11 +216,11 @@ class _Part:
         return 1 / float((self.share[on] ** 2 / alone).sum()) / self.design_effect
 
     @property
-    def noise_floor(self) -> float:
-        if self.empty:
-            return math.nan
-        spread = np.sqrt(2 / math.pi * self.found.calibrated * self.design_effect)
-        return float(self.share @ spread)
+    def effect(self) -> float:
+        if not self.found.groups:
+            return 1.0
+        few = student_quantile(0.95, max(self.found.groups - 1, 1)) / quantile_of(0.95)
+        return self.design_effect * few**2
 
     @property
     def accuracy(self) -> Number:
@@ -237,10 +251,10 @@ class _Part:
         low, high = max(value + shift - half, least), min(value + shift + half, 1.0)
         return Number(value, math.sqrt(variance), min(low, value), max(high, value))
 
-    def ece(self, gap: Number) -> tuple[Number, float, float]:
-        """The estimate, its value before it is clipped at 0, and the plain sum."""
+    def ece(self, gap: Number) -> tuple[Number, float]:
+        """The debiased estimate, and its value before it is clipped at 0."""
         if self.empty:
-            return NOT_KNOWN, math.nan, math.nan
+            return NOT_KNOWN, math.nan
         on, noise = self.found.covered, self.found.gap_noise
         t = student_quantile(0.95, max(self._freedom(noise), 1.0))
         seen = noisy_error(self.found.gap[on], noise.covariance[np.ix_(on, on)], self.share[on], z=t)
@@ -249,7 +263,7 @@ class _Part:
         value = max(seen.value, size) if size > below else seen.value
         low = max(seen.low, size - _EITHER_SIDE * below)
         high = min(max(seen.high, gap.high, -gap.low, value), 1.0)
-        return Number(min(max(value, 0.0), 1.0), (high - low) / (2 * t), low, high), value, seen.observed
+        return Number(min(max(value, 0.0), 1.0), (high - low) / (2 * t), low, high), value
 
     def _variance(self, noise: Noise) -> float:
         return float(self.share @ noise.covariance @ self.share)
@@ -286,6 +300,7 @@ def _rows(found: BinGaps) -> tuple[BinRow, ...]:
             low=float(low[b]),
             high=float(high[b]),
             covered=bool(found.covered[b]),
+            noise=float(found.calibrated[b]),
         )
         for b in range(len(found.served))
     )

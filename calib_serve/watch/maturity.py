@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from calib_serve.names import parse_duration
+from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Dated
 from calib_serve.watch.series import DELAYS
 
-__all__ = ["AUTO", "Maturity", "learned_delay", "parse_maturity"]
+__all__ = ["AUTO", "Delays", "Maturity", "learned_delay", "parse_maturity"]
 
 AUTO = "auto"
 """Learn it."""
@@ -25,7 +26,7 @@ SHARE = 0.99
 """The share of labels that have come when a prediction counts as mature."""
 
 _ENOUGH = 30  # labels to learn from
-_SEEN_LONGER = 3.0  # the delay must be this many times shorter than what could be observed
+_SEEN_LONGER = 1.5  # the delay must be this many times shorter than what could be observed
 
 
 @dataclass(frozen=True)
@@ -41,32 +42,80 @@ class Maturity:
         return math.isfinite(self.seconds)
 
 
-def learned_delay(dated: Iterable[Dated], *, now: float, share: float = SHARE) -> float:
-    """Seconds within which ``share`` of the labels come, from the labels by time of prediction and delay.
+@dataclass(frozen=True)
+class Delays:
+    """How late ``labels`` came so far, in seconds: a ``third``, as good as ``all`` of them, the ``longest``.
 
-    Young predictions have shown short delays only. So each step of the delay is judged by predictions old
-    enough to have shown it: the product-limit estimate for right-truncated times (Lagakos, Barraj and De
-    Gruttola 1988). Infinity while too few labels have come, or while the answer is not well below
-    the longest delay that could have been seen: then most labels may be yet to come.
+    Each is the upper end of a step of ``DELAYS``, NaN without labels. ``known_at``: the time at which it can
+    be known that these were not just the first ones, as far as one can tell today.
     """
-    edges = np.asarray(DELAYS)
-    at_step, up_to_step = np.zeros(len(edges)), np.zeros(len(edges))
-    longest = 0.0
-    for _, start, width, sums in dated:
-        delays = sums["calib_feedback_delay"][:-1]
-        if delays.any():
-            age = now - (start + width)
-            longest = max(longest, age)
-            shown = edges <= age
-            at_step += np.where(shown, delays, 0)
-            up_to_step += np.where(shown, np.cumsum(delays), 0)
-    if up_to_step.max() < _ENOUGH:
-        return math.inf
-    # P(delay <= step), from the longest step that any prediction could show downwards.
-    stay = 1 - at_step / np.maximum(up_to_step, 1)
-    below = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
-    seconds = float(edges[int(np.argmax(below >= share))])
-    return seconds if seconds * _SEEN_LONGER <= longest else math.inf
+
+    labels: float
+    third: float
+    all: float
+    longest: float
+    known_at: float
+
+    @classmethod
+    def of(cls, dated: Iterable[Dated], *, now: float, share: float = SHARE) -> Delays:
+        """From the labels by time of prediction and delay.
+
+        Young predictions have shown short delays only. So each step of the delay is judged by predictions old
+        enough to have shown it: the product-limit estimate for right-truncated times (Lagakos, Barraj and De
+        Gruttola 1988). It is known where ``all`` is well below the longest delay that could have been seen:
+        else most labels may be yet to come.
+        """
+        edges = np.asarray(DELAYS)
+        at_step, up_to_step, every = np.zeros(len(edges)), np.zeros(len(edges)), np.zeros(len(edges) + 1)
+        first = math.inf
+        for _, start, width, sums in dated:
+            delays = sums["calib_feedback_delay"]
+            if delays.any():
+                every += delays
+                first = min(first, start + width)
+                shown = edges <= now - (start + width)
+                at_step += np.where(shown, delays[:-1], 0)
+                up_to_step += np.where(shown, np.cumsum(delays[:-1]), 0)
+        labels = float(every.sum())
+        if not labels:
+            return cls(0.0, math.nan, math.nan, math.nan, math.nan)
+        ends = np.append(edges, math.inf)
+        third = float(ends[int(np.argmax(np.cumsum(every) >= labels / 3))])
+        longest = float(ends[int(np.flatnonzero(every)[-1])])
+        if up_to_step.max() < _ENOUGH:
+            return cls(labels, third, longest, longest, first + _SEEN_LONGER * longest)
+        # P(delay <= step), from the longest step that any prediction could show downwards.
+        stay = 1 - at_step / np.maximum(up_to_step, 1)
+        below = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
+        seconds = float(edges[int(np.argmax(below >= share))])
+        known_at = first + _SEEN_LONGER * seconds
+        return cls(labels, third, seconds, longest, known_at)
+
+    @property
+    def says(self) -> str:
+        """What is known of them, in a sentence.
+
+        >>> Delays(900.0, 8192.0, 65536.0, 131072.0, math.nan).says
+        'A third of 900 labels came within 2.3 hours, the longest took up to 36.4 hours.'
+        """
+        if not self.labels:
+            return "No label has come yet."
+        most = f"took up to {_time(self.longest)}" if math.isfinite(self.longest) else "took months"
+        return f"A third of {self.labels:,.0f} labels came within {_time(self.third)}, the longest {most}."
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def learned_delay(dated: Iterable[Dated], *, now: float, share: float = SHARE) -> float:
+    """Seconds within which ``share`` of the labels come; infinity while that is not known (``Delays``)."""
+    found = Delays.of(dated, now=now, share=share)
+    known = found.labels >= _ENOUGH and found.known_at <= now
+    return found.all if known else math.inf
 
 
 def parse_maturity(text: str) -> float | None:

@@ -232,15 +232,35 @@ WATCH: tuple[Series, ...] = (
             ("accuracy", "Accuracy of the window's predictions, estimated from labels."),
             ("gap", "Mean confidence minus accuracy."),
             ("gap_error", "Its standard error."),
-            ("ece", "Expected calibration error, corrected for label noise."),
-            ("ece_low", "Lower end of its 95 % interval."),
-            ("ece_high", "Upper end of its 95 % interval."),
-            ("noise_floor", "The plain ECE that a calibrated model would show on these labels."),
+            ("ece", "Expected calibration error, the plain one over bins."),
+            ("noise_floor", "The ECE that a calibrated model would show on these labels, by chance alone."),
+            ("debiased_ece", "What of the ECE is no chance."),
+            ("debiased_ece_low", "Lower end of its 95 % interval."),
+            ("debiased_ece_high", "Upper end of its 95 % interval."),
             ("brier", "Top-label Brier score."),
             ("coverage", "Share of predictions in bins with enough labels."),
             ("immature_share", "Share of predictions since the window began whose labels are not in."),
             ("design_effect", "How much more gaps vary than with independent labels."),
-            ("verdict", "1: confidence is off; 0: within the tolerance; absent: not known."),
+            (
+                "verdict",
+                "1: confidence is off; 0.5: no error found; 0: within the tolerance; absent: not known.",
+            ),
+        )
+    ),
+    *(
+        Series(
+            f"calib_provisional_{name}",
+            "gauge",
+            (*_MODEL, "window"),
+            f"{told}, of a window without a mature label.",
+        )
+        for name, told in (
+            ("predictions", "Predictions"),
+            ("labels", "Labels that have come"),
+            ("accuracy", "Accuracy so far"),
+            ("gap", "Mean confidence minus accuracy so far"),
+            ("ece", "Expected calibration error so far"),
+            ("noise_floor", "The ECE by chance alone"),
         )
     ),
     Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),

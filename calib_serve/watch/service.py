@@ -54,7 +54,7 @@ from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Key, Ledger, Sums, Version, WriterLease, merge_slices, open_ledger
-from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.maturity import Delays, Maturity
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
 from calib_serve.watch.publication import Publication
@@ -137,6 +137,7 @@ class Watch:
         *,
         models: Mapping[Version, Watched],
         detector: Callable[[], Detector] | None = Detector,
+        tolerance: float = TOLERANCE,
         ttl: float = 30 * DAY,
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
@@ -159,6 +160,7 @@ class Watch:
         if isinstance(keyring, LiveKeyring):
             keyring.failed = self._keyring_failed
         self._clock, self._ttl = clock, ttl
+        self._tolerance = tolerance or TOLERANCE  # a detector may have none, a verdict not
         self._lock = threading.RLock()
         self._nonces = Nonces()
         self._contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
@@ -240,8 +242,8 @@ class Watch:
         keys, or their file, which is read again when it changes. ``ledger``: a file, or
         ``redis://host:port/db``, and its password in a file or the environment. ``writer``: the name that
         this process counts and publishes under, and InputError if another one does; by default a free one.
-        ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
-        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``.
+        ``arl``, ``block``: those of the drift ``Detector``; ``tolerance`` is its and the verdicts'.
+        ``samples``: a folder for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``.
         ``label_journal``: a folder for who sent each label, kept for ``journal_days``. ``max_ids``: of how
         many predictions the users' own ids are kept beside the ledger; 0: of none. The others are those of
         the constructor. Detector options, keyring, models and samples are validated before the ledger
@@ -270,6 +272,7 @@ class Watch:
                 book,
                 models=watched,
                 detector=functools.partial(detector, bins=book.bins),
+                tolerance=tolerance,
                 ttl=ttl,
                 maturity=maturity,
                 policy=policy,
@@ -369,19 +372,31 @@ class Watch:
         """Close an open incident by hand; InputError if there is none of that number."""
         return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
 
-    def window(self, version: Version, name: str = "24h", *, provisional: bool = False) -> Window:
+    def window(self, version: Version, name: str = "24h", *, provisional: bool = True) -> Window:
         """The predictions of this model version in a window of ``WINDOWS``, with their labels.
 
-        ``provisional``: also while it is not known when labels are in.
+        ``provisional``: while none of its labels is mature, of all that have come; the window says so.
         """
         return self.windows(version, [name], provisional=provisional)[name]
 
     def windows(
-        self, version: Version, names: Iterable[str], *, provisional: bool = False
+        self, version: Version, names: Iterable[str], *, provisional: bool = True
     ) -> dict[str, Window]:
         """The same of several windows, of one moment."""
-        maturity, now = self.feed.maturity(version), self._clock()
-        return read_windows(self.ledger, version, names, maturity=maturity, now=now, provisional=provisional)
+        return read_windows(
+            self.ledger,
+            version,
+            names,
+            maturity=self.feed.maturity(version),
+            now=self._clock(),
+            provisional=provisional,
+            tolerance=self._tolerance,
+        )
+
+    def delays(self, version: Version) -> Delays:
+        """How late the labels of this model version came so far."""
+        now = self._clock()
+        return Delays.of(self.ledger.dated(0.0, now, version=version, kind="segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
         """How the clauses of the version's contract stand, in their order; none where it has none."""
@@ -407,7 +422,9 @@ class Watch:
             return TrafficShares(version, name, None, (), watched.before.unknown)
         at_once = Maturity(0.0, given=True)
         served = read_window(self.ledger, version, name, maturity=at_once, now=self._clock())
-        mature = served if not self.feed.maturity(version).seconds else self.window(version, name)
+        mature = served
+        if self.feed.maturity(version).seconds:
+            mature = self.window(version, name, provisional=False)
         return traffic_shares(served, mature, watched.before, tuple(watched.classes.names))
 
     def _admit(

@@ -1,106 +1,96 @@
-"""What the live numbers come to, in plain words: calibrated, off, or not proven yet."""
+"""The verdict on what labels say of served predictions: that of ``calib_serve.judgement``, of live sums."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from calib_serve.errors import InputError
-from calib_serve.judgement import Verdict, rounded_up
-from calib_serve.watch.drift import TOLERANCE
-from calib_serve.watch.estimates import Estimates
+from calib_serve.judgement import TOLERANCE, Cells, Verdict, conclude, direction, finest, line_of, points
+from calib_serve.watch.estimates import BinRow, Estimates
 
 __all__ = ["TOLERANCE", "judge"]
 
-_CANCELLING = 2.0  # tolerances within which errors of bins must surely be that cancel on average
-_SURELY = 1.5  # half intervals of 95 %: three standard errors
+_OFTEN = 0.003  # the risk of what is looked at often: three standard errors
 _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 
 
 def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
-    """Whether confidence is within ``tolerance`` of accuracy, on average and in bins, as far as labels tell.
+    """Whether confidence is within ``tolerance`` of accuracy on average, as far as labels tell.
 
-    "off": surely not (the gap, or the ECE, is beyond it by three standard errors, for all predictions even if
-    what is not covered is perfect; verdicts are looked at often). "calibrated": the gap's 95 % interval lies
-    within it, the ECE too, and at least 90 % of predictions are covered. Else "unproven", with what is
-    missing.
+    The levels of ``calib_serve.judgement``, over the bins of the estimates. "off" is as sure as three
+    standard errors, for verdicts are looked at often, and of all predictions even if those that labels do not
+    cover are perfect; "calibrated" speaks of at least 90 % of them.
     """
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance is a difference of probabilities, in (0, 1), got {tolerance}")
     e = estimates
     if not e.labels > 0:
-        return Verdict("unproven", "No labels yet: nothing is known about calibration.", (e.bounds.says,))
+        return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says,))
     if e.missing == "unknown":
         return _of_bounds(e, tolerance)
     if not e.coverage > 0:
-        says = f"Too few labels to tell: {e.labels:,.0f}, and in no bin enough."
-        return Verdict("unproven", says, (e.bounds.says,))
-    return _off(e, tolerance) or _calibrated(e, tolerance) or _unproven(e, tolerance)
+        says = f"Too little to say anything: {e.labels:,.0f} labels, and in no bin enough."
+        return Verdict("too_little", says, (e.bounds.says,))
+    held_to = min(tolerance / e.coverage, 0.999) if e.coverage < _COVERED else tolerance
+    cells = finest(lambda count: _cells(e, count), held_to)
+    words = ("overconfident", "underconfident", "too sure in some ranges and not in others")
+    said = f"{direction(cells, words)}, on average {points(cells.error)} off"
+    what = "the predicted class's confidence"
+    found = conclude(
+        [line_of("confidence", what, cells, said, held_to, required=True)],
+        n=e.labels,
+        opening=_opening(e),
+        of="labels",
+        risk=_OFTEN,
+    )
+    found = replace(found, reasons=(*_why(e), *found.reasons))
+    if found.level != "calibrated" or e.coverage >= _COVERED:
+        return found
+    says = f"No error found, but labels cover only {100 * e.coverage:.0f} % of the predictions."
+    return replace(found, level="no_error_found", headline=says, do=("Label some of all confidences.",))
 
 
-def _off(e: Estimates, tolerance: float) -> Verdict | None:
-    accuracy, confidence = 100 * e.accuracy.value, 100 * e.covered_confidence
-    gap = e.gap.value
-    if _surely(abs(gap), gap - e.gap.low if gap > 0 else e.gap.high - gap) * e.coverage > tolerance:
-        kind = "Overconfident" if gap > 0 else "Underconfident"
-        says = f"{kind}: it says {confidence:.1f} % and is right {accuracy:.1f} % of the time."
-        return Verdict("off", says, _why(e))
-    if _surely(e.ece.value, e.ece.value - e.ece.low) * e.coverage > tolerance:
-        says = f"Some confidences are off, by {100 * e.ece.value:.1f} points on average: see the diagram."
-        over = ("They nearly cancel overall.",) if abs(gap) <= tolerance else ()
-        return Verdict("off", says, (*over, *_why(e)))
-    return None
+def _cells(e: Estimates, count: int) -> Cells:
+    """The covered bins, neighbours joined into so many cells of nearly equal shares of the predictions."""
+    bins = [row for row in e.bins if row.covered]
+    served = np.array([row.served for row in bins])
+    before = (np.cumsum(served) - served / 2) / served.sum()
+    cell = np.minimum((before * count).astype(np.intp), count - 1)
+    _, cell = np.unique(cell, return_inverse=True)
+    share = served / served.sum() * sum(row.effective for row in bins)
+    rows = [_sums_of(row, part) for row, part in zip(bins, share, strict=True)]
+    sums = [np.bincount(cell, column).astype(np.float64) for column in np.array(rows).T]
+    weight, said, came, noise, squares = sums
+    return Cells(weight, said, came, noise, e.effect, squares)
 
 
-def _surely(size: float, half: float) -> float:
-    """The least that ``size`` surely is, from half of its 95 % interval."""
-    return size - _SURELY * half
-
-
-def _calibrated(e: Estimates, tolerance: float) -> Verdict | None:
-    within = max(e.gap.high, -e.gap.low) <= tolerance
-    alike = e.ece.value <= tolerance and e.ece.high <= _CANCELLING * tolerance
-    if not (within and alike and e.coverage >= _COVERED):
-        return None
-    says = f"Confidence means what it says, to within {_points(tolerance)}."
-    return Verdict("calibrated", says, _why(e))
-
-
-def _unproven(e: Estimates, tolerance: float) -> Verdict:
-    needed = _needed(e, tolerance)
-    if e.coverage < _COVERED:
-        says = f"Not known for all predictions: labels cover {100 * e.coverage:.0f} % of them."
-    elif max(e.gap.low, -e.gap.high) > tolerance:
-        kind = "overconfident" if e.gap.value > 0 else "underconfident"
-        says = f"Probably {kind}, by {_points(abs(e.gap.value))}: not sure yet."
-    elif needed > 1:
-        enough = rounded_up(needed * e.labels)
-        says = f"Too few labels to tell: {e.labels:,.0f}, and about {enough:,.0f} would do."
-    else:
-        says = f"At the limit of {_points(tolerance)}: too close to call."
-    return Verdict("unproven", says, _why(e))
-
-
-def _needed(e: Estimates, tolerance: float) -> float:
-    """Times the labels there are, to tell the gap and the ECE from what is tolerated."""
-    times = 0.0
-    for number, limit in ((e.gap, tolerance), (e.ece, _CANCELLING * tolerance)):
-        half = (number.high - number.low) / 2
-        size = abs(number.value) if number.low > 0 or number.high < 0 else 0.0
-        half *= _SURELY if size > limit else 1.0
-        # The nearer to the limit, the more labels; within a quarter of it no number is worth naming.
-        times = max(times, (half / max(abs(size - limit), limit / 4)) ** 2)
-    return times
+def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, float]:
+    """What ``Cells`` keeps of a bin that stands for ``share`` labels."""
+    said, came = share * row.confidence, share * row.accuracy
+    return share, said, came, share**2 * row.noise, share**2 / row.effective
 
 
 def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
     low, high = e.worst.gap
     why = ("Labels may be missing for what the outcome was.", e.worst.says)
     if low > tolerance or high < -tolerance:
-        kind = "Overconfident" if low > 0 else "Underconfident"
-        least = _points(low if low > 0 else -high)
-        return Verdict("off", f"{kind} by at least {least}, whatever the missing labels are.", why)
+        kind = "overconfident" if low > 0 else "underconfident"
+        least = points(low if low > 0 else -high)
+        return Verdict(
+            "off", f"Not calibrated: {kind} by {least} at least, whatever the missing labels are.", why
+        )
     if -tolerance <= low and high <= tolerance:
-        says = f"Confidence is within {_points(tolerance)} of accuracy, whatever the missing labels are."
+        says = f"Calibrated: within {points(tolerance)} on average, whatever the missing labels are."
         return Verdict("calibrated", says, why)
-    return Verdict("unproven", "Not to be told while labels are missing for unknown reasons.", why)
+    says = "Too little to say anything: labels are missing for unknown reasons."
+    return Verdict("too_little", says, why)
+
+
+def _opening(e: Estimates) -> str:
+    accuracy, confidence = 100 * e.accuracy.value, 100 * e.covered_confidence
+    return f"It says {confidence:.1f} % and is right {accuracy:.1f} % of the time."
 
 
 def _why(e: Estimates) -> tuple[str, ...]:
@@ -109,8 +99,9 @@ def _why(e: Estimates) -> tuple[str, ...]:
     low, high = 100 * e.gap.low, 100 * e.gap.high
     said = [
         f"Confidence less accuracy is {gap:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}).",
-        f"The ECE is {100 * e.ece.value:.1f} % ({100 * e.ece.low:.1f} to {100 * e.ece.high:.1f}): bins show "
-        f"{100 * e.ece_observed:.1f} %, and noise alone would show {100 * e.noise_floor:.1f} %.",
+        f"The ECE is {100 * e.ece:.1f} %, of which chance alone would show {100 * e.noise_floor:.1f} %; the "
+        f"error that remains is {100 * e.debiased_ece.value:.1f} points ({100 * e.debiased_ece.low:.1f} to "
+        f"{100 * e.debiased_ece.high:.1f}).",
     ]
     if e.weighed_by == "labels":
         said.append("No predictions are counted, so this speaks of labelled ones alone.")
@@ -118,8 +109,3 @@ def _why(e: Estimates) -> tuple[str, ...]:
         left = 100 * (1 - e.coverage)
         said.append(f"{left:.0f} % of predictions lie where there are too few labels, and are left out.")
     return tuple(said)
-
-
-def _points(share: float) -> str:
-    points = f"{100 * share:.1f}".removesuffix(".0")
-    return f"{points} point" + ("" if points == "1" else "s")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import Estimates, estimate
 from calib_serve.watch.ledger import SPANS, Dated, Key, Kind, Ledger, Sums, Version
 from calib_serve.watch.maturity import Maturity
-from calib_serve.watch.verdict import judge
+from calib_serve.watch.verdict import TOLERANCE, judge
 
 __all__ = ["WINDOWS", "Window", "read_window", "read_windows"]
 
@@ -33,7 +33,8 @@ class Window:
     """One version in the window of this name, which ends at ``until``, where predictions turn mature.
 
     ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later.
-    ``dated`` are the mature spans of the version's segments, oldest first, for curves.
+    ``dated`` are the mature spans of the version's segments, oldest first, for curves. ``provisional``: no
+    mature label is in, so that it holds all that there are, up to now.
     """
 
     version: Version
@@ -45,6 +46,8 @@ class Window:
     slices: Mapping[Key, Sums]
     immature: Sums
     dated: Sequence[Dated]
+    tolerance: float = TOLERANCE
+    provisional: bool = False
 
     @functools.cached_property
     def sums(self) -> Sums:
@@ -62,12 +65,15 @@ class Window:
         return self.judged(self.estimates)
 
     def judged(self, estimates: Estimates) -> Verdict:
-        """What estimates of this window come to; nothing while it is not known when labels are in."""
-        found = judge(estimates)
-        if self.maturity.known or not estimates.labels:
+        """What estimates of this window come to; nothing is proven by labels that are not mature."""
+        found = judge(estimates, tolerance=self.tolerance)
+        if not self.provisional:
             return found
-        early = "Too early to tell: how late labels come is not known yet."
-        return Verdict("unproven", early, found.reasons)
+        says = f"Provisional, as more labels may come: {found.headline[0].lower()}{found.headline[1:]}"
+        late = (
+            "Labels of these predictions are still coming, and wrong ones may be told sooner than right ones."
+        )
+        return Verdict("too_little", says, (late, *found.reasons))
 
     @property
     def groups(self) -> list[Sums]:
@@ -103,13 +109,11 @@ def read_window(
     maturity: Maturity,
     now: float,
     provisional: bool = False,
+    tolerance: float = TOLERANCE,
 ) -> Window:
-    """The latest mature window of this name in ``WINDOWS``.
-
-    ``provisional``: while it is not known when labels are in, take all that are there.
-    """
-    found = read_windows(ledger, version, [name], maturity=maturity, now=now, provisional=provisional)
-    return found[name]
+    """The latest mature window of this name in ``WINDOWS``; see ``read_windows``."""
+    how: dict[str, Any] = {"maturity": maturity, "now": now, "tolerance": tolerance}
+    return read_windows(ledger, version, [name], provisional=provisional, **how)[name]
 
 
 def read_windows(
@@ -121,30 +125,31 @@ def read_windows(
     now: float,
     provisional: bool = False,
     lengths: Mapping[str, float] = WINDOWS,
+    tolerance: float = TOLERANCE,
 ) -> dict[str, Window]:
     """Several windows by name, of one moment: what the longest holds is read once.
 
+    ``provisional``: one without a mature label, while others have come, is of all that is there, up to now.
     ``lengths``: the windows that there are, in seconds.
     """
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
-    whole = not maturity.seconds or (provisional and not maturity.known)
-    until = math.inf if whole else now - maturity.seconds
+    until = math.inf if not maturity.seconds else now - maturity.seconds
     end = min(until, now) if maturity.known else now
     since = {name: _start_of_span(end - _seconds(name, lengths), now=now) for name in names}
     spans = list(ledger.dated(min(since.values(), default=now), math.inf, version=version))
-    return {
-        name: _window(
-            ledger,
-            version,
-            name,
-            [one for one in spans if one.start >= first],
-            since=first,
-            until=until,
-            now=now,
-            maturity=maturity,
-        )
-        for name, first in since.items()
-    }
+
+    def made(name: str, first: float, until: float) -> Window:
+        inside = [one for one in spans if one.start >= first]
+        how: dict[str, Any] = {"now": now, "maturity": maturity, "tolerance": tolerance}
+        return _window(ledger, version, name, inside, since=first, until=until, **how)
+
+    found = {name: made(name, first, until) for name, first in since.items()}
+    for name, window in found.items():
+        if provisional and not window.sums.labels.any() and window.immature.labels.any():
+            first = _start_of_span(now - _seconds(name, lengths), now=now)
+            all_there = made(name, first, math.inf)
+            found[name] = replace(all_there if all_there.sums.labels.any() else window, provisional=True)
+    return found
 
 
 def _seconds(name: str, lengths: Mapping[str, float]) -> float:
@@ -163,6 +168,7 @@ def _window(
     until: float,
     now: float,
     maturity: Maturity,
+    tolerance: float,
 ) -> Window:
     mature = [one for one in spans if one.start + one.width <= until]
     young = [one for one in spans if one.start + one.width > until]
@@ -177,6 +183,7 @@ def _window(
         _all_time(ledger, version, young) if name == "all" else _by_slice(mature, ledger.bins),
         immature,
         [one for one in mature if one.key.kind == "segment"],
+        tolerance,
     )
 
 

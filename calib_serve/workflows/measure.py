@@ -120,14 +120,14 @@ def verdict(artifact: Artifact) -> Verdict:
     """What ``judge`` said of the samples that the artifact was measured on, and its ECE before and after.
 
     Of two classes also the ECE of P(y = 1), of labels that of P(label), and which labels were not fitted
-    alone. Where nothing was judged, the level is "unproven" and the headline the ECE alone.
+    alone. Where nothing was judged, the level is "too_little" and the headline the ECE alone.
 
     >>> from calib_serve.artifact import LogitMap
     >>> known = {"before": {"ece": {"value": 0.0475}}, "after": {"ece": {"value": 0.0113}}}
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=10, **known)
     >>> found = verdict(replace(artifact, data={"measured_on": "test"}))
     >>> found.level, found.headline
-    ('unproven', 'ECE 4.75 % -> 1.13 %, measured on test: better calibrated.')
+    ('too_little', 'ECE 4.75 % -> 1.13 %, measured on test: better calibrated.')
     """
     on = artifact.data.get("measured_on")
     named = [("P(label)", "positive_")] if artifact.is_multilabel else [("", ""), ("P(y = 1)", "positive_")]
@@ -135,7 +135,7 @@ def verdict(artifact: Artifact) -> Verdict:
     if not eces:
         reason = str(on).removeprefix("nothing: ") if on else "there was nothing to measure it on"
         said = f"The calibration was not measured ({reason}); give held-out data to see what it does."
-        return Verdict("unproven", said, tuple(_kept(artifact)))
+        return Verdict("too_little", said, tuple(_kept(artifact)))
     moved = ", ".join(f"{found.what}{percent(found.before)} -> {percent(found.after)}" for found in eces)
     mean = f", the mean over {artifact.classes} labels" if artifact.is_multilabel else ""
     said = f"ECE {moved}{mean}, measured on {on or 'held-out samples'}"
@@ -148,7 +148,7 @@ def verdict(artifact: Artifact) -> Verdict:
     worst = max((_judged(artifact, found) for found in eces), key=lambda judged: judged[0])
     known = artifact.data
     if known.get("verdict") not in get_args(Level):
-        return Verdict("unproven", f"{said}: {worst[1]}.", (*_lost(artifact), *_kept(artifact)))
+        return Verdict("too_little", f"{said}: {worst[1]}.", (*_lost(artifact), *_kept(artifact)))
     # Whether it is calibrated is judged; that it is no better, or of other data, is said as well.
     said += f": {worst[1]}." if worst[0] > 1 else "."
     do = (known["verdict_do"],) if known.get("verdict_do") else ()

@@ -418,7 +418,7 @@ def _receipts(alert: str, severity: str, reason: str) -> Row:
 ROWS = (
     Row(
         "CalibrationErrorHigh", "warning", 5,
-        (If("calib_window_ece_low{window='24h'}", ">", 0.02), COUNTED), window="24h",
+        (If("calib_window_debiased_ece_low{window='24h'}", ">", 0.02), COUNTED), window="24h",
     ),
     Row(
         "CalibrationErrorHigh", "warning", 5,

@@ -30,11 +30,11 @@ GAUGES = {
     "Noise floor of the ECE": {"": "calib_window_noise_floor"},
     "Brier (top label)": {"": "calib_window_brier"},
     "Age at which labels are in": {"": "calib_maturity_seconds"},
-    "ECE, its interval and its noise floor": {
+    "ECE, its noise floor, and what of it is no chance": {
         "ECE": "calib_window_ece",
         "noise floor": "calib_window_noise_floor",
-        "low": "calib_window_ece_low",
-        "high": "calib_window_ece_high",
+        "debiased, low": "calib_window_debiased_ece_low",
+        "debiased, high": "calib_window_debiased_ece_high",
     },
     "What labels cover": {"coverage": "calib_window_coverage", "immature": "calib_window_immature_share"},
     "Promises": {
@@ -185,7 +185,7 @@ def test_panels_of_sums_show_what_numpy_finds(there, sent, name):
         ("Noise floor of the ECE", ""): n["noise_floor"],
         ("Brier (top label)", ""): n["brier"],
         # Four standard errors, of numbers whose mean distance from zero is .7979 of one, less that mean.
-        ("ECE, its interval and its noise floor", "floor + 4 sigma"): n["noise_floor"]
+        ("ECE, its noise floor, and what of it is no chance", "floor + 4 sigma"): n["noise_floor"]
         + 4 * np.sqrt(1 - 2 / np.pi) * n["gap_error"],
         ("Confidence and accuracy", "confidence of all predictions"): n["served_confidence"],
         ("Gaps", "largest gap"): n["mce"],

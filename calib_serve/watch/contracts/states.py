@@ -156,7 +156,7 @@ def _amount(clause: Clause, window: Window) -> Burn:
     if not sums.labels.any():
         return Burn(math.nan, math.nan)
     if clause.kind == "calibration":
-        ece = (estimate(sums) if is_sliced(clause) else window.estimates).ece
+        ece = (estimate(sums) if is_sliced(clause) else window.estimates).debiased_ece
         return Burn(ece.value, ece.low)
     accuracy = estimated_accuracy(sums)
     return Burn(1 - accuracy.value, max(1 - accuracy.high, 0.0))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
+from calib_serve.judgement import TOLERANCE
 from calib_serve.watch.drift.alarm import Alarm
 from calib_serve.watch.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
 from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes
@@ -31,7 +32,6 @@ from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes
 __all__ = ["ARL", "BLOCK", "TOLERANCE", "Detector"]
 
 ARL = 100_000
-TOLERANCE = 0.01
 BLOCK = 1
 
 _FORMAT = 1

@@ -255,7 +255,8 @@ WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfini
 
 _SLICES = "24h"  # the window of segments and classes
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
-_VERDICTS = {"off": 1.0, "calibrated": 0.0}
+_VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
+_PROVISIONAL = ("predictions", "labels", "accuracy", "gap", "ece", "noise_floor")
 _STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
 _SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
 
@@ -293,10 +294,15 @@ class WindowGauges:
 
     def _of(self, version: Version) -> Rows:
         rows: Rows = defaultdict(list)
-        found = self._watch.windows(version, WINDOWS)
+        found = self._watch.windows(version, WINDOWS, provisional=False)
         for name, window in found.items():
             for number, value in _numbers(window).items():
                 rows[f"calib_window_{number}"].append(((*version, name), value))
+        waits = [name for name, w in found.items() if w.immature.labels.any() and not w.sums.labels.any()]
+        for name, window in self._watch.windows(version, waits).items():
+            numbers = _numbers(window)
+            for number in _PROVISIONAL:
+                rows[f"calib_provisional_{number}"].append(((*version, name), numbers[number]))
         for key, sums in found[_SLICES].slices.items():
             if key.kind in ("segment", "class") and key.name:
                 gap = estimated_gap(sums)
@@ -329,9 +335,10 @@ def _numbers(window: Window) -> Mapping[str, float]:
         "accuracy": found.accuracy.value,
         "gap": found.gap.value,
         "gap_error": found.gap.se,
-        "ece": found.ece.value,
-        "ece_low": found.ece.low,
-        "ece_high": found.ece.high,
+        "ece": found.ece,
+        "debiased_ece": found.debiased_ece.value,
+        "debiased_ece_low": found.debiased_ece.low,
+        "debiased_ece_high": found.debiased_ece.high,
         "noise_floor": found.noise_floor,
         "brier": found.brier.value,
         "coverage": found.coverage,

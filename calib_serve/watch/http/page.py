@@ -100,7 +100,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         window=looked.name,
         windows=list(WINDOWS),
         verdict=shown.verdict,
-        timing=_timing(looked),
+        timing=_timing(watch, looked),
         unknown=_unknown(watch, looked, shown.found),
         open=[_incident(one) for one in incidents if one.open],
         wrong=[(name, reason) for name, reason in watch.checks.reasons().items() if reason is not None],
@@ -130,24 +130,27 @@ def _size(sums: Sums) -> tuple[float, float]:
 def _window(watch: Watch, version: Version, name: str) -> Window:
     """The window of this name; else the shortest of the usual ones that says something."""
     if name in WINDOWS:
-        return watch.window(version, name, provisional=True)
+        return watch.window(version, name)
     found = []
     for each in _DEFAULTS:
-        found.append(watch.window(version, each, provisional=True))
-        if found[-1].verdict.level != "unproven":
+        found.append(watch.window(version, each))
+        if found[-1].verdict.level != "too_little":
             return found[-1]
     labelled = [one for one in found if one.sums.labels.any()]
     return (labelled or found)[0]
 
 
-def _timing(window: Window) -> str:
+def _timing(watch: Watch, window: Window) -> str:
     """Until when predictions are shown, and what is left out as too young."""
-    if not window.maturity.known:
+    if window.provisional:
+        delays = watch.delays(window.version)
+        known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
         return (
-            "How late labels come is not known yet: all that have come are shown, and wrong predictions "
-            "may be told sooner than right ones. It is known once the longest usual delay has been seen, or "
-            "by --maturity."
+            f"Provisional: labels may still come, and wrong predictions may be told sooner. {delays.says} "
+            f"Numbers are mature once the longest usual delay has been seen{known}, or by --maturity."
         )
+    if not window.maturity.known:
+        return "No label has come yet, so that it is not known how late they come."
     wait = duration(window.maturity.seconds)
     learned = "given" if window.maturity.given else "learned from earlier ones"
     said = f"Predictions made until {when(window.until)}"
@@ -165,14 +168,18 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
         said.append(found.bounds.says)
     if found.labels and found.label_share < 1:
         said.append(f"If labels were missing for what the outcome was: {found.worst.says}")
-    week = window if window.name == "7d" else watch.window(window.version, "7d")
+    week = (
+        window
+        if window.name == "7d" and not window.provisional
+        else watch.window(window.version, "7d", provisional=False)
+    )
     changes = rate_changes(*week.split(DAY))
     return [*said, changes.says] if changes.moved else said
 
 
 def _row(watch: Watch, version: Version, shown_above: Window) -> dict[str, Any]:
     same = version == shown_above.version
-    looked = shown_above if same else watch.window(version, shown_above.name, provisional=True)
+    looked = shown_above if same else watch.window(version, shown_above.name)
     shown = _Shown(looked.sums, looked.estimates, looked.verdict)
     return {"model": version[0], "version": version[1], **_cells(shown)}
 
@@ -209,7 +216,7 @@ def _cells(shown: _Shown) -> dict[str, Any]:
         "labels": count(found.labels),
         "accuracy": percent(found.accuracy.value),
         "gap": interval(found.gap),
-        "ece": percent(found.ece.value),
+        "ece": percent(found.ece),
         "coverage": percent(found.coverage, 0),
         "verdict": shown.verdict,
     }
@@ -258,8 +265,9 @@ def _numbers(shown: _Shown, window: Window, reference: Bins | None) -> list[tupl
         ("Gap", signed(e.gap.value), f"{between(e.gap)}: confidence minus accuracy"),
         (
             "ECE",
-            percent(e.ece.value),
-            f"{between(e.ece)}; noise alone would show {percent(e.noise_floor)}",
+            percent(e.ece),
+            f"chance alone would show {percent(e.noise_floor)}; debiased {percent(e.debiased_ece.value)}, "
+            f"{between(e.debiased_ece)}",
         ),
         ("Coverage", percent(e.coverage, 0), "of predictions lie where there are enough labels"),
         ("Refinement AUROC", plain(auroc(shown.sums.feedback)), "right above wrong, by confidence"),
@@ -304,7 +312,7 @@ def _point(rows: Sequence[Dated], start: float, end: float) -> charts.Point:
     total = inside[0]
     for more in inside[1:]:
         total = total + more
-    ece = estimate(total).ece
+    ece = estimate(total).debiased_ece
     return charts.Point(start, end, ece.value, ece.low, ece.high)
 
 
