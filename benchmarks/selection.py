@@ -145,7 +145,7 @@ def compare(c, y, asked, weight, groups, gaps):
     ours = {
         "accuracy": (found.accuracy.value, found.covered_confidence - gap, *ends(found.accuracy)),
         "gap": (found.gap.value, gap, *ends(found.gap)),
-        "ECE": (found.ece_unclipped, error, *ends(found.ece)),
+        "ECE": (found.unclipped_ece, error, *ends(found.debiased_ece)),
     }
     bins, n = Sums.labelled(c[asked], y[asked]).feedback, asked.sum()
     gap, mean = float(share @ gaps), bins.accuracy()

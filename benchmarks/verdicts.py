@@ -128,7 +128,9 @@ def measure(
         spent += time.process_time() - began
         if i < models // 10:
             usual.append(rules(p, y, rng))
-    found = {level: levels.count(level) / models for level in ("calibrated", "unproven", "off")}
+    found = {
+        level: levels.count(level) / models for level in ("calibrated", "no_error_found", "too_little", "off")
+    }
     for rule in ("ece", "not significant"):
         found[f"rule: {rule}"] = float(np.mean([one[rule] for one in usual])) if usual else float("nan")
     return {**found, "cpu_s": spent / models}

@@ -4,7 +4,6 @@
 """
 
 from calib_serve.judgement.bets import Evidence, MeanBets, share_bets
-from calib_serve.judgement.cells import Cells, finest
 from calib_serve.judgement.conclude import (
     CALIBRATE,
     DEPLOY,
@@ -12,12 +11,8 @@ from calib_serve.judgement.conclude import (
     Level,
     Tested,
     Verdict,
-    conclude,
-    direction,
-    line_of,
     of_own_samples,
 )
-from calib_serve.judgement.needed import samples_needed
 from calib_serve.judgement.of_scores import judge
 from calib_serve.judgement.words import MINUS, chance, percent, points, rounded_up, signed_points
 
@@ -26,23 +21,17 @@ __all__ = [
     "DEPLOY",
     "MINUS",
     "TOLERANCE",
-    "Cells",
     "Evidence",
     "Level",
     "MeanBets",
     "Tested",
     "Verdict",
     "chance",
-    "conclude",
-    "direction",
-    "finest",
     "judge",
-    "line_of",
     "of_own_samples",
     "percent",
     "points",
     "rounded_up",
-    "samples_needed",
     "share_bets",
     "signed_points",
 ]

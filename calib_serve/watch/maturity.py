@@ -26,7 +26,6 @@ SHARE = 0.99
 """The share of labels that have come when a prediction counts as mature."""
 
 _ENOUGH = 30  # labels to learn from
-_SEEN_LONGER = 1.5  # the delay must be this many times shorter than what could be observed
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class Delays:
 
         Young predictions have shown short delays only. So each step of the delay is judged by predictions old
         enough to have shown it: the product-limit estimate for right-truncated times (Lagakos, Barraj and De
-        Gruttola 1988). It is known where ``all`` is well below the longest delay that could have been seen:
-        else most labels may be yet to come.
+        Gruttola 1988). It is known once predictions have shown a step longer than ``all``, in which no labels
+        came: else most of them may be yet to come.
         """
         edges = np.asarray(DELAYS)
         at_step, up_to_step, every = np.zeros(len(edges)), np.zeros(len(edges)), np.zeros(len(edges) + 1)
@@ -81,15 +80,15 @@ class Delays:
             return cls(0.0, math.nan, math.nan, math.nan, math.nan)
         ends = np.append(edges, math.inf)
         third = float(ends[int(np.argmax(np.cumsum(every) >= labels / 3))])
-        longest = float(ends[int(np.flatnonzero(every)[-1])])
-        if up_to_step.max() < _ENOUGH:
-            return cls(labels, third, longest, longest, first + _SEEN_LONGER * longest)
+        longest = int(np.flatnonzero(every)[-1])
         # P(delay <= step), from the longest step that any prediction could show downwards.
         stay = 1 - at_step / np.maximum(up_to_step, 1)
         below = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
-        seconds = float(edges[int(np.argmax(below >= share))])
-        known_at = first + _SEEN_LONGER * seconds
-        return cls(labels, third, seconds, longest, known_at)
+        step = int(np.argmax(below >= share)) if up_to_step.any() else min(longest, len(edges) - 1)
+        further = float(edges[step + 1]) if step + 1 < len(edges) else math.inf
+        told = step + 1 < len(edges) and up_to_step[step + 1] >= _ENOUGH
+        known_at = first + further if told else max(first + further, math.nextafter(now, math.inf))
+        return cls(labels, third, float(edges[step]), float(ends[longest]), known_at)
 
     @property
     def says(self) -> str:
@@ -114,8 +113,7 @@ def _time(seconds: float) -> str:
 def learned_delay(dated: Iterable[Dated], *, now: float, share: float = SHARE) -> float:
     """Seconds within which ``share`` of the labels come; infinity while that is not known (``Delays``)."""
     found = Delays.of(dated, now=now, share=share)
-    known = found.labels >= _ENOUGH and found.known_at <= now
-    return found.all if known else math.inf
+    return found.all if found.known_at <= now else math.inf
 
 
 def parse_maturity(text: str) -> float | None:

@@ -183,8 +183,8 @@ SUMS: tuple[Sum, ...] = (
 PUBLISHED: tuple[Sum, ...] = tuple(one for one in SUMS if one.published)
 """The sums that servers and ``calib-serve watch`` publish as counters."""
 
-DELAYS: tuple[float, ...] = tuple(float(2**k) for k in range(1, 24))
-"""Upper ends of the steps of the delay but the last, seconds: 2, 4, ... 97 days; the last has no end."""
+DELAYS: tuple[float, ...] = tuple(float(round(2 ** (k / 2))) for k in range(2, 47))
+"""Upper ends of the steps of the delay but the last, which has none: 2, 3, 4, 6, ... seconds to 97 days."""
 
 SERIES: tuple[Series, ...] = (
     *(one.series for one in PUBLISHED),

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from calib_serve.errors import InputError
-from calib_serve.judgement import TOLERANCE, Cells, Verdict, conclude, direction, finest, line_of, points
+from calib_serve.judgement import TOLERANCE, Verdict, points
+from calib_serve.judgement.cells import Cells, finest
+from calib_serve.judgement.conclude import conclude, direction, line_of
 from calib_serve.watch.estimates import BinRow, Estimates
 
 __all__ = ["TOLERANCE", "judge"]

@@ -23,6 +23,7 @@ from calib_serve.judgement.conclude import (
     direction,
     line_of,
 )
+from calib_serve.judgement.needed import samples_needed
 
 
 def plain(text: str) -> str:
@@ -37,11 +38,20 @@ def line(name: str = "confidence", *, p: float = 1.0, most: float = 0.01, **more
     tested = verdicts.Tested(
         name, what, p, more.pop("error", 0.005), most, more.pop("tolerance", 0.02), required, "open"
     )
-    return Line(tested, more.pop("says", f"{name} is off"), more.pop("size", 0.05), **more)
+    # A cell of 100 sure samples is proven at once.
+    cells = more.pop("cells", Cells(np.array([1e6]), np.array([5e5]), np.array([5e5]), np.array([1.0])))
+    return Line(
+        tested, more.pop("says", f"{name} is off"), more.pop("size", 0.05), cells if required else None
+    )
 
 
-def said(*lines: Line, n: int = 1000, small: int = 0, kinds: int = 10) -> Verdict:
-    return conclude(lines, n=n, small=small, kinds=kinds, opening="It opens.")
+def said(*lines: Line, n: int = 1000, small: int = 0, kinds: int = 10, of: str = "samples") -> Verdict:
+    return conclude(lines, n=n, small=small, kinds=kinds, opening="It opens.", of=of)
+
+
+def cell(n: float, share: float = 0.8) -> Cells:
+    """Calibrated predictions of one confidence."""
+    return Cells(*(np.array([n * x]) for x in (1, share, share, share * (1 - share))))
 
 
 OFF = {"p": 1e-9, "most": 0.1}
@@ -89,16 +99,20 @@ def test_a_direction_is_of_the_mean_gap_unless_gaps_cancel() -> None:
 # Which test decides
 
 
-def test_levels_are_off_by_any_veto_then_unproven_by_what_is_required_then_calibrated() -> None:
+def test_levels_are_off_by_any_veto_then_open_by_what_is_required_then_calibrated() -> None:
     assert said(line()).level == "calibrated"
-    assert said(line(most=0.02)).level == "unproven"  # at the tolerance is not below it
+    assert said(line(most=0.02)).level == "no_error_found"  # at the tolerance is not below it
     assert said(line(most=0.0199)).level == "calibrated"
-    assert said(line(most=0.1, p=0.05)).level == "unproven"
+    assert said(line(most=0.1, p=0.05)).level == "no_error_found"
     assert said(line(most=0.1, p=0.0499)).level == "off"
     assert said(line(p=1e-9)).level == "calibrated"  # proven, and small
     assert said(line(), line("shape", most=0.9)).level == "calibrated"  # it can only veto
     assert said(line(), line("shape", **OFF)).level == "off"
-    assert said(line(), line("class", most=0.9)).level == "unproven"
+    assert said(line(), line("class", most=0.9)).level == "no_error_found"
+    # Of the whole an error of more than 20 points may hide: nothing is found, and nothing could be.
+    assert said(line(most=0.2)).level == "no_error_found"
+    assert said(line(most=0.201), line("class", most=0.01)).level == "too_little"
+    assert said(line(most=0.201), line("class", **OFF)).level == "off"
 
 
 def test_chances_are_corrected_as_holm_does() -> None:
@@ -197,21 +211,59 @@ def test_calibrated_says_how_far_off_it_can_be() -> None:
     assert plain(two.headline).startswith("Calibrated: P(y = 1) is off by at most 1.1 points")
 
 
-def test_unproven_says_what_is_open_and_how_many_samples_would_do() -> None:
-    found = said(line(most=0.03, times=2.34), line("class", most=0.9, times=1.5))
+def test_what_is_open_says_how_much_may_hide_and_how_many_samples_would_do() -> None:
+    found = said(line(most=0.03, cells=cell(1000)), line("class", most=0.9))
     assert plain(found.headline) == (
-        "Too few samples to tell: the predicted class's confidence may be off by up to 3.0 points on average."
+        "No error found in 1,000 samples: the predicted class's confidence may still be off by up to 3.0 "
+        "points on average."
     )
-    assert found.do == ("Test on about 2,400 samples: as many would prove it of a calibrated model.",)
-    single = said(line(most=0.012, times=9.0), line("class", most=0.04, times=1.5), line("class", most=0.05))
+    needed = words.rounded_up(samples_needed(1000, cell(1000), 0.02))
+    assert tuple(map(plain, found.do)) == (
+        f"About {needed:,} samples would prove a calibrated model to be within 2.0 points.",
+    )
+    single = said(
+        line(most=0.012), line("class", most=0.04, cells=cell(100)), line("class", most=0.05, cells=cell(300))
+    )
     assert plain(single.headline) == (
-        "Too few samples to tell for single classes: the predicted class's confidence is off by at most 1.2 "
-        "points on average, but what class is may be off by up to 4.0 points."
+        "No error found in 1,000 samples: the predicted class's confidence is off by at most 1.2 points on "
+        "average, but what class is may be off by up to 4.0 points."
     )
-    assert single.do[0].startswith("Test on about 1,500 samples")
-    labels = said(line("labels", most=0.012), line("label", most=0.04, times=1.0))
-    assert "to tell for single labels: " in labels.headline
-    assert labels.do == ("Test on more samples, or allow a wider tolerance: this is close to its limit.",)
+    little = said(line(most=0.6, cells=cell(12)), n=12, of="labels")
+    assert little.headline == "Too little to say anything: 12 labels."
+    assert said(line(most=0.6, cells=cell(1)), n=1).headline == "Too little to say anything: 1 sample."
+    labels = said(line("labels", most=0.012), line("label", most=0.04))
+    assert "but what label is may be off" in labels.headline
+    assert tuple(map(plain, labels.do)) == (
+        "Give more samples, or allow a wider tolerance: this is close to its limit of 2.0 points.",
+    )
+
+
+@pytest.mark.parametrize("power", [0.5, 0.8, 0.95])
+def test_so_many_samples_have_the_power_asked_for(power: float) -> None:
+    """Gaps of one cell of calibrated predictions, drawn from the normal law that the bound is of."""
+    n = samples_needed(100, cell(100), 0.02, power=power)
+    rng = np.random.default_rng(int(100 * power))
+
+    def proven(size: float) -> float:
+        one = cell(size)
+        came = one.said[0] + rng.normal(size=2000) * math.sqrt(one.noise[0])
+        return float(
+            np.mean([Cells(one.count, one.said, np.array([c]), one.noise).within(0.02) for c in came])
+        )
+
+    assert proven(n) == pytest.approx(power, abs=0.04)
+    assert proven(n / 2) < power - 0.04
+
+
+def test_classes_that_so_many_samples_make_it_judge_are_counted() -> None:
+    """One in fifty predictions is of the second class: from 25,000 samples on it is judged alone."""
+    counts = np.array([980.0, 20.0])
+    classes = Cells(counts, 0.6 * counts, 0.6 * counts, 0.24 * counts)
+    alone = samples_needed(1000, cell(1000), 0.003, classes=None)
+    assert alone > 100_000
+    both = samples_needed(1000, cell(1000), 0.003, classes=classes, of_class=0.005)
+    assert both > 2 * alone
+    assert samples_needed(1000, cell(1000), 0.05, classes=classes, of_class=0.1) < 25_000
 
 
 def test_a_line_of_cells_has_their_numbers() -> None:
@@ -220,7 +272,8 @@ def test_a_line_of_cells_has_their_numbers() -> None:
     assert found.tested == verdicts.Tested(
         "class", "what", cells.p, cells.error, cells.most, 0.03, True, "open"
     )
-    assert (found.says, found.size, found.times) == ("says", 0.05, cells.needed(0.03))
+    assert (found.says, found.size, found.cells) == ("says", 0.05, cells)
+    assert found.times == cells.needed(0.03)
 
 
 def test_a_verdict_as_json_has_none_for_nan_and_lists_for_tuples() -> None:

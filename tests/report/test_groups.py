@@ -30,4 +30,4 @@ def test_the_command_takes_groups_and_is_less_sure_with_them(tmp_path: Path) -> 
     assert wider["high"] - wider["low"] > 2 * (wide["high"] - wide["low"])
     p = [one["verdict"]["tests"][0]["p"] for one in (alone, together)]
     assert p[1] > 0.05 > p[0]
-    assert (alone["verdict"]["level"], together["verdict"]["level"]) == ("off", "unproven")
+    assert (alone["verdict"]["level"], together["verdict"]["level"]) == ("off", "no_error_found")

@@ -63,7 +63,7 @@ def test_a_calibration_that_costs_likelihood_or_accuracy_beyond_chance_is_not_to
     told = f"Do not deploy this calibration: {refused}."
     assert of(changes).do == ((told,) if refused else (DEPLOY,))
     # What else there is to do stays, after it.
-    kept = replace(OFF, level="unproven")
+    kept = replace(OFF, level="no_error_found")
     assert of(changes, found=kept).do == ((told, *kept.do) if refused else kept.do)
 
 
@@ -162,4 +162,4 @@ def test_where_the_fit_is_not_known_or_nothing_is_off_it_is_not_spoken_of() -> N
     for artifact in (None, bare, _fitted(0.0, 0.0)):
         assert compared(OFF, AFTER, artifact=artifact).do == OFF.do
     assert compared(FOUND, AFTER, artifact=_fitted(0.0)).do == (DEPLOY,)
-    assert compared(replace(OFF, level="unproven"), AFTER, artifact=_fitted(0.0)).do == OFF.do
+    assert compared(replace(OFF, level="no_error_found"), AFTER, artifact=_fitted(0.0)).do == OFF.do

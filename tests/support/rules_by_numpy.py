@@ -30,7 +30,8 @@ def bins_by_numpy(c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None) 
     there = range(BINS) if served is None else np.unique(b)
     served = np.ones(len(c)) if served is None else np.asarray(served, float)
     found = {name: np.full(BINS, np.nan) for name in ("share", "weight", "confidence", "accuracy", "noise")}
-    found |= {"labels": np.zeros(BINS), "brier": np.full(BINS, np.nan)}
+    found |= {name: np.full(BINS, np.nan) for name in ("brier", "plain gap", "plain noise")}
+    found |= {"labels": np.zeros(BINS)}
     weights = labelled * w
     by = served if np.nansum(served) else weights
     for k in there:
@@ -38,8 +39,11 @@ def bins_by_numpy(c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None) 
         found["labels"][k], found["weight"][k] = labelled[on].sum(), weights[on].sum()
         if np.nansum(by):
             found["share"][k] = by[on].sum() / np.nansum(by)
+        cc, yy, ww = c[on], y[on], weights[on]
+        if ww.sum():
+            found["plain gap"][k] = abs(np.average(cc - yy, weights=ww))
+            found["plain noise"][k] = (ww * w[on] * cc * (1 - cc)).sum() / ww.sum() ** 2
         if labelled[on].sum() >= FEWEST:
-            cc, yy, ww = c[on], y[on], weights[on]
             found["confidence"][k], found["accuracy"][k] = (np.average(one, weights=ww) for one in (cc, yy))
             found["brier"][k] = np.average((cc - yy) ** 2, weights=ww)
             found["noise"][k] = (ww * w[on] * cc * (1 - cc)).sum() / ww.sum() ** 2
@@ -66,6 +70,12 @@ def by_numpy(
         found["mce"] = np.abs(gap[known & (bins["labels"] >= MANY)]).max()
     if np.isnan(bins["share"]).all():
         return found
+    any_label = ~np.isnan(bins["share"]) & ~np.isnan(bins["plain gap"])
+    whole = bins["share"][any_label]
+    if whole.sum():
+        chance = np.sqrt(2 / math.pi * bins["plain noise"][any_label] * max(effect, 1))
+        found["ece"] = whole @ bins["plain gap"][any_label] / whole.sum()
+        found["noise_floor"] = whole @ chance / whole.sum()
     known &= ~np.isnan(bins["share"])
     share = bins["share"][known]
     found["coverage"] = share.sum()
@@ -73,8 +83,6 @@ def by_numpy(
         # Of independent labels at least: an effect below 1 would promise more than there is.
         noise = bins["noise"][known] * max(effect, 1)
         columns = {
-            "ece": np.abs(gap[known]),
-            "noise_floor": np.sqrt(2 / math.pi * noise),
             "signed_gap": gap[known],
             "accuracy": bins["accuracy"][known],
             "brier": bins["brier"][known],

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from calib_serve.bins import Bins
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.ledger.sums import Sums
 
@@ -43,13 +44,19 @@ def queue(c):
 def test_numbers_are_those_of_plain_arithmetic_over_the_labels():
     c, y, asked, weight = drawn(0, 20_000, rate=queue, gap=0.05)
     found = live(c, y, asked, weight, least=10)
-    index, served, gap, accuracy, brier, variance, brier_variance, floor = bin_of(c), 0, 0, 0, 0, 0, 0, 0
+    index, served, gap, accuracy, brier, variance, brier_variance = bin_of(c), 0, 0, 0, 0, 0, 0
+    ece, floor, of_all = 0, 0, 0
     for b in range(BINS):
         mine = asked & (index == b)
         w, r = weight[mine], (c - y)[mine]
-        if w.sum() ** 2 < 10 * (w**2).sum() or not len(w):
+        if not len(w):
             continue
         size, mean = (index == b).sum(), (w * r).sum() / w.sum()
+        of_all += size
+        ece += size * abs(mean)
+        floor += size * math.sqrt(2 / math.pi * (w**2 * (c * (1 - c))[mine]).sum()) / w.sum()
+        if w.sum() ** 2 < 10 * (w**2).sum():
+            continue
         served += size
         gap += size * mean
         accuracy += size * (c[index == b].mean() - mean)
@@ -62,13 +69,13 @@ def test_numbers_are_those_of_plain_arithmetic_over_the_labels():
         variance += size**2 * one / n
         score = r**2 - (w * r**2).sum() / w.sum()
         brier_variance += size**2 * (w**2 * score**2).sum() / w.sum() ** 2
-        floor += size * math.sqrt(2 / math.pi * noise) / w.sum()
     assert found.gap.value == pytest.approx(gap / served, rel=1e-9)
     assert found.accuracy.value == pytest.approx(accuracy / served, rel=1e-9)
     assert found.brier.value == pytest.approx(brier / served, rel=1e-9)
     assert found.gap.se == pytest.approx(math.sqrt(variance) / served, rel=1e-9)
     assert found.brier.se == pytest.approx(math.sqrt(brier_variance) / served, rel=0.05)
-    assert found.noise_floor == pytest.approx(floor / served, rel=1e-9)
+    assert found.ece == pytest.approx(ece / of_all, rel=1e-9)
+    assert found.noise_floor == pytest.approx(floor / of_all, rel=1e-9)
     assert found.coverage == served / len(c)
     assert found.confidence == pytest.approx(c.mean())
     assert (found.labels, found.served, found.groups) == (asked.sum(), 20_000, 0)
@@ -86,7 +93,17 @@ def test_shards_add_up_to_the_same_estimate(seed, shards):
         total += Sums.labelled(c[mine & asked], y[mine & asked], weight=weight[mine & asked])
     whole, merged = live(c, y, asked, weight), estimate(total)
     assert whole.gap.value == pytest.approx(merged.gap.value, abs=1e-9, nan_ok=True)
-    assert whole.ece.high == pytest.approx(merged.ece.high, abs=1e-6, nan_ok=True)
+    assert whole.ece == pytest.approx(merged.ece, abs=1e-9, nan_ok=True)
+    assert whole.debiased_ece.high == pytest.approx(merged.debiased_ece.high, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("n", [7, 300, 20_000])
+def test_the_ece_of_labels_that_have_all_come_is_the_one_that_everybody_computes(n):
+    c, y, _, _ = drawn(n, n, rate=everywhere, gap=0.03)
+    found = live(c, y, np.ones(n, bool), np.ones(n))
+    offline = Bins.tally(c, y)
+    assert found.ece == pytest.approx(offline.ece(), abs=1e-9)
+    assert found.noise_floor == pytest.approx(offline.noise_floor(), abs=1e-9)
 
 
 @pytest.mark.parametrize("rate", [everywhere, queue], ids=["everywhere", "queue"])
@@ -95,9 +112,12 @@ def test_intervals_hold_the_truth_and_the_ece_is_nearly_unbiased(rate, gap):
     held, bias, plain = np.zeros(2), [], []
     for seed in range(200):
         found = live(*drawn(seed, 10_000, rate=rate, gap=gap))
-        held += [found.gap.low <= gap <= found.gap.high, found.ece.low <= gap <= found.ece.high]
-        bias.append(found.ece_unclipped - gap)
-        plain.append(found.ece_observed - gap)
+        held += [
+            found.gap.low <= gap <= found.gap.high,
+            found.debiased_ece.low <= gap <= found.debiased_ece.high,
+        ]
+        bias.append(found.unclipped_ece - gap)
+        plain.append(found.ece - gap)
     assert (held >= 181).all()  # 95 % of 200, less 3 sigma
     assert abs(np.mean(bias)) < 0.7 * np.std(bias)
     assert gap > 0.01 or np.mean(plain) > 1.5 * np.std(plain)
@@ -121,7 +141,7 @@ def test_labels_that_move_together_need_groups_for_a_true_interval():
         stream, parts = in_groups(seed, size=10)
         found, plain = live(*stream, groups=parts), live(*stream)
         together += found.gap.low <= 0 <= found.gap.high
-        ece += found.ece.low == 0
+        ece += found.debiased_ece.low == 0
         alone += plain.gap.low <= 0 <= plain.gap.high
         effects.append(found.design_effect)
     assert alone < 0.7 * 100
@@ -162,7 +182,7 @@ def test_nothing_labelled_and_nothing_served_are_not_numbers():
         found = estimate(sums)
         assert found.coverage == found.labels == found.effective == 0
         assert math.isnan(found.gap.value)
-        assert math.isnan(found.ece.low)
+        assert math.isnan(found.ece) and math.isnan(found.debiased_ece.low)
         assert math.isnan(found.noise_floor)
         assert not any(row.covered for row in found.bins)
     assert estimate(Sums.served([0.9, 0.5])).confidence == pytest.approx(0.7)
@@ -179,7 +199,7 @@ def test_more_labels_than_predictions_and_huge_weights_stay_sane():
         Sums.labelled([0.0, 1.0] * 10, [0, 1] * 10),
     ):
         found = estimate(sums)
-        for number in (found.accuracy, found.brier, found.ece):
+        for number in (found.accuracy, found.brier, found.debiased_ece):
             assert 0 <= number.low <= number.value <= number.high <= 1
         assert -1 <= found.gap.low <= found.gap.value <= found.gap.high <= 1
         assert found.gap.se > 0

@@ -34,8 +34,8 @@ def seen(delays, ages, *, confidence=0.9):
 
 
 def next_step(seconds):
-    """The step of the delay in which so many seconds lie: 2, 4, 8, ..."""
-    return 2.0 ** math.ceil(math.log2(seconds))
+    """The step of the delay in which so many seconds lie: 2, 3, 4, 6, 8, 11, ..."""
+    return float(round(2 ** (math.ceil(2 * math.log2(seconds)) / 2)))
 
 
 @pytest.mark.parametrize("scale", [10.0, 400.0, 3000.0])
@@ -69,7 +69,7 @@ def test_a_version_younger_than_its_delays_says_infinity():
 def test_too_few_labels_say_infinity():
     delays, ages = np.full(30, 10.0), np.full(30, 10_000.0)
     assert learned_delay(seen(delays[:29], ages[:29]), now=NOW) == math.inf
-    assert learned_delay(seen(delays, ages), now=NOW) == 16
+    assert learned_delay(seen(delays, ages), now=NOW) == 11
     assert learned_delay([], now=NOW) == math.inf
 
 
@@ -82,5 +82,5 @@ def test_learned_maturities_are_asked_of_each_version(tmp_path):
         for age in (0.3 * DAY, 1.0 * DAY):
             ledger.add({Key(*version): sums}, time=NOW - age)
     feed = DriftFeed(ledger, clock=lambda: NOW)
-    assert [feed.maturity(v).seconds for v in (soon, late, never)] == [64.0, 8192.0, math.inf]
+    assert [feed.maturity(v).seconds for v in (soon, late, never)] == [64.0, 5793.0, math.inf]
     ledger.close()

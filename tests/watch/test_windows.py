@@ -115,5 +115,5 @@ def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_
     shown = read_window(ledger, V, "24h", maturity=UNKNOWN, now=NOW + 1, provisional=True)
     assert shown.sums.labels.sum() == 500
     assert shown.estimates.gap.value == pytest.approx(0.9)
-    assert (shown.verdict.level, shown.verdict.headline[:18]) == ("unproven", "Too early to tell:")
+    assert (shown.verdict.level, shown.verdict.headline[:18]) == ("too_little", "Provisional, as mo")
     assert judge(shown.estimates).level == "off"

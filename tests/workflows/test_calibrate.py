@@ -61,7 +61,7 @@ def test_a_test_set_is_measured_instead_with_every_metric() -> None:
     assert artifact.after == {name: e.as_dict() for name, e in wanted.estimates().items()}
     assert artifact.data["measured_on"] == "test"
     found = verdict(artifact)
-    assert found.level == "unproven"
+    assert found.level == "no_error_found"
     assert found.headline == judge(artifact.probs(test[0]), test[1]).headline
     assert "ECE" in found.reasons[0]
 
