@@ -17,6 +17,7 @@ from typing import Any, Literal
 __all__ = [
     "CONTRACTS",
     "DELAYS",
+    "PROVISIONAL",
     "PUBLISHED",
     "SEGMENTS",
     "SERIES",
@@ -214,6 +215,24 @@ WORKERS: tuple[Series, ...] = (
 SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in PUBLISHED if one.by_segment)
 """Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
 
+PROVISIONAL: tuple[Series, ...] = tuple(
+    Series(
+        f"calib_provisional_{name}",
+        "gauge",
+        (*_MODEL, "window"),
+        f"{told}; no label of the window is mature.",
+    )
+    for name, told in (
+        ("predictions", "Predictions"),
+        ("labels", "Labels that have come"),
+        ("accuracy", "Accuracy so far"),
+        ("gap", "Mean confidence minus accuracy so far"),
+        ("ece", "Expected calibration error so far"),
+        ("noise_floor", "The ECE by chance alone"),
+    )
+)
+"""While a window has no mature label, and others have come."""
+
 WATCH: tuple[Series, ...] = (
     Series(
         "calib_shift_alarms_total", "counter", _MODEL, "Alarms of the label-free confidence shift detector."
@@ -245,22 +264,6 @@ WATCH: tuple[Series, ...] = (
                 "verdict",
                 "1: confidence is off; 0.5: no error found; 0: within the tolerance; absent: not known.",
             ),
-        )
-    ),
-    *(
-        Series(
-            f"calib_provisional_{name}",
-            "gauge",
-            (*_MODEL, "window"),
-            f"{told}, of a window without a mature label.",
-        )
-        for name, told in (
-            ("predictions", "Predictions"),
-            ("labels", "Labels that have come"),
-            ("accuracy", "Accuracy so far"),
-            ("gap", "Mean confidence minus accuracy so far"),
-            ("ece", "Expected calibration error so far"),
-            ("noise_floor", "The ECE by chance alone"),
         )
     ),
     Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),

@@ -67,7 +67,7 @@ class Window:
     def judged(self, estimates: Estimates) -> Verdict:
         """What estimates of this window come to; nothing is proven by labels that are not mature."""
         found = judge(estimates, tolerance=self.tolerance)
-        if not self.provisional:
+        if not (self.provisional and estimates.labels):
             return found
         says = f"Provisional, as more labels may come: {found.headline[0].lower()}{found.headline[1:]}"
         late = (
@@ -129,7 +129,8 @@ def read_windows(
 ) -> dict[str, Window]:
     """Several windows by name, of one moment: what the longest holds is read once.
 
-    ``provisional``: one without a mature label, while others have come, is of all that is there, up to now.
+    ``provisional``: one without a mature label, while others have come or it is not known when labels are in,
+    is of all that is there, up to now.
     ``lengths``: the windows that there are, in seconds.
     """
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
@@ -145,10 +146,10 @@ def read_windows(
 
     found = {name: made(name, first, until) for name, first in since.items()}
     for name, window in found.items():
-        if provisional and not window.sums.labels.any() and window.immature.labels.any():
+        come = window.immature.labels.any() or not maturity.known
+        if provisional and come and not window.sums.labels.any():
             first = _start_of_span(now - _seconds(name, lengths), now=now)
-            all_there = made(name, first, math.inf)
-            found[name] = replace(all_there if all_there.sums.labels.any() else window, provisional=True)
+            found[name] = replace(made(name, first, math.inf), provisional=True)
     return found
 
 

@@ -53,7 +53,7 @@ def growth(belief, pays):
 class PlainDetector:
     """``evidence`` and ``ends``, the last label, of every block, and the label of every alarm."""
 
-    def __init__(self, *, arl, tolerance=0.01, bins=15, block=1, groups=False):
+    def __init__(self, *, arl, tolerance=0.02, bins=15, block=1, groups=False):
         self.arl, self.tolerance, self.bins, self.block = arl, tolerance, bins, block
         self.stakes = signed_stakes(tolerance=tolerance, arl=arl, block=max(block, 1 + groups))
         self.labels, self.evidence, self.ends, self.alarms = 0, [], [], []

@@ -43,7 +43,7 @@ def torchserve(folder: Path, ledger: str) -> None:
     observer.flush()
 
     feedback = CalibrationFeedback()
-    config = {"calib_serve": {"arl": 100, "maturity": "0"}}
+    config = {"calib_serve": {"arl": 200, "maturity": "0"}}
     manifest = {"model": {"modelName": "feedback", "modelVersion": "1.0"}}
     context = Context("feedback", str(folder), manifest, 1, None, "0.12", model_yaml_config=config)
     feedback.initialize(context)

@@ -103,7 +103,8 @@ def test_the_ece_of_labels_that_have_all_come_is_the_one_that_everybody_computes
     found = live(c, y, np.ones(n, bool), np.ones(n))
     offline = Bins.tally(c, y)
     assert found.ece == pytest.approx(offline.ece(), abs=1e-9)
-    assert found.noise_floor == pytest.approx(offline.noise_floor(), abs=1e-9)
+    # Offline sums hold the mean confidence of a bin, live ones its variance as well.
+    assert found.noise_floor == pytest.approx(offline.noise_floor(), rel=0.02)
 
 
 @pytest.mark.parametrize("rate", [everywhere, queue], ids=["everywhere", "queue"])
@@ -182,7 +183,8 @@ def test_nothing_labelled_and_nothing_served_are_not_numbers():
         found = estimate(sums)
         assert found.coverage == found.labels == found.effective == 0
         assert math.isnan(found.gap.value)
-        assert math.isnan(found.ece) and math.isnan(found.debiased_ece.low)
+        assert math.isnan(found.ece)
+        assert math.isnan(found.debiased_ece.low)
         assert math.isnan(found.noise_floor)
         assert not any(row.covered for row in found.bins)
     assert estimate(Sums.served([0.9, 0.5])).confidence == pytest.approx(0.7)

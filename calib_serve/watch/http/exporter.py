@@ -30,7 +30,7 @@ from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Key, Sums, Version, add_at, merge_slices
 from calib_serve.watch.priors import TrafficShares
-from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH
+from calib_serve.watch.series import CONTRACTS, PROVISIONAL, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.slices import OTHER
@@ -52,7 +52,8 @@ Row = tuple[tuple[str, ...], float]
 Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
-_BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)}
+_ALL = (*SERIES, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
+_BY_NAME = {series.name: series for series in _ALL}
 _NONE: Mapping[str, str] = MappingProxyType({})
 _STAGES = ("ids", "keyring", "lease", "ledger", "samples", "scrape", "tokens")
 

@@ -149,8 +149,6 @@ def _timing(watch: Watch, window: Window) -> str:
             f"Provisional: labels may still come, and wrong predictions may be told sooner. {delays.says} "
             f"Numbers are mature once the longest usual delay has been seen{known}, or by --maturity."
         )
-    if not window.maturity.known:
-        return "No label has come yet, so that it is not known how late they come."
     wait = duration(window.maturity.seconds)
     learned = "given" if window.maturity.given else "learned from earlier ones"
     said = f"Predictions made until {when(window.until)}"

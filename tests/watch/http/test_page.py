@@ -39,7 +39,7 @@ def test_the_numbers_of_each_segment_are_those_of_numpy(tmp_path):
             assert float(shown["Gap"].split()[0]) == pytest.approx(gap, abs=0.3)
             brier = ((c - right)[mine] ** 2).mean()
             assert float(shown["Brier"]) == pytest.approx(brier, abs=2e-3)
-        assert "Overconfident" in client.get("/", params={"window": "1h"}).text
+        assert "Not calibrated: overconfident, on average" in client.get("/", params={"window": "1h"}).text
     watch.close()
 
 

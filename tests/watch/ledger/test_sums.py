@@ -40,9 +40,10 @@ def test_every_sum_is_what_its_name_says():
     }
     for name, each in expected.items():
         np.testing.assert_allclose(sums[f"calib_feedback_{name}"], np.bincount(index, each, 10), rtol=1e-12)
-    # Delays: up to 2 s, to 4 s, ..., and what is longer than all.
-    steps = np.minimum(np.ceil(np.log2(np.maximum(delay, 2))).astype(int) - 1, 23)
-    np.testing.assert_array_equal(sums["calib_feedback_delay"], np.bincount(steps, minlength=24))
+    # Delays: up to 2 s, to 3, 4, 6, ... s, and what is longer than all.
+    ends = [round(2 ** (k / 2)) for k in range(2, 47)]
+    steps = [sum(one > end for end in ends) for one in delay]
+    np.testing.assert_array_equal(sums["calib_feedback_delay"], np.bincount(steps, minlength=46))
 
 
 def test_labels_are_taken_away_only_where_they_are():
@@ -94,7 +95,7 @@ def test_only_what_is_published_is_compared_with_what_was():
 def test_label_sums_lie_by_bin_or_are_of_all():
     counts, by_bin, whole = label_places(10)
     binned = {place for one in by_bin for place in one}
-    every = Sums.zeros(10).with_values({(one.name, i): 1.0 for one in SUMS for i in range(30)})
+    every = Sums.zeros(10).with_values({(one.name, i): 1.0 for one in SUMS for i in range(60)})
     assert not binned & set(whole)
     assert binned | set(whole) == set(np.flatnonzero(every.of("labels").vector))
     assert set(counts) <= binned
