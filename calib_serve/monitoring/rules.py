@@ -61,7 +61,7 @@ def _mean(column: str) -> str:
 
 def _plain_mean(column: str) -> str:
     """The mean of a bin's column over the predictions of all bins with any label."""
-    return f"{_BINS} ({_P} * ({column})) / {_BINS} ({_P} and {_W} > 0)"
+    return f"{_BINS} ({_P} * ({column})) / ({_BINS} ({_P} and {_W} > 0) > 0)"
 
 
 # series: (what it is, formula). Later ones may use earlier ones.
