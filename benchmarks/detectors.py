@@ -2,7 +2,7 @@
 
     CALIB_SERVE_DATA=... python benchmarks/detectors.py [--quick]
 
-First with the detector's default tolerance: its promised run length, 10,000, holds at the tolerance's edges,
+First with a tolerance of one point: its promised run length, 10,000, holds at the tolerance's edges,
 where accuracy is one point above, or below, confidence in every prediction. Its run length is measured
 there, and every rival gets the threshold at which its own, on the same streams (half at each edge), is the
 same. Then with tolerance 0, on calibrated streams. Streams change after 2,000 to 2,500 calibrated labels;
@@ -31,6 +31,7 @@ if __name__ == "__main__":
 
 import drift_streams as streams  # noqa: E402
 import drift_twin  # noqa: E402
+from goals import ONE_POINT  # noqa: E402
 import numpy as np  # noqa: E402
 from drift_rivals import ABSENT, RIVALS  # noqa: E402
 
@@ -126,8 +127,8 @@ def check_twin():
     for seed in range(3):
         (c, y, classes), _ = streams.changed("drawn", seed, "5 points, cancelling over classes")
         c, y, classes = c[:6_000], y[:6_000], classes[:6_000]
-        alarm = drift.Detector(arl=ARL).update(c, y, predicted=classes)[0]
-        label, evidence = drift_twin.run(c, y, classes, tolerance=drift.TOLERANCE, arl=float(ARL))
+        alarm = drift.Detector(arl=ARL, tolerance=ONE_POINT).update(c, y, predicted=classes)[0]
+        label, evidence = drift_twin.run(c, y, classes, tolerance=ONE_POINT, arl=float(ARL))
         assert alarm.label == label, "the twin has drifted from the package"
         assert abs(alarm.evidence / evidence - 1) < 1e-9, "the twin has drifted from the package"
 
@@ -154,7 +155,7 @@ def main():
     count = 40 if options.quick else 300
     check_twin()
     result = {"quick": options.quick, "arl": ARL, "absent": ABSENT, "settings": [], "run_lengths": []}
-    for tolerance in (drift.TOLERANCE, 0.0):
+    for tolerance in (ONE_POINT, 0.0):
         for kind in streams.KINDS:
             began = time.perf_counter()
             for gap in (tolerance, -tolerance, 0.0) if tolerance else (0.0,):

@@ -139,7 +139,7 @@ def over_best_output(network: str, column: str) -> Callable[[Result], float]:
 
 # detectors
 
-DRIFT_DEFAULT = 0.01
+ONE_POINT = 0.01
 SEQUENTIAL = ("CUSUM", "Page-Hinkley", "ADWIN")
 
 
@@ -152,7 +152,7 @@ def against_best_rival(rivals: tuple[str, ...]) -> Callable[[Result], float]:
             rows = {name: row["delays"] for name, row in setting["rows"].items() if row}
             others = [row for name, row in rows.items() if name.startswith(rivals)]
             for change, ours in rows["this detector"].items():
-                if setting["tolerance"] != DRIFT_DEFAULT or change in setting["within"]:
+                if setting["tolerance"] != ONE_POINT or change in setting["within"]:
                     continue
                 best = min(row[change]["median"] or math.inf for row in others)
                 ratios.append((ours["median"] or math.inf) / best)

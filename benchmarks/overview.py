@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from goals import DRIFT_DEFAULT, Result, auto_over_one_method, mean
+from goals import ONE_POINT, Result, auto_over_one_method, mean
 
 VERDICTS = ("met", "missed", "not measured")
 
@@ -47,11 +47,11 @@ def served(r: Result, model: str) -> str:
 
 
 def delay(r: Result, change: str) -> str:
-    """The range over streams of the median labels to the alarm, at the default tolerance."""
+    """The range over streams of the median labels to the alarm, at one point of tolerance."""
     medians = [
         setting["rows"]["this detector"]["delays"][change]["median"]
         for setting in r["settings"]
-        if setting["tolerance"] == DRIFT_DEFAULT and change not in setting["within"]
+        if setting["tolerance"] == ONE_POINT and change not in setting["within"]
     ]
     return f"{min(medians):,} to {max(medians):,} labels, the medians of {len(medians)} kinds of streams"
 

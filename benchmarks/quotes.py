@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blocks import NLL
-from goals import DRIFT_DEFAULT, SHIFTED, Result
+from goals import ONE_POINT, SHIFTED, Result
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ QUOTES = (
             "every one does"
         ),
     ),
-    Quote("monitoring.md", "detectors", lambda r: f"at its edges ({lengths(r, DRIFT_DEFAULT)} labels)"),
+    Quote("monitoring.md", "detectors", lambda r: f"at its edges ({lengths(r, ONE_POINT)} labels)"),
     Quote("monitoring.md", "detectors", lambda r: f"calibrated streams ({lengths(r, 0.0)} labels)"),
     Quote(
         "benchmarks/serving.md",
