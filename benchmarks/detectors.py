@@ -31,9 +31,9 @@ if __name__ == "__main__":
 
 import drift_streams as streams  # noqa: E402
 import drift_twin  # noqa: E402
-from goals import ONE_POINT  # noqa: E402
 import numpy as np  # noqa: E402
 from drift_rivals import ABSENT, RIVALS  # noqa: E402
+from goals import ONE_POINT  # noqa: E402
 
 from calib_serve.watch import drift  # noqa: E402
 
