@@ -21,12 +21,12 @@ def defaults(function: Callable[..., Any]) -> dict[str, object]:
 
 
 def test_what_watches_and_judges_has_these_numbers() -> None:
-    assert defaults(Detector) == {"arl": 100_000, "tolerance": 0.01, "bins": 15, "block": 1}
+    assert defaults(Detector) == {"arl": 100_000, "tolerance": 0.02, "bins": 15, "block": 1}
     assert defaults(bin_index) == defaults(Bins.tally) == {"bins": 15, "edges": "right"}
     assert defaults(evaluate) == {"bins": 15, "edges": "right", "replicates": 1000, "level": 0.95, "seed": 0}
     assert defaults(calibrate) == {"method": "auto", "cross_validate": True, "seed": 0}
     assert defaults(judge) == {"tolerance": 0.02}
-    assert defaults(verdict.judge) == {"tolerance": 0.01}
+    assert defaults(verdict.judge) == {"tolerance": 0.02}
     assert defaults(estimates.estimate) == {"least": 5.0, "missing": "chance"}
     assert defaults(intake.Intake) == {"ttl": 30 * 86_400.0, "detect": True}
     assert (DAY, SKEW, bin_gaps.LEAST) == (86_400.0, 300.0, 5.0)

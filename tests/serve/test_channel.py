@@ -74,7 +74,7 @@ def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
 def test_an_alarm_as_the_last_label_is_published_and_no_failure(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "l.db")
     sent: list[str] = []
-    feed = DriftFeed(ledger, detector=lambda: Detector(arl=100), maturity=0.0)
+    feed = DriftFeed(ledger, detector=lambda: Detector(arl=100, tolerance=0.01), maturity=0.0)
     publisher = Publisher(ledger, Emitter(write=sent.append, host="h"), name="a", feed=feed)
     accept(ledger, [make_label(i, label=0) for i in range(60)])
     feed.tick()
