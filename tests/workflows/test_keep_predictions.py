@@ -16,7 +16,6 @@ from calib_serve.errors import InputError
 from calib_serve.metrics import softmax
 from calib_serve.workflows.measure import verdict
 
-
 SPLITS = ("--fit-split", "cal", "--test-split", "test")
 
 
