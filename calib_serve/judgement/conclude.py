@@ -173,8 +173,8 @@ def _leading(vetoes: Sequence[Line]) -> Line:
     return hidden if hidden.size > 1.5 * ranked[0].size else ranked[0]
 
 
-def _main(done: Sequence[Line]) -> Tested:
-    return next(line.tested for line in done if line.tested.required)
+def _main(done: Sequence[Line]) -> Line:
+    return next(line for line in done if line.tested.required)
 
 
 def _noun(done: Sequence[Line]) -> str:
@@ -182,7 +182,7 @@ def _noun(done: Sequence[Line]) -> str:
 
 
 def _calibrated(done: Sequence[Line], note: str) -> str:
-    main = _main(done)
+    main = _main(done).tested
     of_classes = [line.tested.most for line in done if line.tested.name in ("class", "label")]
     noun = "label" if _noun(done) == "labels" else "class"
     each = f", no single {noun} by more than {points(max(of_classes))}" if of_classes else ""
@@ -192,11 +192,11 @@ def _calibrated(done: Sequence[Line], note: str) -> str:
 
 def _open(done: Sequence[Line]) -> Level:
     """Where nothing is proven: whether an error that matters would have been seen."""
-    return "too_little" if _main(done).most > _MATTERS else "no_error_found"
+    return "too_little" if _main(done).tested.most > _MATTERS else "no_error_found"
 
 
 def _none_found(worst: Line, done: Sequence[Line], n: float, of: str) -> str:
-    main, t = _main(done), worst.tested
+    main, t = _main(done).tested, worst.tested
     if main.finding == "within":
         return (
             f"No error found in {n:,.0f} {of}: {main.what} is off by at most {points(main.most)} on average, "
@@ -209,7 +209,7 @@ def _none_found(worst: Line, done: Sequence[Line], n: float, of: str) -> str:
 
 
 def _more(done: Sequence[Line], n: float, of_class: float, of: str) -> str:
-    limit, enough = points(_main(done).tolerance), _enough(done, n, of_class)
+    limit, enough = points(_main(done).tested.tolerance), _enough(done, n, of_class)
     if enough <= n:
         return f"Give more {of}, or allow a wider tolerance: this is close to its limit of {limit}."
     return f"About {rounded_up(enough):,} {of} would prove a calibrated model to be within {limit}."
@@ -217,7 +217,7 @@ def _more(done: Sequence[Line], n: float, of_class: float, of: str) -> str:
 
 def _enough(done: Sequence[Line], n: float, of_class: float) -> float:
     """How many samples would prove a calibrated model."""
-    main = next(line for line in done if line.tested.required)
+    main = _main(done)
     classes = next((line.cells for line in done if line.tested.name == "classes"), None)
     assert main.cells is not None, "what is required is a bound"
     found = samples_needed(n, main.cells, main.tested.tolerance, classes=classes, of_class=of_class)

@@ -13,6 +13,7 @@ from calib_serve.metrics.comparison import Change, change_of_mean
 from calib_serve.metrics.equal_mass import cumulative, tie_ends
 from calib_serve.metrics.grouped import group_codes
 from calib_serve.metrics.per_sample import checked_weights, row_blocks
+from calib_serve.metrics.refinement import Separation
 
 __all__ = ["Moved", "Tops"]
 
@@ -117,16 +118,12 @@ def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
     order = np.argsort(tops.confidence, kind="stable")
     weight, right = w[order], tops.right[order]
     ends = tie_ends(tops.confidence[order])
-    rights, wrongs = (cumulative(weight * part)[ends] for part in (right, 1 - right))
+    ranks = Separation(*(cumulative(weight * part)[ends] for part in (right, 1 - right)))
+    area, sizes = float(ranks.auroc()), np.diff(ends)
+    wrong_below, right_below = (np.repeat(one, sizes) for one in ranks.placements())
     with np.errstate(invalid="ignore", divide="ignore"):
-        below, above = (
-            (wrongs[1:] + wrongs[:-1]) / 2 / wrongs[-1],
-            (rights[1:] + rights[:-1]) / 2 / rights[-1],
-        )
-        area = float(np.diff(rights) @ below / rights[-1])
-        sizes = np.diff(ends)
-        won = (np.repeat(below, sizes) - area) * w.sum() / rights[-1]
-        lost = (1 - np.repeat(above, sizes) - area) * w.sum() / wrongs[-1]
+        won = (wrong_below - area) * w.sum() / ranks.rights[-1]
+        lost = (1 - right_below - area) * w.sum() / ranks.wrongs[-1]
     found = np.empty(len(order))
     found[order] = np.where(right > 0, won, lost)
     return area, found

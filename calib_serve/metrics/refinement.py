@@ -68,11 +68,18 @@ class Separation:
         pairs = _dot(self.right, self.wrongs[..., 1:] + self.wrongs[..., :-1]) / 2
         return _ratio(pairs, self.rights[..., -1] * self.wrongs[..., -1])
 
+    def placements(self) -> tuple[Floats, Floats]:
+        """The shares of wrong and of right ones below each distinct confidence (..., g); ties count half."""
+        wrong, right = self.wrongs[..., -1:], self.rights[..., -1:]
+        return (
+            _ratio(self.wrongs[..., 1:] + self.wrongs[..., :-1], 2 * wrong),
+            _ratio(self.rights[..., 1:] + self.rights[..., :-1], 2 * right),
+        )
+
     def auroc_error(self) -> Floats:
         """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or two wrong."""
         n_right, n_wrong = self.rights[..., -1], self.wrongs[..., -1]
-        won = _ratio(self.wrongs[..., 1:] + self.wrongs[..., :-1], 2 * n_wrong[..., None])
-        lost = _ratio(self.rights[..., 1:] + self.rights[..., :-1], 2 * n_right[..., None])
+        won, lost = self.placements()
         variance = sum(
             _ratio(n * _dot(size, share**2) - _dot(size, share) ** 2, n**2 * (n - 1))
             for size, share, n in ((self.right, won, n_right), (self.wrong, lost, n_wrong))

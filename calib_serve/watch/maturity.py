@@ -17,7 +17,7 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Dated
 from calib_serve.watch.series import DELAYS
 
-__all__ = ["AUTO", "Delays", "Maturity", "learned_delay", "parse_maturity"]
+__all__ = ["AUTO", "Delays", "Maturity", "duration", "learned_delay", "parse_maturity"]
 
 AUTO = "auto"
 """Learn it."""
@@ -99,14 +99,16 @@ class Delays:
         """
         if not self.labels:
             return "No label has come yet."
-        most = f"took up to {_time(self.longest)}" if math.isfinite(self.longest) else "took months"
-        return f"A third of {self.labels:,.0f} labels came within {_time(self.third)}, the longest {most}."
+        third = duration(self.third, 1)
+        most = f"took up to {duration(self.longest, 1)}" if math.isfinite(self.longest) else "took months"
+        return f"A third of {self.labels:,.0f} labels came within {third}, the longest {most}."
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float, digits: int = 0) -> str:
+    """Two or more of its unit."""
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
+            return f"{seconds / size:.{digits}f} {unit}"
     return f"{seconds:.0f} seconds"
 
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.errors import FitError, InputError
 from calib_serve.fit.absent import Absent, absent_of
-from calib_serve.fit.facts import measured_on_folds
+from calib_serve.fit.facts import HeldOutFacts
 from calib_serve.fit.floors import Floor, floor_of
 from calib_serve.fit.labels import (
     LABEL_METHODS,
@@ -33,7 +33,7 @@ from calib_serve.fit.priors import check_correctable, confused
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.priors import Given, as_shares
 from calib_serve.scores import Outputs, Scores, alike
-from calib_serve.workflows.measure import cross_validated, measured, unmeasured
+from calib_serve.workflows.measure import cross_validated, measured, on_folds
 from calib_serve.workflows.options import Progress, stage
 from calib_serve.workflows.priors import fitted_for_shares
 
@@ -70,15 +70,12 @@ def calibrate_labels(
         return _measured(artifact, test, seed)
     if method == "auto" or not cross_validate:
         return artifact
-    folds = min(_FOLDS, len(samples) // 2)
-    if folds < 2:
-        return unmeasured(artifact, FitError(f"{len(samples)} samples are too few to hold some of them out"))
     fit = partial(fit_labels, method, **options)
-    try:
-        found = held_out_label_facts(samples, fit, folds=folds, class_names=class_names, seed=seed)
-    except CalibServeError as error:
-        return unmeasured(artifact, error)
-    return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
+
+    def facts(folds: int) -> HeldOutFacts:
+        return held_out_label_facts(samples, fit, folds=folds, class_names=class_names, seed=seed)
+
+    return on_folds(artifact, len(samples), facts)
 
 
 def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, FitError
-from calib_serve.fit.facts import judged, measured_on_folds
+from calib_serve.fit.facts import HeldOutFacts, judged, measured_on_folds
 from calib_serve.fit.output import held_out_facts
 from calib_serve.fit.samples import Samples
 from calib_serve.judgement import Level, Verdict
@@ -28,7 +28,7 @@ from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.moved import Moved
 from calib_serve.scores import ProbsView
 
-__all__ = ["cross_validated", "measured", "percent", "unmeasured", "verdict"]
+__all__ = ["cross_validated", "measured", "on_folds", "percent", "unmeasured", "verdict"]
 
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on
@@ -90,16 +90,24 @@ def cross_validated(
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
     samples = samples.some(_MOST)
-    folds = min(_FOLDS, len(samples) // 2)
+    names = artifact.class_names
+
+    def facts(folds: int) -> HeldOutFacts:
+        return held_out_facts(samples, fit, folds=folds, class_names=names, seed=seed, progress=progress)
+
+    return on_folds(artifact, len(samples), facts)
+
+
+def on_folds(artifact: Artifact, samples: int, facts: Callable[[int], HeldOutFacts]) -> Artifact:
+    """The artifact with the ``facts`` of so many folds of its samples, or why there are none."""
+    folds = min(_FOLDS, samples // 2)
     if folds < 2:
-        return unmeasured(artifact, FitError(f"{len(samples)} samples are too few to hold some of them out"))
+        return unmeasured(artifact, FitError(f"{samples} samples are too few to hold some of them out"))
     try:
-        found = held_out_facts(
-            samples, fit, folds=folds, class_names=artifact.class_names, seed=seed, progress=progress
-        )
+        found = facts(folds)
     except CalibServeError as error:
         return unmeasured(artifact, error)
-    return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
+    return measured_on_folds(artifact, found, folds=folds, samples=samples)
 
 
 def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:

@@ -21,7 +21,6 @@ from calib_serve.watch.http.promises import (
     between,
     clause_cards,
     count,
-    duration,
     interval,
     percent,
     plain,
@@ -32,6 +31,7 @@ from calib_serve.watch.http.promises import (
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
+from calib_serve.watch.maturity import duration
 from calib_serve.watch.service import Watch
 from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.windows import WINDOWS, Window

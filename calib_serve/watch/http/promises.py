@@ -9,10 +9,10 @@ from typing import Any
 
 from calib_serve.errors import MissingDependency
 from calib_serve.names import as_duration
-from calib_serve.receipts import DAY
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.estimates import Number
 from calib_serve.watch.http.charts import budget_bar, digits, promise_bar
+from calib_serve.watch.maturity import duration
 from calib_serve.watch.shadow import ShadowState
 
 try:
@@ -21,7 +21,7 @@ except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
 __all__ = [
-    "between", "clause_cards", "clause_facts", "count", "duration", "interval", "percent", "plain",
+    "between", "clause_cards", "clause_facts", "count", "interval", "percent", "plain",
     "shadow_facts", "shadow_rows", "signed", "when",
 ]  # fmt: skip
 
@@ -197,14 +197,6 @@ def _known(value: float) -> float | None:
 def when(seconds: float) -> str:
     """A moment, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if math.isfinite(seconds) else "unknown"
-
-
-def duration(seconds: float) -> str:
-    """Two or more of its unit."""
-    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
 
 
 def count(value: float) -> str:
