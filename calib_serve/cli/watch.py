@@ -59,7 +59,7 @@ def run(
         typer.Option(
             "--tolerance", help="How far accuracy may be from confidence: of verdicts and the detector."
         ),
-    ] = 0.01,
+    ] = 0.02,
     block: Annotated[
         int, typer.Option("--block", help="Labels that may depend on one another, where errors come in runs.")
     ] = 1,
