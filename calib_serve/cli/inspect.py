@@ -142,14 +142,14 @@ def measured_table(artifact: Artifact, *, of: tuple[str, ...] = FIRST) -> Table:
 
 
 def metric(name: str, value: float) -> str:
-    """A metric as every command shows it: entropy and NLL in nats, all others in percent.
+    r"""A metric as every command shows it: entropy and NLL in nats, all others in percent.
 
     >>> metric("nll", 0.25), metric("ece", 0.0475)
-    ('0.2500', '4.75 %')
+    ('0.2500', '4.75\xa0%')
     """
-    from calib_serve.workflows.measure import percent
+    from calib_serve.words import percent
 
-    return f"{value:.4f}" if name in ("nll", "entropy") else percent(value)
+    return f"{value:.4f}" if name in ("nll", "entropy") else percent(value, 2)
 
 
 def _candidates(scores: list[dict[str, Any]]) -> Table:

@@ -74,6 +74,8 @@ def run(
 def _table(estimate: PriorEstimate) -> Table:
     from rich.table import Table
 
+    from calib_serve.words import percent
+
     counted, likely = estimate.counted, estimate.likely
     title = f"class shares of {likely.n:,} samples, 95 % intervals"
     table = Table("class", "calibration", "by counts", "by likelihood", title=title, title_justify="left")
@@ -84,7 +86,7 @@ def _table(estimate: PriorEstimate) -> Table:
         half = 1.96 * likely.error[k]
         table.add_row(
             names[k],
-            _percent(estimate.old[k]),
+            percent(estimate.old[k]),
             "unknown" if counted is None else _interval(counted.shares[k], counted.low[k], counted.high[k]),
             _interval(likely.shares[k], max(likely.shares[k] - half, 0), min(likely.shares[k] + half, 1)),
         )
@@ -94,8 +96,6 @@ def _table(estimate: PriorEstimate) -> Table:
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    return f"{_percent(value)} [{_percent(low)}, {_percent(high)}]"
+    from calib_serve.words import percent
 
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"

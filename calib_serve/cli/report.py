@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,10 @@ __all__ = ["run"]
 
 def run(
     *,
-    out: Annotated[Path, typer.Option("-o", "--out", help="The HTML file to write.")] = Path("report.html"),
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="The file to write: .html, or its first screen as .png or .svg."),
+    ] = Path("report.html"),
     artifact: Annotated[
         Path | None, typer.Option("--artifact", metavar="DIR", help="The calibration to report on.")
     ] = None,
@@ -51,11 +54,6 @@ def run(
     title: Annotated[
         str, typer.Option("--title", help="The report's heading; the file's name if empty.")
     ] = "",
-    plots: Annotated[
-        Path | None,
-        typer.Option("--plots", metavar="DIR", help="Write each figure and all numbers here as well."),
-    ] = None,
-    plots_as: Annotated[Literal["svg", "png"], typer.Option("--plots-as", help="svg or png.")] = "svg",
     bins: Annotated[int, typer.Option("--bins", min=1, help="How many confidence bins.")] = 15,
     tolerance: options.Tolerance = 0.02,
     class_tolerance: options.ClassTolerance = None,
@@ -73,7 +71,7 @@ def run(
     if against is not None and artifact is None:
         raise InputError("--against wants --artifact: the calibration to report on")
     from calib_serve.artifact import Artifact
-    from calib_serve.report import prepare_labels_report, prepare_report, write_page, write_plots
+    from calib_serve.report import prepare_labels_report, prepare_report, write_page
     from calib_serve.workflows.decide import seen
 
     fitted = None if artifact is None else Artifact.load(artifact)
@@ -126,11 +124,10 @@ def run(
     else:
         contents = prepare_report(**how, target_risk=target_risk, **beside)
     write_page(out, contents)
-    written = [out, *(write_plots(plots, contents, kind=plots_as) if plots else [])]
     if as_json:
         typer.echo(json.dumps({"report": str(out), **contents.as_dict()}, allow_nan=False))
     else:
-        _show(contents.verdict, written)
+        _show(contents.verdict, out)
 
 
 _Source = tuple[str, "Callable[[Artifact | None], Any]", Any, tuple[str, ...]]
@@ -189,10 +186,10 @@ def _of_model(
     return Path(model).stem, probs, samples.labels, samples.class_names
 
 
-def _show(verdict: Any, written: list[Path]) -> None:
+def _show(verdict: Any, out: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(highlight=False)
     show_verdict(console, verdict)
-    console.print(f"written to {escape(', '.join(map(str, written)))}", soft_wrap=True)
+    console.print(f"written to {escape(str(out))}", soft_wrap=True)

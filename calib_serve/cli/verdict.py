@@ -15,7 +15,13 @@ _COLORS = {"calibrated": "green", "no_error_found": "cyan", "too_little": "yello
 
 
 def show_verdict(console: Console, verdict: Verdict, *, reasons: bool = False) -> None:
-    """The headline in its colour, then its reasons if asked for, what changed and what to do, a line each."""
+    """Print what a calibration brings, the headline in its colour, what changed and what to do.
+
+    ``reasons`` and tests as well if asked for.
+    """
+    if verdict.gain:
+        console.print(verdict.gain, style="bold", markup=False)
     console.print(verdict.headline, style=f"bold {_COLORS[verdict.level]}", markup=False)
-    for sentence in (*(verdict.reasons if reasons else ()), *verdict.changed, *verdict.do):
+    tests = [test.says() for test in verdict.tests if not test.alone]
+    for sentence in (*((*verdict.reasons, *tests) if reasons else ()), *verdict.changed, *verdict.do):
         console.print(f"- {sentence}", markup=False)

@@ -11,27 +11,22 @@ from calib_serve.judgement.conclude import (
     Level,
     Tested,
     Verdict,
+    gain_of,
     of_own_samples,
 )
 from calib_serve.judgement.of_scores import judge
-from calib_serve.judgement.words import MINUS, chance, percent, points, rounded_up, signed_points
 
 __all__ = [
     "CALIBRATE",
     "DEPLOY",
-    "MINUS",
     "TOLERANCE",
     "Evidence",
     "Level",
     "MeanBets",
     "Tested",
     "Verdict",
-    "chance",
+    "gain_of",
     "judge",
     "of_own_samples",
-    "percent",
-    "points",
-    "rounded_up",
     "share_bets",
-    "signed_points",
 ]

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.judgement.cells import Cells
-from calib_serve.judgement.words import points
 from calib_serve.metrics.grouped import design_effect
 from calib_serve.metrics.per_sample import row_blocks
 from calib_serve.metrics.tails import chi_square_beyond
+from calib_serve.words import points
 
 __all__ = ["FEW", "ClassGap", "class_gaps", "class_totals", "judged_alone"]
 

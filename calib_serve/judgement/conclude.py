@@ -10,7 +10,7 @@ from typing import Any, Literal
 from calib_serve.judgement.cells import RISK, Cells
 from calib_serve.judgement.classes import FEW
 from calib_serve.judgement.needed import samples_needed
-from calib_serve.judgement.words import chance, points, rounded_up
+from calib_serve.words import chance, percent, points, rounded_up
 
 __all__ = [
     "CALIBRATE",
@@ -22,6 +22,7 @@ __all__ = [
     "Verdict",
     "conclude",
     "direction",
+    "gain_of",
     "line_of",
     "of_own_samples",
 ]
@@ -109,9 +110,9 @@ def conclude(
         first = _leading(vetoes)
         headline = f"Not calibrated: {first.says}."
         do.append(_REPAIR[_family(first)])  # what it hides shows once that is repaired
-        for line in [v for v in vetoes if v is not first and v.tested.name in ("class", "label")][:3]:
+        for line in [v for v in vetoes if v is not first and v.tested.alone][:3]:
             if line.says != first.says:
-                do.insert(0, f"Mind that {line.says}.")
+                do.append(f"Mind that {line.says}.")
     elif level == "too_little":
         headline = f"Too little to say anything: {n:,.0f} {of if n != 1 else of.removesuffix('s')}."
         do.append(_more(done, n, of_class, of))
@@ -120,12 +121,23 @@ def conclude(
         do.append(_more(done, n, of_class, of))
     else:
         headline, do = _calibrated(done, note), [DEPLOY]
-    reasons = [
-        opening,
-        *(_told(line) for line in done if line.tested.name not in ("class", "label")),
-        *([note] if note else []),
+    reasons = (opening, note) if note else (opening,)
+    return Verdict(level, headline, reasons, tests, tuple(do))
+
+
+def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
+    """What a calibration brings: of each (what, ECE before, after, what chance alone shows).
+
+    >>> gain_of([("", 0.255, 0.034, 0.031)]).replace(chr(160), " ")
+    'ECE 25.5 -> 3.4 %; chance alone shows 3.1 %.'
+    """
+    moved = ", ".join(
+        f"{what and f'of {what} '}{100 * before:.1f} -> {percent(after)}" for what, before, after, _ in eces
+    )
+    floors = [
+        f"{percent(floor)}{what and f' of {what}'}" for what, *_, floor in eces if not math.isnan(floor)
     ]
-    return Verdict(level, headline, tuple(reasons), tests, tuple(do))
+    return f"ECE {moved}" + (f"; chance alone shows {' and '.join(floors)}." if floors else ".")
 
 
 def of_own_samples(found: Verdict, why: str) -> Verdict:
@@ -183,7 +195,7 @@ def _noun(done: Sequence[Line]) -> str:
 
 def _calibrated(done: Sequence[Line], note: str) -> str:
     main = _main(done).tested
-    of_classes = [line.tested.most for line in done if line.tested.name in ("class", "label")]
+    of_classes = [line.tested.most for line in done if line.tested.alone]
     noun = "label" if _noun(done) == "labels" else "class"
     each = f", no single {noun} by more than {points(max(of_classes))}" if of_classes else ""
     tail = f" {note}" if note else ""
@@ -233,15 +245,6 @@ def _of_small(small: int, kinds: int) -> str:
     return f"{small:,} of {kinds:,} classes {have} too few predictions (under {FEW}) to be judged alone."
 
 
-def _told(line: Line) -> str:
-    t = line.tested
-    name = t.what[0].upper() + t.what[1:]
-    return (
-        f"{name}: an error of {points(t.error)}, surely not above {points(t.most)}; the tolerance is "
-        f"{points(t.tolerance)}. The chance of as much, if it were calibrated, over all tests: {chance(t.p)}."
-    )
-
-
 Level = Literal["calibrated", "no_error_found", "too_little", "off"]
 """``calibrated``: the error is proven to be within the tolerance; ``off``: an error is proven, and may be
 beyond it. Else ``no_error_found``: a large one would have been seen; ``too_little``: not even that."""
@@ -267,12 +270,26 @@ class Tested:
     required: bool
     finding: Literal["within", "open", "off"] = "open"
 
+    @property
+    def alone(self) -> bool:
+        """Whether it is of a class or label alone, of which there may be many."""
+        return self.name in ("class", "label")
+
+    def says(self) -> str:
+        """In a sentence."""
+        return (
+            f"{self.what[0].upper()}{self.what[1:]}: an error of {points(self.error)}, surely not above "
+            f"{points(self.most)}; the tolerance is {points(self.tolerance)}. The chance of as much, if it "
+            f"were calibrated, over all tests: {chance(self.p)}."
+        )
+
 
 @dataclass(frozen=True)
 class Verdict:
     """Whether a model is calibrated: a level, a headline, the reasons, each test, and what to do.
 
-    ``changed`` says what a calibration moved, where it is compared with none. As text, it is all sentences.
+    Where a calibration is compared with none, ``gain`` is what it brings, said first, and ``changed`` what
+    else it moved. As text, it is all sentences.
 
     >>> found = Verdict("too_little", "Too little to say anything: 3 samples.", do=("Test on 5,000.",))
     >>> print(found)
@@ -285,9 +302,11 @@ class Verdict:
     tests: tuple[Tested, ...] = ()
     do: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    gain: str = ""
 
     def __str__(self) -> str:
-        return " ".join((self.headline, *self.reasons, *self.changed, *self.do))
+        first = (self.gain, self.headline) if self.gain else (self.headline,)
+        return " ".join((*first, *self.reasons, *self.changed, *self.do))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; None stands for NaN."""

@@ -32,8 +32,8 @@ _OF_CLASSES = 64  # classes whose confidences may have a slope of their own
 class Shape:
     """The chance ``p`` of such correlations under calibration, and the size of the errors they show.
 
-    ``size`` is the root mean square of the error that the features explain, less what chance explains;
-    ``most`` its upper 95 % bound.
+    ``size`` is the root mean square of the error around its mean that the features explain, less what chance
+    explains; ``most`` its upper 95 % bound.
     """
 
     p: float
@@ -114,7 +114,6 @@ def _shape(
 
     ``weights`` are of all features; ``crossed`` is the product of two exclusive events' probabilities.
     """
-    n = len(crossed)
     if of_rows is not None:  # a weighted sum of features is a sum of weighted features
         streams = [(f * of_rows[:, None], p, came) for f, p, came in streams]
     scores = np.concatenate([f.T @ (p - came) for f, p, came in streams])
@@ -122,8 +121,8 @@ def _shape(
     variance[np.diag_indices_from(variance)] += np.concatenate(
         [(f**2).max(axis=0, initial=0) for f, _, _ in streams]
     )
-    if groups is not None:
-        variance *= _effect(streams, groups)
+    effect = 1.0 if groups is None else _effect(streams, groups)
+    variance *= effect
     spread = np.sqrt(np.maximum(np.diag(variance), 1e-300))
     root = np.sqrt(weights)
     mixture = np.linalg.eigvalsh(root[:, None] * (variance / np.outer(spread, spread)) * root)
@@ -131,7 +130,7 @@ def _shape(
     smooth = _mixture_beyond(statistic, np.maximum(mixture, 0))
     # One feature that stands out alone is lost in the sum: it is tested for itself (Bonferroni, twice).
     sharp = len(scores) * chi_square_beyond(float(((scores / spread) ** 2).max()), 1)
-    return Shape(min(2 * smooth, 2 * sharp, 1.0), *_size(streams, scores, variance, n))
+    return Shape(min(2 * smooth, 2 * sharp, 1.0), *_size(streams[0], effect))
 
 
 def _mixture_beyond(x: float, weights: Floats) -> float:
@@ -164,15 +163,14 @@ def _effect(streams: list[tuple[Floats, Floats, Floats]], groups: Codes) -> floa
     )
 
 
-def _size(
-    streams: list[tuple[Floats, Floats, Floats]], scores: Floats, variance: Floats, n: int
-) -> tuple[float, float]:
-    """The debiased norm of the errors' projection on the first stream's features, and its upper bound."""
-    f = streams[0][0]
-    m = f.shape[1]
-    whole = np.column_stack([np.ones(n), f])
-    gram = np.linalg.pinv(whole.T @ whole / n, rcond=1e-6, hermitian=True)[1:, 1:]
-    mean, noise = scores[:m] / n, variance[:m, :m] / n**2
+def _size(stream: tuple[Floats, Floats, Floats], effect: float) -> tuple[float, float]:
+    """The debiased norm of what the features explain of the errors beyond their mean, and its upper bound."""
+    features, p, came = stream
+    n = len(features)
+    f = features - features.mean(axis=0)
+    gram = np.linalg.pinv(f.T @ f / n, rcond=1e-6, hermitian=True)
+    mean = f.T @ (p - came) / n
+    noise = effect * (f * (p * (1 - p))[:, None]).T @ f / n**2
     chance = gram @ noise
     square = float(mean @ gram @ mean) - float(np.trace(chance))
     error = math.sqrt(

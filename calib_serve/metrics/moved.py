@@ -14,6 +14,7 @@ from calib_serve.metrics.equal_mass import cumulative, tie_ends
 from calib_serve.metrics.grouped import group_codes
 from calib_serve.metrics.per_sample import checked_weights, row_blocks
 from calib_serve.metrics.refinement import Separation
+from calib_serve.words import percent
 
 __all__ = ["Moved", "Tops"]
 
@@ -98,10 +99,10 @@ class Moved:
         """In sentences."""
         (old, new, accuracy), (low, high, auroc) = self.accuracy, self.auroc
         classes = (
-            f"{_percent(self.share)} of predictions change class: accuracy {100 * old:.1f} -> {_percent(new)}"
+            f"{percent(self.share)} of predictions change class: accuracy {100 * old:.1f} -> {percent(new)}"
             f"{_chance(accuracy)}."
             if self.share
-            else f"No prediction changes class: accuracy {_percent(new)}."
+            else f"No prediction changes class: accuracy {percent(new)}."
         )
         if not math.isfinite(high - low):
             return [classes]
@@ -134,10 +135,6 @@ def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:
     ends = {"low": change.difference.low, "high": change.difference.high, "p": change.p}
     found = {"before": before, "after": after, **ends}
     return {name: value if math.isfinite(value) else None for name, value in found.items()}
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def _chance(change: Change) -> str:

@@ -13,7 +13,7 @@ except ImportError as error:
     raise MissingDependency(error.name or "matplotlib", "report") from error
 
 from calib_serve.report.contents import Contents, LabelsContents, prepare_labels_report, prepare_report
-from calib_serve.report.page import render, write_page, write_plots, write_report
+from calib_serve.report.page import render, write_page, write_report
 from calib_serve.report.plot import (
     plot_bin_counts,
     plot_counts,
@@ -54,6 +54,5 @@ __all__ = [
     "render",
     "risk_coverage",
     "write_page",
-    "write_plots",
     "write_report",
 ]

@@ -29,6 +29,7 @@ from calib_serve.metrics import (
 from calib_serve.metrics.comparison import change_of_mean
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
+from calib_serve.metrics.moved import Moved
 from calib_serve.metrics.per_sample import checked, checked_weights, top_label
 from calib_serve.report.prepare import (
     BinCountCurve,
@@ -142,12 +143,14 @@ class Contents(_Report[Side]):
     classes: tuple[ClassRow, ...]
     class_names: tuple[str, ...] = ()
     decisions: DecisionsEvaluation | None = None
+    moved: Moved | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return every number of the report, for JSON."""
         classes = [{**to_json(row), "certain_gap": row.certain_gap} for row in self.classes]
         decisions = self.decisions.as_dict() if self.decisions else {}
-        return {**super().as_dict(), "classes": classes, "decisions": decisions}
+        moved = None if self.moved is None else self.moved.as_dict()
+        return {**super().as_dict(), "classes": classes, "decisions": decisions, "moved": moved}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -223,6 +226,9 @@ def prepare_report(
     changes = {} if before is None else paired_changes(drawn[0][0], *drawn[1], groups=of_drawn, **options)
     if changes and sample_weight is not None:
         changes = _of_metrics(changes, *measured)
+    moved = None
+    if before is not None:
+        moved = Moved.of_probs(before[0], *after, sample_weight=sample_weight, groups=groups)
     named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
     classes = class_table(*drawn[-1], class_names=named, bins=bins, edges=edges)
     verdict = compared(
@@ -237,6 +243,7 @@ def prepare_report(
         sides[-1].metrics,
         before=sides[0].metrics if before is not None else None,
         changes=changes,
+        moved=moved,
         artifact=artifact,
     )
     verdict = of_own_samples(verdict, own) if own else verdict
@@ -250,6 +257,7 @@ def prepare_report(
         bins=bins,
         tolerance=tolerance,
         class_names=named,
+        moved=moved,
         decisions=None if artifact is None else evaluate_decisions(artifact, *drawn[-1], groups=of_drawn),
     )
 

@@ -1,100 +1,89 @@
-"""The report's figures: each drawn from its prepared record, with a text alternative."""
+"""The report's figures: each drawn from its prepared record, with a text alternative and its numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from calib_serve.pages import Table
+from calib_serve.pages.charts import Dot, Series, histogram, reliability
 from calib_serve.report.contents import Contents, Side
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
+    inline_svg,
     plot_bin_counts,
-    plot_counts,
     plot_density,
-    plot_histogram,
-    plot_reliability,
     plot_risk_coverage,
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import Reliability
-from calib_serve.report.verdict import percent, points
+from calib_serve.words import count, decimals, percent, span
 
-__all__ = ["WIDTH", "Picture", "beside", "label_picture", "pictures"]
+__all__ = ["Picture", "diagram", "dots", "pictures"]
 
-WIDTH = 8.6  # inches of a page-wide figure
+_WIDTH = 5.6  # inches: its text can be read on a phone
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A drawn figure, its heading, what it means, and ``text``, its alternative for screen readers.
-
-    ``header`` and ``rows`` are its numbers as a table.
-    """
+    """A figure with its heading, what it means, ``text`` for screen readers, and its numbers."""
 
     name: str
     title: str
     caption: str
     text: str
-    figure: Figure
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    drawn: Figure | Markup
+    numbers: Table
+
+    @property
+    def svg(self) -> Markup:
+        """The figure as an ``<svg>`` element."""
+        if isinstance(self.drawn, Markup):
+            return self.drawn
+        return inline_svg(self.drawn, name=self.name, title=self.title, text=self.text)
 
 
-def beside(
-    sides: Sequence[Side], height: float, draw: Callable[..., object], *, share: bool = True
-) -> Figure:
-    """One panel per side; ``share`` their vertical axis, so that they compare by eye."""
-    figure = Figure(figsize=(WIDTH * len(sides) / 2 + 0.2, height), layout="constrained")
-    panels = figure.subplots(1, len(sides), squeeze=False, sharey=share)[0]
-    for axes, side in zip(panels, sides, strict=True):
-        draw(axes, side)
-        if share:
-            axes.label_outer()
-    return figure
+def _figure(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def dots(data: Reliability) -> list[Dot]:
+    """The bins of a reliability diagram that hold anything."""
+    columns = (data.confidence, data.accuracy, data.low, data.high, data.count / data.n, data.count)
+    return [Dot(*map(float, row)) for row in np.column_stack(columns)[data.count > 0]]
 
 
 def _smooth(sides: Sequence[Side]) -> Picture:
     """The smooth reliability diagram of each side."""
-
-    def draw(axes: Axes, side: Side) -> None:
-        if side.smooth is not None:
-            title = f"{side.name}: smooth ECE {percent(side.smooth.ece)}"
-            plot_smooth_reliability(axes, side.smooth, color=PALETTE[side.color], title=title)
-
+    figure, axes = _figure(4.6)
+    known = [(side, side.smooth) for side in sides if side.smooth is not None]
+    for side, data in known:
+        plot_smooth_reliability(axes, data, color=PALETTE[side.color], label=side.name)
+    axes.legend(loc="upper left")
+    rows = [
+        (side.name, percent(c), percent(a), span(low, high))
+        for side, data in known
+        for c, a, low, high in np.column_stack((data.confidence, data.accuracy, data.low, data.high))[::16]
+        if np.isfinite(a)
+    ]
     return Picture(
         "smooth",
         "The same without bins",
         "Accuracy among predictions of about this confidence, by a kernel as wide as the smooth ECE. The "
         "line is thick where many predictions lie. The shaded band is how far chance moves it, point by "
         "point (95 %): where it holds the dashed line, chance alone may explain the difference.",
-        " ".join(
-            f"{side.name}: smooth ECE {percent(side.smooth.ece)}, n = {side.smooth.n:,}."
-            for side in sides
-            if side.smooth is not None
-        ),
-        beside(sides, 4.4, draw),
-        ("model", "confidence", "accuracy", "95 % band"),
-        tuple(
-            (side.name, percent(c), percent(a), _band(low, high))
-            for side in sides
-            if (data := side.smooth) is not None
-            for c, a, low, high in zip(
-                *(values[::16] for values in (data.confidence, data.accuracy, data.low, data.high)),
-                strict=True,
-            )
-            if np.isfinite(a)
-        ),
+        " ".join(f"{side.name}: smooth ECE {percent(data.ece)}, {data.n:,} samples." for side, data in known),
+        figure,
+        Table("Smooth reliability", ("model", "confidence", "accuracy", "95 % band"), rows),
     )
-
-
-def _band(low: float, high: float) -> str:
-    return f"{percent(low)} to {percent(high)}" if np.isfinite(low) else ""
 
 
 class Drawn(Protocol):
@@ -119,91 +108,65 @@ class Diagram:
     reliability: Reliability
 
 
-def label_picture(sides: Sequence[Drawn]) -> Picture:
-    """The reliability diagram of all labels' decisions."""
-    with drawing():
-        return replace(
-            _reliability(sides),
-            title="Do the decisions' confidences mean what they say?",
-            caption="Each point is the decisions of one confidence range, of all labels together: is the "
-            "label true, at P above 0.5? Their confidence is the larger of P and 1 - P.",
-        )
-
-
 def pictures(contents: Contents) -> tuple[Picture, ...]:
-    """All figures of a report, in its order."""
+    """All figures of a report below its first diagram, in its order."""
     with drawing():
         positive = (_positive,) if contents.after.positive is not None else ()
         smooth = (_smooth,) if contents.after.smooth is not None else ()
-        makers = (_reliability, *smooth, *positive, _histograms, _densities, _risk, _bin_counts)
+        makers = (*positive, *smooth, _histograms, _densities, _risk, _bin_counts)
         return tuple(make(contents.sides) for make in makers)
 
 
-def _reliability(sides: Sequence[Drawn]) -> Picture:
-    figure = Figure(figsize=(WIDTH * len(sides) / 2 + 0.2, 6.3), layout="constrained")
-    grid = figure.subplots(
-        2, len(sides), squeeze=False, sharex="col", gridspec_kw={"height_ratios": [3.4, 1]}
-    )
-    for column, side in enumerate(sides):
-        color = PALETTE[side.color]
-        title = f"{side.name}: ECE {percent(side.reliability.ece)}"
-        plot_reliability(grid[0, column], side.reliability, color=color, title=title).set_xlabel("")
-        grid[0, column].set_aspect("auto")  # so that it lines up with its counts
-        plot_counts(grid[1, column], side.reliability, color=color)
-    handles, labels = grid[0, -1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    for axes in grid[:, 1:].flat:
-        axes.set_ylabel("")
+def diagram(
+    sides: Sequence[Drawn],
+    *,
+    name: str = "reliability",
+    title: str = "Does confidence mean what it says?",
+    across: str = "confidence",
+    up: str = "accuracy",
+) -> Picture:
+    """The reliability diagram of each side in one frame."""
+    series = [Series(side.name, side.color, dots(side.reliability)) for side in sides]
     rows = [
         (
             side.name,
             f"{100 * data.edges[b]:.0f} to {100 * data.edges[b + 1]:.0f} %",
-            f"{int(data.count[b]):,}",
+            count(float(data.count[b])),
             percent(data.confidence[b]),
             percent(data.accuracy[b]),
-            f"{percent(data.low[b])} to {percent(data.high[b])}",
+            span(data.low[b], data.high[b]),
         )
         for side in sides
         for data in (side.reliability,)
         for b in np.flatnonzero(data.count)
     ]
     return Picture(
-        "reliability",
-        "Does confidence mean what it says?",
-        "Each point is the predictions of one confidence range: on the dashed line it is right as often as "
-        "it says; below, overconfident; above, underconfident. Larger points speak for more predictions. "
-        "The bars are 95 % intervals. A point outside of its grey box is more than chance.",
+        name,
+        title,
+        "On the line: as often right as it says. Hollow: more than chance. Grey: too few to tell.",
         " ".join(_say_reliability(side) for side in sides),
-        figure,
-        ("model", "confidence range", "predictions", "mean confidence", "accuracy", "95 % interval"),
-        tuple(rows),
+        Markup(reliability(series, across=across, up=up)),  # noqa: S704 - numbers, and names it escapes
+        Table(title, ("model", across, "samples", f"mean {across}", up, "95 % interval"), rows),
     )
 
 
 def _positive(sides: Sequence[Side]) -> Picture:
     of_class = [Diagram(side.name, side.color, side.positive) for side in sides if side.positive is not None]
-    picture = _reliability(of_class)
-    for axes in picture.figure.axes:
-        axes.set_xlabel(axes.get_xlabel().replace("confidence", "P(y = 1)"))
-        axes.set_ylabel(axes.get_ylabel().replace("accuracy", "share of class 1"))
-    return replace(
-        picture,
+    picture = diagram(
+        of_class,
         name="positive",
         title="Does P(y = 1) mean what it says?",
-        caption="Each point is the samples of one range of P(y = 1): on the dashed line class 1 is true as "
-        "often as it says; below, P is too high; above, too low. The top class's confidence hides errors "
-        "that cancel, such as a share of class 1 that changed.",
+        across="P(y = 1)",
+        up="share of class 1",
+    )
+    return replace(
+        picture,
+        caption="The top class's confidence hides errors that cancel, such as a share of class 1 that "
+        "changed. Below the line P is too high, above it too low.",
         text=" ".join(
-            f"{side.name}: ECE of P(y = 1) {percent(side.reliability.ece, 2)}, n = {side.reliability.n:,}."
+            f"{side.name}: {count(data.n)} samples, ECE of P(y = 1) {percent(data.ece, 2)}."
             for side in of_class
-        ),
-        header=(
-            "model",
-            "range of P(y = 1)",
-            "samples",
-            "mean P(y = 1)",
-            "share of class 1",
-            "95 % interval",
+            for data in (side.reliability,)
         ),
     )
 
@@ -225,40 +188,39 @@ def _say_reliability(side: Drawn) -> str:
 
 
 def _histograms(sides: Sequence[Side]) -> Picture:
-    def draw(axes: object, side: Side) -> None:
-        plot_histogram(axes, side.histogram, color=PALETTE[side.color], title=side.name)  # type: ignore[arg-type]
-
     rows = [
         (
             side.name,
             f"{100 * data.edges[b]:.0f} to {100 * data.edges[b + 1]:.0f} %",
-            f"{int(data.count[b]):,}",
+            count(float(data.count[b])),
         )
         for side in sides
         for data in (side.histogram,)
         for b in np.flatnonzero(data.count)
     ]
+    *before, after = (side.histogram.count / side.histogram.count.sum() for side in sides)
+    reference = before[0].tolist() if before else None
+    line = f" The line is {sides[0].name}." if before else ""
     return Picture(
         "histograms",
         "How confident is it?",
-        "The share of predictions at each confidence. For a calibrated model the two lines meet: on average "
-        "it is as confident as it is right.",
+        f"The share of predictions at each confidence.{line} A calibrated model is on average as "
+        "confident as it is right.",
         " ".join(
             f"{side.name}: mean confidence {percent(side.histogram.mean_confidence)}, accuracy "
-            f"{percent(side.histogram.accuracy)}, apart by "
-            f"{points(side.histogram.mean_confidence - side.histogram.accuracy)}."
+            f"{percent(side.histogram.accuracy)}."
             for side in sides
         ),
-        beside(sides, 3.2, draw),
-        ("model", "confidence range", "predictions"),
-        tuple(rows),
+        Markup(histogram(sides[-1].histogram.edges.tolist(), after.tolist(), reference)),  # noqa: S704 - numbers
+        Table("Confidences", ("model", "confidence", "predictions"), rows),
     )
 
 
 def _densities(sides: Sequence[Side]) -> Picture:
-    def draw(axes: object, side: Side) -> None:
-        plot_density(axes, side.density, title=side.name)  # type: ignore[arg-type]
-
+    figure = Figure(figsize=(_WIDTH, 2.9 * len(sides)), layout="constrained")
+    panels = figure.subplots(len(sides), 1, squeeze=False)[:, 0]
+    for axes, side in zip(panels, sides, strict=True):
+        plot_density(axes, side.density, title=side.name)
     return Picture(
         "densities",
         "Does confidence tell right from wrong?",
@@ -271,11 +233,14 @@ def _densities(sides: Sequence[Side]) -> Picture:
             f"{percent(_peak(side.density.grid, side.density.wrong), 0)}."
             for side in sides
         ),
-        beside(sides, 3.2, draw, share=False),
-        ("model", "right predictions", "wrong predictions", "AUROC"),
-        tuple(
-            (s.name, f"{s.density.n_right:,}", f"{s.density.n_wrong:,}", f"{s.density.auroc:.4f}")
-            for s in sides
+        figure,
+        Table(
+            "Right and wrong predictions",
+            ("model", "right predictions", "wrong predictions", "AUROC"),
+            [
+                (s.name, count(s.density.n_right), count(s.density.n_wrong), decimals(s.density.auroc, 4))
+                for s in sides
+            ],
         ),
     )
 
@@ -285,8 +250,7 @@ def _peak(grid: np.ndarray, density: np.ndarray) -> float:
 
 
 def _risk(sides: Sequence[Side]) -> Picture:
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _figure(3.6)
     for side in sides:
         marked = side is sides[-1]
         plot_risk_coverage(
@@ -306,8 +270,11 @@ def _risk(sides: Sequence[Side]) -> Picture:
         "threshold mean what it says; the curve itself moves only if the order of confidences does.",
         " ".join(_say_risk(side) for side in sides),
         figure,
-        ("model", "answer from confidence", "share answered", "share wrong", "at most (95 %)"),
-        tuple(_risk_row(side) for side in sides),
+        Table(
+            "Abstention",
+            ("model", "answer from confidence", "share answered", "share wrong", "at most (95 %)"),
+            [_risk_row(side) for side in sides],
+        ),
     )
 
 
@@ -331,11 +298,10 @@ def _risk_row(side: Side) -> tuple[str, ...]:
 
 
 def _bin_counts(sides: Sequence[Side]) -> Picture:
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _figure(3.6)
     for side in sides:
         plot_bin_counts(axes, side.bin_counts, color=PALETTE[side.color], label=side.name)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    figure.legend(loc="outside lower center", ncols=2)
     rows = [
         (side.name, str(count), percent(wide, 2), percent(mass, 2), percent(floor, 2))
         for side in sides
@@ -359,6 +325,5 @@ def _bin_counts(sides: Sequence[Side]) -> Picture:
             for side in sides
         ),
         figure,
-        ("model", "bins", "equal width", "equal mass", "if calibrated"),
-        tuple(rows),
+        Table("ECE by bins", ("model", "bins", "equal width", "equal mass", "if calibrated"), rows),
     )

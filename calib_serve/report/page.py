@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-from importlib import resources
+import io
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
+from calib_serve.pages import STATIC, Table, environment, table_of_tests
 from calib_serve.report.contents import (
     Contents,
     LabelsContents,
@@ -25,17 +25,23 @@ from calib_serve.report.contents import (
     prepare_report,
     printable,
 )
-from calib_serve.report.figures import Picture, label_picture, pictures
-from calib_serve.report.plot import drawing, inline_svg
-from calib_serve.report.tables import DecisionRows, artifact_facts, decision_rows, metric_rows
-from calib_serve.report.verdict import percent, signed_points
+from calib_serve.report.figures import Picture, diagram, pictures
+from calib_serve.report.plot import drawing
+from calib_serve.report.slide import slide
+from calib_serve.report.tables import (
+    DecisionRows,
+    decision_rows,
+    facts,
+    table_of_artifact,
+    table_of_classes,
+    table_of_labels,
+    table_of_metrics,
+)
 
-__all__ = ["render", "write_page", "write_plots", "write_report"]
+__all__ = ["render", "write_page", "write_report"]
 
-# Larger tables are not readable.
-_MOST_CLASSES = 1000
-_TILES = ("ECE", "Accuracy", "NLL", "AUROC right from wrong")
-_LABEL_TILES = ("ECE of P(label)", "Accuracy", "NLL", "Brier score of P(label)")
+_MOST_ROWS = 1000  # larger tables are not readable
+_DRAWN = (".png", ".svg")
 
 
 def write_report(
@@ -50,6 +56,7 @@ def write_report(
     """Write the report of ``after``, or of ``before`` and ``after``, to ``path``, atomically.
 
         write_report("report.html", title="digits", before=(p, y), after=(q, y), artifact=artifact)
+        write_report("slide.png", title="digits", before=(p, y), after=(q, y), artifact=artifact)
 
     Both are (probs (n, K), labels (n,)) of the same samples, of a multi-label model (probs (n, L), labels
     (n, L)); ``options`` are those of
@@ -62,49 +69,59 @@ def write_report(
 
 
 def write_page(path: str | Path, contents: Contents | LabelsContents) -> Path:
-    """Write prepared contents to ``path``, atomically."""
+    """Write prepared contents to ``path``, atomically: a page, or as .png or .svg its first screen."""
     path = Path(path)
-    page = render(contents)
+    kind = path.suffix.lower()
+    made: str | bytes = _drawing(contents, kind[1:]) if kind in _DRAWN else render(contents)
     try:
-        write_whole(path, page)
+        write_whole(path, made)
     except OSError as error:
         raise InputError(f"cannot write the report {path}: {error}; choose another place") from error
     return path
 
 
+def _drawing(contents: Contents | LabelsContents, kind: str) -> bytes:
+    file = io.BytesIO()
+    metadata = {"Title": contents.title, **({"Date": None} if kind == "svg" else {})}
+    figure = slide(contents)
+    with drawing(), mpl.rc_context({"svg.hashsalt": "slide"}):
+        figure.savefig(file, format=kind, dpi=200, metadata=metadata)
+    return file.getvalue()
+
+
 def render(contents: Contents | LabelsContents) -> str:
     """The page of prepared contents. The same contents give the same bytes."""
-    environment = Environment(
-        loader=PackageLoader("calib_serve.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=percent, printable=printable, signed=signed_points)
     script = _asset("report.js")
-    of_labels = isinstance(contents, LabelsContents)
-    table: dict[str, Any] = (
-        {"labels": contents.labels[:_MOST_CLASSES], "tiles": _LABEL_TILES}
-        if isinstance(contents, LabelsContents)
-        else {"classes": contents.classes[:_MOST_CLASSES], "tiles": _TILES}
+    first, more = _pictures(contents)
+    return (
+        environment("calib_serve.report")
+        .get_template("report.html")
+        .render(
+            contents=contents,
+            verdict=contents.verdict,
+            facts=facts(contents),
+            tests=table_of_tests(contents.verdict),
+            metrics=table_of_metrics(contents),
+            diagram=first,
+            pictures=more,
+            each=_each(contents),
+            decisions=_decisions(contents),
+            artifact=table_of_artifact(contents.artifact) if contents.artifact else None,
+            method=printable(contents.artifact.method) if contents.artifact else "",
+            style=_asset("look.css"),
+            script=script,
+            # The page may run only this script and load nothing: a second defence, should escaping fail.
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            version=calib_serve.__version__,
+        )
     )
-    return environment.get_template("labels.html" if of_labels else "report.html").render(
-        contents=contents,
-        verdict=contents.verdict,
-        rows=metric_rows(contents),
-        pictures=[
-            (p, inline_svg(p.figure, name=p.name, title=p.title, text=p.text)) for p in _pictures(contents)
-        ],
-        **table,
-        decisions=_decisions(contents),
-        facts=artifact_facts(contents.artifact) if contents.artifact else (),
-        style=_asset("report.css"),
-        script=script,
-        # The page may run only this script and load nothing: a second defence, should escaping fail.
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        version=calib_serve.__version__,
-    )
+
+
+def _each(contents: Contents | LabelsContents) -> Table:
+    """Class by class, or label by label."""
+    if isinstance(contents, LabelsContents):
+        return table_of_labels(contents.labels[:_MOST_ROWS])
+    return table_of_classes(contents.classes[:_MOST_ROWS])
 
 
 def _decisions(contents: Contents | LabelsContents) -> DecisionRows | None:
@@ -115,31 +132,12 @@ def _decisions(contents: Contents | LabelsContents) -> DecisionRows | None:
     return decision_rows(contents.artifact, contents.decisions, contents.class_names)
 
 
-def _pictures(contents: Contents | LabelsContents) -> tuple[Picture, ...]:
+def _pictures(contents: Contents | LabelsContents) -> tuple[Picture, tuple[Picture, ...]]:
+    """The first diagram, and those below it."""
     if isinstance(contents, LabelsContents):
-        return (label_picture(contents.sides),)
-    return pictures(contents)
+        return diagram(contents.sides, title="Do the decisions' confidences mean what they say?"), ()
+    return diagram(contents.sides), pictures(contents)
 
 
 def _asset(name: str) -> Markup:
-    return Markup(resources.files("calib_serve.report").joinpath("templates", name).read_text("utf-8"))  # noqa: S704
-
-
-def write_plots(
-    folder: str | Path, contents: Contents | LabelsContents, *, kind: Literal["png", "svg"] = "svg"
-) -> list[Path]:
-    """Write each figure to its own file, and all numbers as ``numbers.json``; returns the paths."""
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        drawn = _pictures(contents)
-        paths = [folder / f"{picture.name}.{kind}" for picture in drawn]
-        with drawing():
-            for path, picture in zip(paths, drawn, strict=True):
-                metadata = {"Title": picture.title, **({"Date": None} if kind == "svg" else {})}
-                picture.figure.savefig(path, format=kind, dpi=200, metadata=metadata)
-        numbers = folder / "numbers.json"
-        numbers.write_text(json.dumps(contents.as_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write plots to {folder}: {error}; choose another folder") from error
-    return [*paths, numbers]
+    return Markup((STATIC / name).read_text("utf-8"))  # noqa: S704 - ours

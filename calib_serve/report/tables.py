@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
-from calib_serve.metrics import Change, Estimate, SetEvaluation
-from calib_serve.report.contents import Contents, LabelsContents, printable
-from calib_serve.report.verdict import MINUS
+from calib_serve.metrics import Change, Estimate, LabelEvaluation, LabelsEvaluation, SetEvaluation
+from calib_serve.pages import Cell, Fact, Table
+from calib_serve.report.contents import Contents, LabelsContents, LabelsSide, Side, printable
+from calib_serve.report.prepare import ClassRow
+from calib_serve.words import MINUS, count, decimals, percent, signed_points, span
 
-__all__ = ["DecisionRows", "MetricRow", "artifact_facts", "decision_rows", "metric_rows"]
+__all__ = [
+    "DecisionRows", "decision_rows", "facts", "table_of_artifact", "table_of_classes", "table_of_labels",
+    "table_of_metrics",
+]  # fmt: skip
 
 _LONGEST = 200  # characters of a fact that is shown
 
@@ -69,40 +74,109 @@ _SHOWN_OF_LABELS = (
 )
 
 
-@dataclass(frozen=True)
-class MetricRow:
-    """One line of the metrics table; ``verdict`` says in a word whether the change is good."""
+def facts(contents: Contents | LabelsContents) -> tuple[Fact, ...]:
+    """The three figures below the verdict."""
+    metrics = contents.after.metrics
+    before = contents.before
+    if isinstance(metrics, LabelsEvaluation):
+        ece, floor, what = "positive_ece", metrics.positive_noise_floor, "ECE of P(label)"
+        third = Fact("Samples", count(metrics.n), f"{len(metrics.labels)} labels each")
+    else:
+        ece, floor, what = "ece", metrics.noise_floor, "ECE"
+        third = Fact("Predictions", count(metrics.n), f"{metrics.classes} classes")
+    if isinstance(contents, Contents) and contents.moved is not None:
+        third = Fact("Classes changed", percent(contents.moved.share), f"of {count(metrics.n)} predictions")
 
-    name: str
-    explanation: str
-    values: tuple[str, ...]
-    intervals: tuple[str, ...]
-    change: str
-    interval: str
-    p: str
-    verdict: Literal["better", "worse", "changed", "no clear change", ""]
+    def share(side: Side | LabelsSide | None, name: str) -> str:
+        return "" if side is None else percent(getattr(side.metrics, name))
+
+    return (
+        Fact(what, share(contents.after, ece), f"chance alone: {percent(floor)}", share(before, ece)),
+        Fact(
+            "Accuracy",
+            share(contents.after, "accuracy"),
+            f"confidence {percent(metrics.mean_confidence)}",
+            share(before, "accuracy"),
+        ),
+        third,
+    )
 
 
-def metric_rows(contents: Contents | LabelsContents) -> tuple[MetricRow, ...]:
+def table_of_metrics(contents: Contents | LabelsContents) -> Table:
     """The metrics of each side with intervals, and what changed."""
     found = contents.after.metrics.estimates()
     known = _SHOWN_OF_LABELS if isinstance(contents, LabelsContents) else _SHOWN
-    return tuple(_metric_row(contents, shown) for shown in known if shown.name in found)
+    changed = ("change", "p", "judgement") if contents.before else ()
+    heads = ("metric", *(side.name for side in contents.sides), *changed)
+    return Table("Metrics", heads, [_metric(contents, shown) for shown in known if shown.name in found])
 
 
-def _metric_row(contents: Contents | LabelsContents, shown: Shown) -> MetricRow:
-    found: list[Estimate] = [getattr(side.metrics, shown.name) for side in contents.sides]
+def _metric(contents: Contents | LabelsContents, shown: Shown) -> list[Cell]:
+    row = [Cell(shown.words, shown.explanation)]
+    for side in contents.sides:
+        found: Estimate = getattr(side.metrics, shown.name)
+        row.append(Cell(_number(found.value, shown.percent), _interval(found, shown.percent)))
+    if contents.before is None:
+        return row
     change = contents.changes.get(shown.name)
-    return MetricRow(
-        shown.words,
-        shown.explanation,
-        tuple(_number(e.value, shown.percent) for e in found),
-        tuple(_interval(e, shown.percent) for e in found),
-        "" if change is None else _number(change.difference.value, shown.percent, sign=True),
-        "" if change is None else _interval(change.difference, shown.percent, sign=True),
-        "" if change is None else _p(change.p),
-        _word(change, shown.better),
+    if change is None:
+        return [*row, Cell(""), Cell(""), Cell("")]
+    difference, word = change.difference, _word(change, shown.better)
+    moved = Cell(
+        _number(difference.value, shown.percent, sign=True), _interval(difference, shown.percent, sign=True)
     )
+    return [*row, moved, Cell(_p(change.p)), Cell(word, style=word.split(" ")[0])]
+
+
+def table_of_classes(rows: Sequence[ClassRow]) -> Table:
+    """The worst first, with what to sort by."""
+    heads = ("class", "occurs", "predicted", "confidence", "right", "gap", "certain gap", "class ECE")
+    return Table("Classes", heads, [_class(row) for row in rows], sorted_by="certain gap")
+
+
+def _class(row: ClassRow) -> list[Cell]:
+    named = (
+        [
+            Cell(percent(row.confidence), value=row.confidence),
+            Cell(percent(row.precision), value=row.precision),
+            _gap(row.gap),
+        ]
+        if row.predicted
+        else [Cell("never", value=-1), Cell("", value=-1), Cell("", value=-2)]
+    )
+    counts = [Cell(count(n), value=n) for n in (row.occurs, row.predicted)]
+    sure = Cell(f"{100 * row.certain_gap:.1f}", value=row.certain_gap)
+    return [Cell(row.name), *counts, *named, sure, Cell(percent(row.ece, 2), value=row.ece)]
+
+
+def _gap(gap: Estimate) -> Cell:
+    """Signed points, with the ends of the interval where it has one."""
+    ends = "" if math.isnan(gap.low) else f"{signed_points(gap.low)} to {signed_points(gap.high)}"
+    return Cell(signed_points(gap.value), ends, gap.value)
+
+
+def table_of_labels(rows: Sequence[tuple[str, LabelEvaluation]]) -> Table:
+    """The worst first, with what to sort by."""
+    heads = (
+        *("label", "true", "accuracy", "mean P less share", "ECE", "ECE at least", "by chance"),
+        *("Brier", "NLL"),
+    )
+    return Table("Labels", heads, [_label(*row) for row in rows], sorted_by="ECE at least")
+
+
+def _label(name: str, row: LabelEvaluation) -> list[Cell]:
+    least = row.positive_ece.low
+    return [
+        Cell(name),
+        Cell(count(row.positives), percent(row.prevalence, 2), row.positives),
+        Cell(percent(row.accuracy), value=row.accuracy.value),
+        _gap(row.positive_gap),
+        Cell(percent(row.positive_ece, 2), value=row.positive_ece.value),
+        Cell(percent(least, 2), value=0.0 if math.isnan(least) else least),
+        Cell(percent(row.positive_noise_floor, 2), value=row.positive_noise_floor),
+        Cell(decimals(row.positive_brier, 4), value=row.positive_brier.value),
+        Cell(decimals(row.nll, 4), value=row.nll.value),
+    ]
 
 
 def _number(value: float, share: bool, *, sign: bool = False) -> str:
@@ -140,10 +214,10 @@ def _word(change: Change | None, better: int) -> Literal["better", "worse", "cha
     return "better" if better * change.difference.value > 0 else "worse"
 
 
-def artifact_facts(artifact: Artifact) -> tuple[tuple[str, str], ...]:
+def table_of_artifact(artifact: Artifact) -> Table:
     """The artifact's steps, data, fit and identity."""
     steps = tuple(f"{step.kind} {_sizes(vars(step))}".strip() for step in artifact.steps)
-    facts: dict[str, Any] = {
+    known: dict[str, Any] = {
         "method": artifact.method,
         "steps": list(steps) or "none",
         "classes": artifact.classes,
@@ -156,7 +230,8 @@ def artifact_facts(artifact: Artifact) -> tuple[tuple[str, str], ...]:
         "versions": artifact.versions,
         "sha256": artifact.fingerprint,
     }
-    return tuple(line for name, value in facts.items() for line in _lines(name, value))
+    lines = [line for name, value in known.items() for line in _lines(name, value)]
+    return Table("Artifact", ("fact", "value"), [(name, Cell(text, style="text")) for name, text in lines])
 
 
 def _sizes(fields: Mapping[str, Any]) -> str:
@@ -195,39 +270,38 @@ _CLASSES = 10
 
 @dataclass(frozen=True)
 class DecisionRows:
-    """Sentences and two tables of text: sets by their size, and the classes most surely missed."""
+    """Sentences and two tables: sets by their size, and the classes most surely missed."""
 
     promised: tuple[str, ...]
     measured: tuple[str, ...]
-    sizes: tuple[tuple[str, str, str], ...]
-    classes: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...]
 
 
 def decision_rows(artifact: Artifact, found: DecisionsEvaluation, class_names: Sequence[str]) -> DecisionRows:
     """The section of an artifact that has decisions; ``class_names`` (K,) or ()."""
     names = tuple(class_names)
-    sets = found.sets
-    return DecisionRows(
-        tuple(promises(artifact)),
-        tuple(found.says(names)),
-        () if sets is None else tuple(_size(sets, i) for i in range(len(sets.by_size))),
-        () if sets is None else _worst(sets, names),
+    tables = () if found.sets is None else _tables_of_sets(found.sets, names)
+    return DecisionRows(tuple(promises(artifact)), tuple(found.says(names)), tables)
+
+
+def _tables_of_sets(sets: SetEvaluation, names: tuple[str, ...]) -> tuple[Table, ...]:
+    sizes = [
+        (
+            f"{group.smallest} to {group.largest}" if group.largest > group.smallest else str(group.smallest),
+            count(group.count),
+            _share(group.coverage),
+        )
+        for group in sets.by_size
+    ]
+    worst = [
+        (names[k] if names else str(k), _share(sets.by_class[k])) for k in sets.worst_classes()[:_CLASSES]
+    ]
+    return (
+        Table("Sets by size", ("classes in the set", "sets", "hold the true class"), sizes),
+        Table("Sets by class", ("true class", "its sets hold it"), worst),
     )
 
 
-def _size(sets: SetEvaluation, i: int) -> tuple[str, str, str]:
-    group = sets.by_size[i]
-    sizes = str(group.smallest)
-    if group.largest > group.smallest:
-        sizes += f" to {group.largest}"
-    return sizes, f"{group.count:,}", _share(group.coverage)
-
-
-def _worst(sets: SetEvaluation, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    worst = sets.worst_classes()[:_CLASSES]
-    return tuple((names[k] if names else str(k), _share(sets.by_class[k])) for k in worst)
-
-
 def _share(share: Estimate) -> str:
-    ends = "" if math.isnan(share.low) else f" ({100 * share.low:.1f} to {100 * share.high:.1f})"
-    return f"{100 * share.value:.1f} %{ends}"
+    ends = "" if math.isnan(share.low) else f" ({span(share.low, share.high)})"
+    return f"{percent(share.value)}{ends}"

@@ -35,10 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
-from calib_serve.judgement import signed_points
 from calib_serve.judgement.bets import MeanBets
 from calib_serve.watch.anew import note_anew
 from calib_serve.watch.ledger import Ledger, Noted, Version
+from calib_serve.words import signed_points
 
 __all__ = [
     "ALPHA", "LESS_RIGHT", "MARGIN", "MOST_TAGS", "ShadowFollower", "ShadowState", "ShadowTest", "Verdict",

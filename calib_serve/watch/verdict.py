@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from calib_serve.errors import InputError
-from calib_serve.judgement import TOLERANCE, Verdict, points
+from calib_serve.judgement import TOLERANCE, Verdict
 from calib_serve.judgement.cells import Cells, finest
 from calib_serve.judgement.conclude import conclude, direction, line_of
 from calib_serve.watch.estimates import BinRow, Estimates
+from calib_serve.words import points
 
 __all__ = ["TOLERANCE", "judge"]
 

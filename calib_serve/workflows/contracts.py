@@ -20,6 +20,7 @@ from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
 from calib_serve.metrics.per_sample import checked
 from calib_serve.metrics.tails import beta_below
+from calib_serve.words import percent
 
 __all__ = ["ClauseCheck", "ContractCheck", "Found", "check_contract", "read_contract"]
 
@@ -282,7 +283,7 @@ class ClauseCheck:
         if self.note:
             said.append(self.note)
         if self.line:
-            said.append(f"Kept with the guarantee, and {_percent(self.acted)} acted on, by {self.line}")
+            said.append(f"Kept with the guarantee, and {percent(self.acted)} acted on, by {self.line}")
         elif self.clause.kind == "act" and self.found != "not checked":
             said.append("No threshold keeps it with the guarantee on these samples.")
         return said
@@ -291,7 +292,7 @@ class ClauseCheck:
         value, clause = self.value, self.clause
         ends = "" if math.isnan(value.low) else f" [{100 * value.low:.2f}, {100 * value.high:.2f}]"
         of = {
-            "act": f"of {self.counted:,} acted on ({_percent(self.counted / self.samples)}) are right",
+            "act": f"of {self.counted:,} acted on ({percent(self.counted / self.samples)}) are right",
             "calibration": f"is the error of {self.samples:,}",
             "coverage": f"of {self.samples:,} are as sure",
         }[clause.kind]
@@ -357,7 +358,3 @@ def _chance(probability: float) -> str:
     if _SURE <= probability <= 1 - _SURE:
         return f"of {probability:.3f}"
     return f"above {1 - _SURE}" if probability > _SURE else f"below {_SURE}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

@@ -15,7 +15,7 @@ from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import HeldOutFacts, judged, measured_on_folds
 from calib_serve.fit.output import held_out_facts
 from calib_serve.fit.samples import Samples
-from calib_serve.judgement import Level, Verdict
+from calib_serve.judgement import Level, Verdict, gain_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import (
     Estimate,
@@ -27,8 +27,9 @@ from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.moved import Moved
 from calib_serve.scores import ProbsView
+from calib_serve.words import percent
 
-__all__ = ["cross_validated", "measured", "on_folds", "percent", "unmeasured", "verdict"]
+__all__ = ["cross_validated", "measured", "on_folds", "unmeasured", "verdict"]
 
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on
@@ -115,27 +116,18 @@ def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
     return replace(artifact, data={**artifact.data, "measured_on": f"nothing: {error}"})
 
 
-def percent(fraction: float) -> str:
-    """How every command writes a share or an error.
-
-    >>> percent(0.0475)
-    '4.75 %'
-    """
-    return f"{100 * fraction:.2f} %"
-
-
 def verdict(artifact: Artifact) -> Verdict:
     """What ``judge`` said of the samples that the artifact was measured on, and its ECE before and after.
 
     Of two classes also the ECE of P(y = 1), of labels that of P(label), and which labels were not fitted
-    alone. Where nothing was judged, the level is "too_little" and the headline the ECE alone.
+    alone. Where nothing was judged, the level is "too_little".
 
     >>> from calib_serve.artifact import LogitMap
     >>> known = {"before": {"ece": {"value": 0.0475}}, "after": {"ece": {"value": 0.0113}}}
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=10, **known)
     >>> found = verdict(replace(artifact, data={"measured_on": "test"}))
-    >>> found.level, found.headline
-    ('too_little', 'ECE 4.75 % -> 1.13 %, measured on test: better calibrated.')
+    >>> found.gain.replace(chr(160), " "), found.headline
+    ('ECE 4.8 -> 1.1 %.', 'Measured on test: better calibrated.')
     """
     on = artifact.data.get("measured_on")
     named = [("P(label)", "positive_")] if artifact.is_multilabel else [("", ""), ("P(y = 1)", "positive_")]
@@ -144,25 +136,19 @@ def verdict(artifact: Artifact) -> Verdict:
         reason = str(on).removeprefix("nothing: ") if on else "there was nothing to measure it on"
         said = f"The calibration was not measured ({reason}); give held-out data to see what it does."
         return Verdict("too_little", said, tuple(_kept(artifact)))
-    moved = ", ".join(f"{found.what}{percent(found.before)} -> {percent(found.after)}" for found in eces)
-    mean = f", the mean over {artifact.classes} labels" if artifact.is_multilabel else ""
-    said = f"ECE {moved}{mean}, measured on {on or 'held-out samples'}"
-    floors = [
-        f"{percent(found.floor)}{found.what and ' ' + found.what.strip()}" for found in eces if found.floor
-    ]
-    if floors:
-        said += f"; a calibrated model shows {' and '.join(floors)} by chance"
+    gain = gain_of([(one.what, one.before, one.after, one.floor or math.nan) for one in eces])
     # Errors that cancel in the top class's confidence show in P(y = 1): the worse one is what is said.
     worst = max((_judged(artifact, found) for found in eces), key=lambda judged: judged[0])
     known = artifact.data
     if known.get("verdict") not in get_args(Level):
-        return Verdict("too_little", f"{said}: {worst[1]}.", (*_lost(artifact), *_kept(artifact)))
+        headline = f"Measured on {on or 'held-out samples'}: {worst[1]}."
+        return Verdict("too_little", headline, (*_lost(artifact), *_kept(artifact)), gain=gain)
     # Whether it is calibrated is judged; that it is no better, or of other data, is said as well.
-    said += f": {worst[1]}." if worst[0] > 1 else "."
+    poor = (f"Of the error: {worst[1]}.",) if worst[0] > 1 else ()
     do = (known["verdict_do"],) if known.get("verdict_do") else ()
-    reasons = (said, *_lost(artifact), *_kept(artifact))
+    reasons = (*poor, *_lost(artifact), *_kept(artifact))
     changed = tuple(known.get("moved_says", ())) if artifact.steps else ()
-    return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed)
+    return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed, gain=gain)
 
 
 @dataclass(frozen=True)
@@ -182,7 +168,7 @@ class _Ece:
             return None
         left = artifact.reference.ece() if artifact.reference is not None and not prefix else None
         floor = artifact.metrics_after.get(f"{prefix}noise_floor")
-        return cls(f"of {what} " if what else "", before, after, floor, left)
+        return cls(what, before, after, floor, left)
 
 
 def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:

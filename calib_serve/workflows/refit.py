@@ -21,8 +21,8 @@ from calib_serve.receipts import DAY
 from calib_serve.scores import Outputs, Scores
 from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
+from calib_serve.words import percent
 from calib_serve.workflows.fit_scores import calibrate
-from calib_serve.workflows.measure import percent
 from calib_serve.workflows.options import Progress
 from calib_serve.workflows.prequential import prequential
 

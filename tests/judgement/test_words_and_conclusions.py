@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calib_serve import judge
+from calib_serve import judge, words
 from calib_serve.judgement import conclude as verdicts
-from calib_serve.judgement import words
 from calib_serve.judgement.cells import Cells
 from calib_serve.judgement.conclude import (
     CALIBRATE,
@@ -181,11 +180,10 @@ def test_up_to_three_more_classes_are_to_be_minded() -> None:
     more = [line("class", **OFF, size=0.1 - k / 100, says=f"class {k} is off") for k in range(6)]
     found = said(line(), *more)
     assert found.headline == "Not calibrated: class 0 is off."
-    assert found.do[:3] == tuple(f"Mind that class {k} is off." for k in (3, 2, 1))
-    assert found.do[3].startswith(REPAIRS["class"])
-    assert len(found.do) == 4
+    assert found.do[0].startswith(REPAIRS["class"])
+    assert found.do[1:] == tuple(f"Mind that class {k} is off." for k in (1, 2, 3))
     labels = [line("label", **OFF, size=0.1 - k / 100, says=f"label {k} is off") for k in range(2)]
-    assert said(line("labels"), *labels).do[0] == "Mind that label 1 is off."
+    assert said(line("labels"), *labels).do[1] == "Mind that label 1 is off."
     same = [line("classes", **OFF, says="class 0 is off"), replace(more[0]), line("shape", **OFF)]
     assert len(said(line(), *same).do) == 1  # said once
 
@@ -278,10 +276,11 @@ def test_a_line_of_cells_has_their_numbers() -> None:
 
 def test_a_verdict_as_json_has_none_for_nan_and_lists_for_tuples() -> None:
     one = verdicts.Tested("shape", "what", math.nan, math.inf, 0.1, 0.02, False, "open")
-    found = Verdict("off", "Head.", ("Why.",), (one,), ("Do.",), ("Changed.",))
-    assert str(found) == "Head. Why. Changed. Do."
+    found = Verdict("off", "Head.", ("Why.",), (one,), ("Do.",), ("Changed.",), "Gain.")
+    assert str(found) == "Gain. Head. Why. Changed. Do."
     assert found.as_dict() == {
         "level": "off", "headline": "Head.", "reasons": ["Why."], "do": ["Do."], "changed": ["Changed."],
+        "gain": "Gain.",
         "tests": [
             {
                 "name": "shape", "what": "what", "p": None, "error": None, "most": 0.1, "tolerance": 0.02,
@@ -321,4 +320,4 @@ def test_a_model_that_says_too_much_and_one_that_says_too_little_are_told_apart(
     )
     way, size = headline.split(", ")
     assert plain(found.headline) == f"Not calibrated: {way}, on average {size}"
-    assert found.do[-1] == CALIBRATE
+    assert found.do[0] == CALIBRATE

@@ -91,7 +91,10 @@ def test_a_verdict_weighs_as_metrics_do() -> None:
     weight[np.flatnonzero(~right)[:100]] = 1.0
     kept = weight > 0
     weighted = judge(metrics.softmax(z), y, sample_weight=weight)
-    assert weighted == judge(metrics.softmax(z[kept]), y[kept], sample_weight=weight[kept])
+    alone = judge(metrics.softmax(z[kept]), y[kept], sample_weight=weight[kept])
+    assert (weighted.headline, weighted.reasons) == (alone.headline, alone.reasons)
+    for one, other in zip(weighted.tests, alone.tests, strict=True):
+        assert (one.error, one.most) == pytest.approx((other.error, other.most), rel=1e-9)
     assert "too little" in weighted.reasons[0]
     assert "too much" in judge(metrics.softmax(z), y).reasons[0]
 

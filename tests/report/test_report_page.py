@@ -10,6 +10,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
+from PIL import Image
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import InputError, ShapeError
@@ -75,12 +76,48 @@ def test_the_page_is_one_small_file_that_loads_nothing(page: str, contents: Cont
     assert "url(http" not in page
 
 
-def test_the_verdict_tells_the_numbers(page: str) -> None:
+def first_screen(page: str) -> str:
+    """The text of the first section, without its diagram."""
+    section = page[page.index('<section class="first"') : page.index("</section>")]
+    return " ".join(text_of(re.sub(r"<svg.*?</svg>", "", section, flags=re.DOTALL)).split())
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split() if re.search("[a-z]", word, re.IGNORECASE)]
+
+
+def test_the_first_screen_tells_the_verdict_and_three_figures(page: str, contents: Contents) -> None:
+    told = first_screen(page)
+    assert contents.verdict.headline.replace("\xa0", " ") in told
+    assert f"ECE {100 * ece(*BEFORE):.1f} % → {100 * ece(*AFTER):.1f} %" in told
+    accuracy = 100 * (AFTER[0].argmax(1) == LABELS).mean()
+    assert f"Accuracy {accuracy:.1f} % → {accuracy:.1f} %" in told
+    assert "Classes changed 0.0 %" in told
+    assert len(words(told)) <= 60
+
+
+def test_every_number_behind_it_is_below_a_fold(page: str, contents: Contents) -> None:
     told = text_of(page)
-    assert f"fell from {ece(*BEFORE):.2%} to {ece(*AFTER):.2%}".replace("%", " %") in told
-    accuracy = (AFTER[0].argmax(1) == LABELS).mean()
-    assert f"right in {100 * accuracy:.1f} % of 1,500" in told
-    assert "Accuracy stayed at" in told
+    assert f"ECE {100 * ece(*BEFORE):.1f} -> {100 * ece(*AFTER):.1f} %" in told
+    assert f"{ece(*AFTER):.2%}".replace("%", " %") in told
+    assert "No prediction changes class" in told
+    folds = page[page.index("</section>") : page.index("</main>")]
+    assert folds.count("<details") == folds.count("</details>") >= 10
+    assert all(test.what[1:] in told for test in contents.verdict.tests if not test.alone)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_slide_is_a_picture_of_the_first_screen(contents: Contents, tmp_path: Path, kind: str) -> None:
+    path = write_page(tmp_path / f"slide.{kind}", contents)
+    assert path.read_bytes() == write_page(tmp_path / f"again.{kind}", contents).read_bytes()
+    if kind == "svg":
+        told = path.read_text().replace("\xa0", " ")
+        assert f"ECE: {100 * ece(*BEFORE):.1f} % → {100 * ece(*AFTER):.1f} %" in told
+        assert "Classes changed: 0.0 %" in told
+    else:
+        with Image.open(path) as image:
+            assert image.size == (2000, 1125)
+            assert len(image.convert("RGB").getcolors(1 << 24)) > 100
 
 
 def test_hostile_names_stay_text() -> None:

@@ -13,6 +13,7 @@ from calib_serve import Artifact, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.judgement import CALIBRATE, DEPLOY, Verdict
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels
+from calib_serve.metrics.moved import Moved
 from calib_serve.report.verdict import compared
 
 P = np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
@@ -67,46 +68,27 @@ def test_a_calibration_that_costs_likelihood_or_accuracy_beyond_chance_is_not_to
     assert of(changes, found=kept).do == ((told, *kept.do) if refused else kept.do)
 
 
-def test_what_changed_is_told_with_its_way_its_interval_and_its_chance() -> None:
-    after = replace(
-        AFTER,
-        ece=Estimate(0.0113),
-        nll=Estimate(0.21),
-        accuracy=Estimate(0.9),
-        refinement_auroc=Estimate(0.81),
-    )
-    changes = {
-        "refinement_auroc": change(0.01, 0.0312, 0.005),
-        "ece": change(-0.0362, 0.0004, 0.004),
-        "nll": change(0.04, 0.37),
-        "accuracy": change(0.0, 1.0),
-        "brier": change(0.5, 0.001),
-    }
-    found = of(changes, after)
+MOVED = Moved.of_probs(
+    np.array([[0.6, 0.4], [0.55, 0.45], [0.2, 0.8], [0.3, 0.7]] * 10),
+    np.array([[0.5, 0.5], [0.45, 0.55], [0.1, 0.9], [0.2, 0.8]] * 10),
+    np.array([0, 1, 1, 0] * 10),
+)
+
+
+def test_the_gain_comes_first_then_what_moved_with_its_chance() -> None:
+    after = replace(AFTER, ece=Estimate(0.0113), noise_floor=Estimate(0.0077), nll=Estimate(0.21))
+    found = of({"nll": change(-0.04, 0.0312)}, after, moved=MOVED)
+    assert plain((found.gain,)) == ["ECE 4.8 -> 1.1 %; chance alone shows 0.8 %."]
+    assert str(found).startswith(found.gain)
     assert plain(found.changed) == [
-        "The calibration error fell from 4.75 % to 1.13 % (95 % interval of the change -4.02 to -3.22 "
-        "points; p < 0.001).",
-        "The negative log-likelihood rose from 0.2500 to 0.2100, which may be chance (p = 0.37).",
-        "Accuracy stayed at 90.00 %.",
-        "How well confidence tells right from wrong (AUROC) rose from 0.8000 to 0.8100 (95 % interval of the "
-        "change +0.0050 to +0.0150; p = 0.031).",
+        *plain(tuple(MOVED.says())),
+        "Negative log-likelihood 0.2500 -> 0.2100 (p = 0.031).",
     ]
-    at_the_limits = plain(of({"ece": change(0.01, 0.001), "nll": change(0.01, 0.05)}, after).changed)
-    assert at_the_limits[0].endswith("+0.00 to +2.00 points; p = 0.001).")
-    assert at_the_limits[1].endswith("which may be chance (p = 0.05).")
-    assert compared(FOUND, after, changes=changes).changed == ()
-    assert of(None).changed == ()
-
-
-def test_the_ece_of_the_page_is_told_beside_what_chance_shows() -> None:
-    after = replace(AFTER, ece=Estimate(0.0113), noise_floor=Estimate(0.0077))
-    (because, told) = compared(FOUND, after).reasons
-    assert because == "Because."
-    assert plain((told,)) == [
-        "Expected calibration error: 1.1 %. A perfectly calibrated model would show about 0.8 % on this many "
-        "samples by chance alone."
-    ]
-    assert (compared(FOUND, after).headline, compared(FOUND, after).level) == ("It is.", "calibrated")
+    assert plain(found.changed)[0].startswith("25.0 % of predictions change class: accuracy 50.0 -> 75.0 %")
+    assert plain(of({"nll": change(-0.04, 0.0004)}, after).changed)[-1].endswith("(p < 0.001).")
+    assert plain(of(None, after).changed) == ["Negative log-likelihood 0.2500 -> 0.2100."]
+    alone = compared(FOUND, after)
+    assert (alone.gain, alone.changed, alone.reasons) == ("", (), FOUND.reasons)
 
 
 def test_labels_are_told_as_labels() -> None:
@@ -115,16 +97,11 @@ def test_labels_are_told_as_labels() -> None:
     y = (rng.random(p.shape) < p).astype(int)
     before, after = evaluate_labels(p**2, y, replicates=0), evaluate_labels(p, y, replicates=0)
     found = compared(OFF, after, before=before)
-    assert plain(found.changed) == [
-        f"The calibration error of P(label) went from {100 * before.positive_ece:.2f} % to "
-        f"{100 * after.positive_ece:.2f} %.",
-        f"Accuracy of the decisions went from {100 * before.accuracy:.2f} % to {100 * after.accuracy:.2f} %.",
-        f"The negative log-likelihood of a label went from {before.nll:.4f} to {after.nll:.4f}.",
+    assert plain((found.gain,)) == [
+        f"ECE of P(label) {100 * before.positive_ece:.1f} -> {100 * after.positive_ece:.1f} %; chance alone "
+        f"shows {100 * after.positive_noise_floor:.1f} % of P(label)."
     ]
-    assert plain(found.reasons)[1].startswith(
-        f"Expected calibration error of P(label): {100 * after.positive_ece:.1f} %. A perfectly calibrated "
-        f"model would show about {100 * after.positive_noise_floor:.1f} %"
-    )
+    assert plain(found.changed) == [f"Negative log-likelihood {before.nll:.4f} -> {after.nll:.4f}."]
     assert found.do == OFF.do  # what is known of one class a sample says nothing of labels
     assert compared(OFF, after, artifact=_fitted(0.01)).do == OFF.do
 
@@ -154,7 +131,7 @@ def test_an_error_far_beyond_that_of_the_fit_is_of_the_data(
     after = replace(AFTER, ece=Estimate(0.01 + error), noise_floor=Estimate(0.01))
     found = compared(OFF, after, artifact=_fitted(learned))
     told = f"{DATA}{100 * learned:.1f} %: fit again on samples of the data that it meets now."
-    assert plain(found.do) == ["Mind the gap.", told if differ else MORE]
+    assert plain(found.do) == [told if differ else MORE, "Mind the gap."]
 
 
 def test_where_the_fit_is_not_known_or_nothing_is_off_it_is_not_spoken_of() -> None:

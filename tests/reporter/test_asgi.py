@@ -49,8 +49,8 @@ def test_an_app_serves_predictions_labels_metrics_and_the_page(tmp_path: Path) -
             page = client.get("/calibration")
             assert page.status_code == 200
             assert str(page.url).endswith("/calibration/"), "its links are relative"
-            assert 'href="static/page.css"' in page.text
-            assert client.get("/calibration/static/page.css").status_code == 200
+            assert 'href="static/look.css"' in page.text
+            assert client.get("/calibration/static/look.css").status_code == 200
             assert client.get("/calibrations").json() == "mine"
             assert client.get("/metrics").status_code == 404
 

@@ -63,7 +63,7 @@ def test_a_test_set_is_measured_instead_with_every_metric() -> None:
     found = verdict(artifact)
     assert found.level == "no_error_found"
     assert found.headline == judge(artifact.probs(test[0]), test[1]).headline
-    assert "ECE" in found.reasons[0]
+    assert found.gain.startswith("ECE ")
 
 
 def test_what_cannot_be_cross_validated_is_fitted_and_says_so() -> None:
@@ -89,7 +89,7 @@ def _moved(before: float, after: float, **fit: object) -> Artifact:
 def test_a_fall_of_accuracy_is_told() -> None:
     """A head may be calibrated and wrong: its confidence does not show it."""
     (said,) = verdict(_moved(0.92, 0.06)).reasons
-    assert said.startswith("Accuracy falls from 92.00 % to 6.00 %: do not serve this")
+    assert said.startswith("Accuracy falls from 92.0\xa0% to 6.0\xa0%: do not serve this")
     judged = replace(_moved(0.92, 0.06), data={"verdict": "calibrated", "verdict_says": "It is."})
     assert any(reason == said for reason in verdict(judged).reasons)
     assert not verdict(_moved(0.92, 0.91)).reasons

@@ -22,11 +22,12 @@ from calib_serve.errors import (
     MissingDependency,
     Refused,
 )
+from calib_serve.pages import STATIC
 from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt
 from calib_serve.watch.http.exporter import MAX_VERSIONS, Batch, Requests, export
 from calib_serve.watch.http.gate import NOT_READ, Bodies, Gate, parser_of, read_one
-from calib_serve.watch.http.page import STATIC, render
+from calib_serve.watch.http.page import render
 from calib_serve.watch.http.promises import clause_facts, shadow_facts
 from calib_serve.watch.http.tokens import SCHEMES, Guard, Scope, Tokens, secured, source_of
 from calib_serve.watch.http.wire import (

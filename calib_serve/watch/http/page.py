@@ -5,59 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 import numpy as np
 
 from calib_serve.bins import Bins
 from calib_serve.errors import MissingDependency
 from calib_serve.judgement import Verdict
+from calib_serve.pages import Cell, Fact, Said, Table, environment, table_of_tests
+from calib_serve.pages.charts import Dot, Series, Step, ece_by_time, histogram, reliability
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
-from calib_serve.watch.estimates import BinRow, Estimates, estimate
-from calib_serve.watch.http import charts
-from calib_serve.watch.http.promises import (
-    between,
-    clause_cards,
-    count,
-    interval,
-    percent,
-    plain,
-    shadow_rows,
-    signed,
-    when,
-)
+from calib_serve.watch.estimates import Estimates, Number, estimate
+from calib_serve.watch.http.promises import clause_cards, shadow_table, shadows_say
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
-from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
+from calib_serve.watch.ledger import Key, Kind, Sums, Version
 from calib_serve.watch.maturity import duration
 from calib_serve.watch.service import Watch
 from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.windows import WINDOWS, Window
+from calib_serve.words import count, decimals, percent, signed_points, span, when
 
 try:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
-__all__ = ["STATIC", "render"]
+__all__ = ["render"]
 
-_HERE = Path(__file__).parent
-STATIC = _HERE / "static"
-_PAGES = Environment(
-    loader=FileSystemLoader(_HERE / "templates"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
 _VERSIONS = 30  # rows of versions: each costs a window to read
 _CLASSES = 20  # rows of class shares: those that moved most
 _STEPS = 48  # points of the curve, at most
+_LABELLED = 300  # labels of a point of the curve: with fewer, chance alone is large
 _OTHERS = "others"
 _DEFAULTS = ("24h", "7d", "all")
+_HEADS = ("Predictions", "Labels", "Accuracy", "Gap, points", "ECE", "Coverage", "Verdict")
 
 
 @dataclass(frozen=True)
@@ -74,6 +58,18 @@ class _Shown:
         return cls(sums, found, window.judged(found))
 
 
+class _Look(NamedTuple):
+    """What is looked at; ``at`` is its address, with something else in place."""
+
+    model: str
+    version: str
+    segment: str
+    window: str
+
+    def at(self, **other: str) -> str:
+        return f"?{urlencode({**self._asdict(), **other})}"
+
+
 def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
     """The page's HTML for a model version (by default the most served), segment and window (by default all).
 
@@ -85,41 +81,52 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
     chosen: Version = (model, version) if (model, version) in size else versions[0]
     looked = _window(watch, chosen, window)
     named = sorted(key.name for key in looked.slices if key.kind == "segment" and key.name)
-    segment = segment if segment in named else ""
+    look = _Look(*chosen, segment if segment in named else "", looked.name)
     whole = _Shown(looked.sums, looked.estimates, looked.verdict)
-    shown = _Shown.of(looked.slices[Key(*chosen, segment)], looked) if segment else whole
+    shown = _Shown.of(looked.slices[Key(*chosen, look.segment)], looked) if look.segment else whole
     watched = watch.models.get(chosen)
     reference = watched.reference if watched else None
-    incidents = [one for one in watch.incidents() if (one.model, one.version) == chosen]
     names = watched.classes.names if watched else ()
-    return _PAGES.get_template(
-        "page.html"
-    ).render(
-        chosen=chosen,
-        segment=segment,
-        window=looked.name,
-        windows=list(WINDOWS),
-        verdict=shown.verdict,
-        timing=_timing(watch, looked),
-        unknown=_unknown(watch, looked, shown.found),
-        open=[_incident(one) for one in incidents if one.open],
-        wrong=[(name, reason) for name, reason in watch.checks.reasons().items() if reason is not None],
-        numbers=_numbers(shown, looked, reference),
-        bins=[_bin(row) for row in shown.found.bins if row.labels],
-        # Numbers alone, no text of users.
-        reliability=Markup(charts.reliability(shown.found.bins)),  # noqa: S704
-        confidences=Markup(charts.confidences(shown.sums, reference)),  # noqa: S704
-        curve=Markup(_curve(looked, segment, incidents)),  # noqa: S704
-        narrow=Markup(_curve(looked, segment, incidents, narrow=True)),  # noqa: S704
-        incidents=[_incident(one) for one in reversed(incidents[-10:])],
-        clauses=clause_cards(watch.contract_states(chosen) if watched else [], names),
-        shadows=shadow_rows(watch.shadow_states(chosen) if watched else []),
-        versions=[_row(watch, v, looked) for v in versions[:_VERSIONS]],
-        more=len(versions) - _VERSIONS,
-        shares=_class_shares(watch, chosen, looked.name),
-        segments=_slices(looked, "segment"),
-        sources=_sources(looked),
-        classes=[row | {"shown": _class_name(row["name"], names)} for row in _slices(looked, "class")],
+    incidents = [one for one in watch.incidents() if (one.model, one.version) == chosen]
+    shadows = watch.shadow_states(chosen) if watched else []
+    shares_say, shares = _class_shares(watch, chosen, looked.name)
+    until, more = _timing(watch, looked)
+    return (
+        environment("calib_serve.watch.http")
+        .get_template("page.html")
+        .render(
+            look=look,
+            windows=list(WINDOWS),
+            wrong=[
+                Said("off", f"Check {name}: {reason}")
+                for name, reason in watch.checks.reasons().items()
+                if reason is not None
+            ],
+            open=[Said("off", _open(one)) for one in incidents if one.open],
+            verdict=shown.verdict,
+            until=until,
+            facts=_facts(shown.found),
+            # Charts are of numbers alone, no text of users.
+            diagram=Markup(reliability([Series("", "after", _dots(shown.found))])),  # noqa: S704
+            said=[*shown.verdict.reasons, more, *_unknown(watch, looked, shown.found)],
+            tests=table_of_tests(shown.verdict),
+            bins=_bins(shown.found),
+            numbers=_numbers(shown, reference),
+            confidences=Markup(_confidences(shown.sums, reference)),  # noqa: S704
+            curve=Markup(_curve(looked, look.segment, incidents)),  # noqa: S704
+            narrow=Markup(_curve(looked, look.segment, incidents, narrow=True)),  # noqa: S704
+            clauses=clause_cards(watch.contract_states(chosen) if watched else [], names),
+            shadows=shadows_say(shadows),
+            shadow_table=shadow_table(shadows),
+            incidents=_incidents(incidents),
+            versions=_versions(watch, versions[:_VERSIONS], looked, look),
+            more=len(versions) - _VERSIONS,
+            shares_say=shares_say,
+            shares=shares,
+            segments=_slices(looked, "segment", "Segment", look),
+            classes=_slices(looked, "class", "Class", look, names),
+            sources=_sources(looked),
+        )
     )
 
 
@@ -140,31 +147,30 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
     return (labelled or found)[0]
 
 
-def _timing(watch: Watch, window: Window) -> str:
-    """Until when predictions are shown, and what is left out as too young."""
+def _timing(watch: Watch, window: Window) -> tuple[str, str]:
+    """Until when predictions are shown, and more on that: what is left out as too young."""
     if window.provisional:
         delays = watch.delays(window.version)
         known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
-        return (
-            f"Provisional: labels may still come, and wrong predictions may be told sooner. {delays.says} "
+        return "Provisional: labels may still come.", (
+            f"Wrong predictions may be told sooner than right ones. {delays.says} "
             f"Numbers are mature once the longest usual delay has been seen{known}, or by --maturity."
         )
-    wait = duration(window.maturity.seconds)
-    learned = "given" if window.maturity.given else "learned from earlier ones"
-    said = f"Predictions made until {when(window.until)}"
+    until = f"Until {when(window.until)}"
     if not window.maturity.seconds:
-        return f"{said}; labels are taken as they come."
+        return until, "Labels are taken as they come."
+    learned = "given" if window.maturity.given else "learned from earlier ones"
     young = window.immature_share
     left = "" if math.isnan(young) else f" {young:.0%} of the predictions are younger and left out."
-    return f"{said}: labels come within {wait} ({learned}).{left}"
+    return until, f"Labels come within {duration(window.maturity.seconds)} ({learned}).{left}"
 
 
 def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
     """What labels cannot tell, and signs that they mislead."""
     said = []
-    if found.labels and found.coverage < 1 and found.weighed_by == "predictions":
+    if found.labels and round(found.coverage, 3) < 1 and found.weighed_by == "predictions":
         said.append(found.bounds.says)
-    if found.labels and found.label_share < 1:
+    if found.labels and round(found.label_share, 3) < 1:
         said.append(f"If labels were missing for what the outcome was: {found.worst.says}")
     week = (
         window
@@ -175,158 +181,213 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
     return [*said, changes.says] if changes.moved else said
 
 
-def _row(watch: Watch, version: Version, shown_above: Window) -> dict[str, Any]:
-    same = version == shown_above.version
-    looked = shown_above if same else watch.window(version, shown_above.name)
-    shown = _Shown(looked.sums, looked.estimates, looked.verdict)
-    return {"model": version[0], "version": version[1], **_cells(shown)}
+def _facts(e: Estimates) -> tuple[Fact, ...]:
+    """The three figures below the verdict."""
+    return (
+        Fact("ECE", percent(e.ece), f"chance alone: {percent(e.noise_floor)}"),
+        Fact("Accuracy", percent(e.accuracy.value), f"confidence {percent(e.confidence)}"),
+        Fact("Labels", count(e.labels), f"of {count(e.served)} predictions"),
+    )
 
 
-def _slices(window: Window, kind: Kind) -> list[dict[str, Any]]:
+def _dots(e: Estimates) -> list[Dot]:
+    total = sum(row.served for row in e.bins)
+    return [
+        Dot(row.confidence, row.accuracy, row.low, row.high, row.served / total, row.labels)
+        for row in e.bins
+        if row.labels
+    ]
+
+
+def _bins(e: Estimates) -> Table:
+    heads = ("Confidence", "Predictions", "Labels", "Mean confidence", "Accuracy", "95 % interval", "Note")
+    rows = [
+        (
+            f"{row.lower:.0%} to {row.upper:.0%}",
+            count(row.served),
+            count(row.labels),
+            percent(row.confidence),
+            percent(row.accuracy),
+            span(row.low, row.high),
+            "" if row.covered else "too few labels",
+        )
+        for row in e.bins
+        if row.labels
+    ]
+    return Table("Bins", heads, rows)
+
+
+def _numbers(shown: _Shown, reference: Bins | None) -> Table:
+    """Every other number, and what it means."""
+    e, expected = shown.found, expected_accuracy(shown.sums)
+    served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
+    shift = psi(served, reference.count) if reference else math.nan
+    rows = [
+        ("Predictions", count(e.served), "", "served in this window"),
+        ("Accuracy", percent(e.accuracy.value), _ends(e.accuracy), "of what was served"),
+        ("Gap, points", signed_points(e.gap.value), _ends(e.gap), "confidence less accuracy"),
+        ("Debiased ECE", percent(e.debiased_ece.value), _ends(e.debiased_ece), "less what chance shows"),
+        ("Coverage", percent(e.coverage, 0), "", "of predictions lie where there are enough labels"),
+        ("Labels drawn evenly", count(e.effective), "", "that would tell as much"),
+        ("Refinement AUROC", decimals(auroc(shown.sums.feedback)), "", "right above wrong, by confidence"),
+        ("Brier", decimals(e.brier.value), "", "of the top class; smaller is better"),
+        ("Confidence PSI", decimals(shift), "", "against the reference; above 0.2 is a shift"),
+        (
+            "Expected accuracy",
+            percent(expected.accuracy),
+            f"± {percent(2 * expected.standard_error)}",
+            "without labels, while calibrated",
+        ),
+    ]
+    return Table("Numbers", ("Number", "Value", "95 % interval", "Meaning"), rows)
+
+
+def _ends(number: Number) -> str:
+    return span(number.low, number.high) if math.isfinite(number.low) else ""
+
+
+def _confidences(sums: Sums, reference: Bins | None) -> str:
+    served = sums.predictions if sums.predictions.any() else sums.feedback.count
+    shares = (served / max(float(served.sum()), 1.0)).tolist()
+    edges = np.linspace(0, 1, len(shares) + 1).tolist()
+    return histogram(edges, shares, None if reference is None else (reference.count / reference.n).tolist())
+
+
+def _curve(window: Window, segment: str, incidents: Sequence[Incident], *, narrow: bool = False) -> str:
+    """ECE by time, also for screens on which the whole width would make its text too small."""
+    marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
+    return ece_by_time(_steps(window, segment), marks, narrow=narrow)
+
+
+def _steps(window: Window, segment: str) -> list[Step]:
+    """Times that follow one another and hold enough labels each."""
+    rows = [one for one in window.dated if not segment or one.key.name == segment]
+    enough = max(sum(float(one.sums.labels.sum()) for one in rows) / _STEPS, _LABELLED)
+    parts: list[tuple[float, float, Sums]] = []
+    for one in sorted(rows, key=lambda one: one.start):
+        start, end, sums = one.start, one.start + one.width, one.sums
+        if parts and float(parts[-1][2].labels.sum()) < enough:
+            start, _, before = parts.pop()
+            sums = before + sums
+        parts.append((start, end, sums))
+    if len(parts) > 1 and float(parts[-1][2].labels.sum()) < enough:  # the last is rarely full
+        (start, _, before), (_, end, last) = parts[-2:]
+        parts[-2:] = [(start, end, before + last)]
+    found = [(start, end, estimate(sums)) for start, end, sums in parts]
+    return [Step(start, end, e.ece, e.noise_floor) for start, end, e in found if e.labels]
+
+
+def _open(one: Incident) -> str:
+    return f"Incident {one.id}: {one.direction}, {_gap(one)}, since {when(one.onset)}, {one.trend}."
+
+
+def _gap(one: Incident) -> str:
+    return f"{signed_points(one.gap)} points so far"
+
+
+def _incidents(found: Sequence[Incident]) -> Table:
+    """The latest, the newest first."""
+    heads = (
+        *("Number", "What", "Began about", "Opened", "State", "Labels since", "Alarms"),
+        *("Where", "Note"),
+    )
+    return Table("Incidents", heads, [_incident(one) for one in reversed(found[-10:])])
+
+
+def _incident(one: Incident) -> list[Cell]:
+    bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in one.bins[:4])
+    classes = ", ".join(_OTHERS if c["predicted"] is None else str(c["predicted"]) for c in one.classes[:4])
+    closed = "open, " + one.trend if one.open else f"closed {when(one.closed or math.nan)} by {one.closed_by}"
+    return [
+        Cell(str(one.id)),
+        Cell(f"{one.direction}, {_gap(one)}", style="off" if one.open else ""),
+        Cell(when(one.onset)),
+        Cell(when(one.opened)),
+        Cell(closed),
+        Cell(count(one.labels)),
+        Cell(count(one.alarms)),
+        Cell(bins + (f"; classes {classes}" if classes else ""), style="text"),
+        Cell(one.note, style="text"),
+    ]
+
+
+def _versions(watch: Watch, versions: Sequence[Version], shown: Window, look: _Look) -> Table:
+    rows = []
+    for one in versions:
+        window = shown if one == shown.version else watch.window(one, shown.name)
+        cells = _cells(_Shown(window.sums, window.estimates, window.verdict))
+        href = look.at(model=one[0], version=one[1], segment="")
+        current = one == shown.version and not look.segment
+        rows.append([Cell(" ".join(one), href=href, current=current), *cells])
+    return Table("Versions", ("Version", *_HEADS), rows)
+
+
+def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[str] = ()) -> Table:
+    """The slices of a kind, those with most predictions first; segments can be looked at."""
     found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
     found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
-    return [{"name": name, **_cells(_Shown.of(sums, window))} for name, sums in found]
-
-
-def _sources(window: Window) -> list[dict[str, Any]]:
-    """Who sent the labels of this window, those first that say something else than the others do."""
-    return [
-        {
-            "name": one.name,
-            "labels": count(one.labels),
-            "share": percent(one.share, 0),
-            "gap": signed(one.gap),
-            "others": signed(one.others),
-            "difference": "n/a"
-            if math.isnan(one.difference)
-            else f"{one.difference * 100:+.1f} ({one.low * 100:.1f} to {one.high * 100:.1f})",
-            "level": "off" if one.differs else "",
-            "says": "says something else than the others" if one.differs else "",
-        }
-        for one in source_gaps(window.sums, window.by_name("source"), window.groups)
-    ]
-
-
-def _cells(shown: _Shown) -> dict[str, Any]:
-    found = shown.found
-    return {
-        "predictions": count(found.served),
-        "labels": count(found.labels),
-        "accuracy": percent(found.accuracy.value),
-        "gap": interval(found.gap),
-        "ece": percent(found.ece),
-        "coverage": percent(found.coverage, 0),
-        "verdict": shown.verdict,
-    }
-
-
-def _class_shares(watch: Watch, version: Version, window: str) -> dict[str, Any]:
-    """The class shares of the whole version, whatever segment is looked at."""
-    if version not in watch.models:
-        return {"says": "", "rows": [], "more": 0}
-    found = watch.class_shares(version, window)
-    moved = sorted(found.classes, key=lambda one: -abs(one.share - one.old))[:_CLASSES]
-    rows = [
-        {
-            "name": one.name,
-            "old": percent(one.old),
-            "share": f"{percent(one.share)} ({100 * one.low:.1f} to {100 * one.high:.1f})",
-            "expected": percent(one.expected),
-            "labelled": "n/a"
-            if math.isnan(one.labelled.value)
-            else f"{percent(one.labelled.value)} ({between(one.labelled)})",
-        }
-        for one in found.classes
-        if one in moved and found.kind != "other"
-    ]
-    return {"says": found.says, "rows": rows, "more": len(found.classes) - len(moved)}
+    rows = []
+    for name, sums in found:
+        href = look.at(segment=name) if kind == "segment" else ""
+        first = Cell(_class_name(name, names), href=href, current=bool(href) and name == look.segment)
+        rows.append([first, *_cells(_Shown.of(sums, window))])
+    return Table(f"By {kind}", (head, *_HEADS), rows)
 
 
 def _class_name(name: str, names: Sequence[str]) -> str:
     return names[int(name)] if name.isdecimal() and int(name) < len(names) else name
 
 
-def _numbers(shown: _Shown, window: Window, reference: Bins | None) -> list[tuple[str, str, str]]:
-    """(name, value, what it means) of each tile."""
-    e, expected = shown.found, expected_accuracy(shown.sums)
-    served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
-    shift = psi(served, reference.count) if reference else math.nan
-    effective = f"tell as much as {count(e.effective)} drawn evenly" if e.labels else "counted, each once"
+def _cells(shown: _Shown) -> list[Cell]:
+    e = shown.found
     return [
-        ("Predictions", count(e.served), "served in this window"),
-        ("Labels", count(e.labels), effective),
-        (
-            "Accuracy",
-            percent(e.accuracy.value),
-            f"{between(e.accuracy)}; confidence {percent(e.confidence)}",
-        ),
-        ("Gap", signed(e.gap.value), f"{between(e.gap)}: confidence minus accuracy"),
-        (
-            "ECE",
-            percent(e.ece),
-            f"chance alone would show {percent(e.noise_floor)}; debiased {percent(e.debiased_ece.value)}, "
-            f"{between(e.debiased_ece)}",
-        ),
-        ("Coverage", percent(e.coverage, 0), "of predictions lie where there are enough labels"),
-        ("Refinement AUROC", plain(auroc(shown.sums.feedback)), "right above wrong, by confidence"),
-        ("Brier", plain(e.brier.value), "top label; smaller is better"),
-        ("Confidence PSI", plain(shift), "against the reference; above 0.2 is a shift"),
-        (
-            "Expected accuracy",
-            percent(expected.accuracy),
-            f"± {percent(2 * expected.standard_error)}, without labels, while calibrated",
-        ),
+        Cell(count(e.served)),
+        Cell(count(e.labels)),
+        Cell(percent(e.accuracy.value)),
+        Cell(signed_points(e.gap.value), _ends(e.gap)),
+        Cell(percent(e.ece)),
+        Cell(percent(e.coverage, 0)),
+        Cell(shown.verdict.headline, style=f"text {shown.verdict.level}"),
     ]
 
 
-def _bin(row: BinRow) -> tuple[str, ...]:
-    return (
-        f"{row.lower:.0%} to {row.upper:.0%}",
-        count(row.served),
-        count(row.labels),
-        percent(row.confidence),
-        f"{percent(row.accuracy)} ({percent(row.low)} to {percent(row.high)})",
-        "" if row.covered else "too few labels",
-    )
+def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Table]:
+    """The class shares of the whole version, whatever segment is looked at; those that moved most."""
+    heads = ("Class", "Calibration set", "Now", "Accuracy to expect", "Accuracy by labels")
+    if version not in watch.models:
+        return "", Table("Class shares", heads, ())
+    found = watch.class_shares(version, window)
+    moved = sorted(found.classes, key=lambda one: -abs(one.share - one.old))[:_CLASSES]
+    rows = [
+        [
+            Cell(one.name),
+            Cell(percent(one.old)),
+            Cell(percent(one.share), span(one.low, one.high)),
+            Cell(percent(one.expected)),
+            Cell(percent(one.labelled.value), _ends(one.labelled)),
+        ]
+        for one in found.classes
+        if one in moved and found.kind != "other"
+    ]
+    return found.says, Table("Class shares", heads, rows)
 
 
-def _curve(window: Window, segment: str, incidents: Sequence[Incident], *, narrow: bool = False) -> str:
-    """The curve, also for screens on which the whole width would make its text too small."""
-    rows = [one for one in window.dated if not segment or one.key.name == segment]
-    if not rows:
-        return charts.curve([], [], since=0, until=0, narrow=narrow)
-    since = max(window.since, min(one.start for one in rows))
-    until = max(one.start + one.width for one in rows)
-    step = max((until - since) / (_STEPS // 2 if narrow else _STEPS), *(one.width for one in rows))
-    points = [_point(rows, at, at + step) for at in np.arange(since, until, step).tolist()]
-    marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
-    return charts.curve(points, marks, since=since, until=until, narrow=narrow)
-
-
-def _point(rows: Sequence[Dated], start: float, end: float) -> charts.Point:
-    inside = [one.sums for one in rows if start <= one.start < end]
-    if not inside:
-        return charts.Point(start, end, math.nan, math.nan, math.nan)
-    total = inside[0]
-    for more in inside[1:]:
-        total = total + more
-    ece = estimate(total).debiased_ece
-    return charts.Point(start, end, ece.value, ece.low, ece.high)
-
-
-def _incident(one: Incident) -> dict[str, Any]:
-    bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in one.bins[:4])
-    classes = ", ".join(_OTHERS if c["predicted"] is None else str(c["predicted"]) for c in one.classes[:4])
-    state = "open, " + one.trend if one.open else f"closed {when(one.closed or math.nan)} by {one.closed_by}"
-    return {
-        "id": one.id,
-        "opened": when(one.opened),
-        "onset": when(one.onset),
-        "says": f"{one.direction}, {signed(one.gap)} so far",
-        "where": bins + (f"; classes {classes}" if classes else ""),
-        "labels": count(one.labels),
-        "alarms": count(one.alarms),
-        "state": state,
-        "note": one.note,
-        "open": one.open,
-    }
+def _sources(window: Window) -> Table:
+    """Who sent the labels of this window, those first that say something else than the others do."""
+    heads = ("Source", "Labels", "Share", "Gap", "Gap of the others", "Difference, points", "Note")
+    rows = [
+        [
+            Cell(one.name),
+            Cell(count(one.labels)),
+            Cell(percent(one.share, 0)),
+            Cell(signed_points(one.gap)),
+            Cell(signed_points(one.others)),
+            Cell(
+                signed_points(one.difference),
+                span(one.low, one.high) if math.isfinite(one.difference) else "",
+            ),
+            Cell("says something else than the others", style="text off") if one.differs else Cell(""),
+        ]
+        for one in source_gaps(window.sums, window.by_name("source"), window.groups)
+    ]
+    return Table("Sources of labels", heads, rows)

@@ -1,36 +1,33 @@
-"""What the page and the API say of clauses and shadows, and numbers as the page writes them."""
+"""What the page and the API say of clauses and shadows."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from calib_serve.errors import MissingDependency
 from calib_serve.names import as_duration
+from calib_serve.pages import Cell, Fact, Said, Table
 from calib_serve.watch.contracts import ClauseState
-from calib_serve.watch.estimates import Number
 from calib_serve.watch.http.charts import budget_bar, digits, promise_bar
 from calib_serve.watch.maturity import duration
 from calib_serve.watch.shadow import ShadowState
+from calib_serve.words import UNKNOWN, count, percent, signed_points, span, when
 
 try:
     from markupsafe import Markup
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
-__all__ = [
-    "between", "clause_cards", "clause_facts", "count", "interval", "percent", "plain",
-    "shadow_facts", "shadow_rows", "signed", "when",
-]  # fmt: skip
+__all__ = ["Card", "clause_cards", "clause_facts", "shadow_facts", "shadow_table", "shadows_say"]
 
-_WORDS: Mapping[str, tuple[str, str, str]] = {
-    "kept": ("✓", "Kept", "calibrated"),
-    "broken": ("✗", "Broken", "off"),
-    "unknown": ("?", "Not yet known", ""),
+_WORDS: Mapping[str, tuple[str, str]] = {
+    "kept": ("Kept", "calibrated"),
+    "broken": ("Broken", "off"),
+    "unknown": ("Not yet known", "too_little"),
 }
-"""(sign, word, style) of each state: none is told by its colour alone."""
+"""(word, level of its banner) of each state."""
 _OF: Mapping[str, str] = {
     "act": "are right of what is acted on",
     "calibration": "is the error, less noise",
@@ -40,54 +37,57 @@ _VERDICTS: Mapping[str, tuple[str, str]] = {
     "better": ("Better", "calibrated"),
     "no worse": ("No worse", "calibrated"),
     "worse": ("Worse", "off"),
-    "unknown": ("Not yet known", ""),
+    "unknown": ("Not yet known", "too_little"),
 }
 
 
-def clause_cards(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[dict[str, Any]]:
+class Card(NamedTuple):
+    """A clause as the page shows it; ``bar`` and ``budget`` are SVG."""
+
+    name: str
+    says: str
+    said: Said
+    why: str
+    bar: Markup
+    budget: Markup
+    facts: tuple[Fact, ...]
+    burn: Table
+
+
+def clause_cards(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[Card]:
     """For the page, in the order of the contract."""
     return [_card(one, class_names) for one in states]
 
 
-def _card(one: ClauseState, class_names: Sequence[str]) -> dict[str, Any]:
-    sign, word, style = _WORDS[one.state]
+def _card(one: ClauseState, class_names: Sequence[str]) -> Card:
+    word, level = _WORDS[one.state]
     since = f" since {when(one.said_at)}" if one.said_at is not None and one.state != "unknown" else ""
-    return {
-        "name": one.clause.name,
-        "says": one.clause.says(class_names),
-        "sign": sign,
-        "word": word + since,
-        "style": style,
-        "why": one.why,
+    rates = [
+        (window, _rate(each.rate), _rate(each.low))
+        for window, each in one.burn.items()
+        if math.isfinite(each.rate)
+    ]
+    known = _OF[one.clause.kind] if math.isfinite(one.value) else ""
+    return Card(
+        one.clause.name,
+        one.clause.says(class_names),
+        Said(level, f"{word}{since}."),
+        f"{one.why}." if one.why else "",
         # Numbers alone, no text of users.
-        "bar": Markup(promise_bar(one)),  # noqa: S704
-        "budget": Markup(budget_bar(one.budget_left)),  # noqa: S704
-        "numbers": [
-            (
+        Markup(promise_bar(one)),  # noqa: S704
+        Markup(budget_bar(one.budget_left)),  # noqa: S704
+        (
+            Fact(
                 "Predictions" if one.clause.kind == "coverage" else "Labels",
                 count(one.labels),
                 "counted since this clause is watched",
             ),
-            (
-                f"Over {as_duration(one.clause.per)}",
-                percent(one.value, digits(one)),
-                _OF[one.clause.kind] if math.isfinite(one.value) else "not known",
-            ),
-            ("At any time", _ends(one), "since it is watched, with 95 %"),
-            ("Budget left", _left(one.budget_left), _runs_out(one)),
-        ],
-        "burn": [
-            (window, _rate(each.rate), _rate(each.low))
-            for window, each in one.burn.items()
-            if math.isfinite(each.rate)
-        ],
-    }
-
-
-def _ends(one: ClauseState) -> str:
-    if not (math.isfinite(one.low) and math.isfinite(one.high)):
-        return "n/a"
-    return f"{one.low * 100:.{digits(one)}f} to {percent(one.high, digits(one))}"
+            Fact(f"Over {as_duration(one.clause.per)}", percent(one.value, digits(one)), known),
+            Fact("At any time", span(one.low, one.high, digits(one)), "since it is watched, with 95 %"),
+            Fact("Budget left", _left(one.budget_left), _runs_out(one)),
+        ),
+        Table("Burn rates", ("Window", "Burn rate", "At least, 95 %"), rates),
+    )
 
 
 def _left(left: float) -> str:
@@ -98,7 +98,7 @@ def _left(left: float) -> str:
 
 def _runs_out(one: ClauseState) -> str:
     if math.isnan(one.budget_left):
-        return "not known"
+        return ""
     if one.budget_left <= 0:
         return "it is spent"
     if one.runs_out == math.inf:
@@ -111,33 +111,35 @@ def _runs_out(one: ClauseState) -> str:
 
 
 def _rate(rate: float) -> str:
-    return f"{rate:.2g}" if math.isfinite(rate) else "n/a"
+    return f"{rate:.2g}" if math.isfinite(rate) else UNKNOWN
 
 
-def shadow_rows(states: Sequence[ShadowState]) -> list[dict[str, Any]]:
-    """For the page."""
-    rows = []
-    for one in states:
-        word, style = _VERDICTS[one.verdict]
-        rows.append(
-            {
-                "tag": one.tag,
-                "word": word,
-                "style": style,
-                "labels": count(one.labels),
-                "gain": "n/a" if math.isnan(one.gain) else f"{one.gain:+.4f} ({_gains(one.low, one.high)})",
-                "accuracy": "n/a"
-                if math.isnan(one.accuracy_difference)
-                else f"{one.accuracy_difference * 100:+.2f} points",
-                "since": when(one.since),
-                "says": one.says(),
-            }
-        )
-    return rows
+def shadows_say(states: Sequence[ShadowState]) -> list[Said]:
+    """For the page: what the labels say of each."""
+    return [Said(_VERDICTS[one.verdict][1], one.says()) for one in states]
+
+
+def shadow_table(states: Sequence[ShadowState]) -> Table:
+    """For the page: the numbers of each."""
+    heads = ("Artifact", "Verdict", "Labels", "Gain, with 95 % interval", "Accuracy, points", "Since")
+    return Table("Shadows", heads, [_shadow(one) for one in states])
+
+
+def _shadow(one: ShadowState) -> list[Cell]:
+    word, level = _VERDICTS[one.verdict]
+    gain = UNKNOWN if math.isnan(one.gain) else f"{one.gain:+.4f} ({_gains(one.low, one.high)})"
+    return [
+        Cell(one.tag),
+        Cell(word, style=level),
+        Cell(count(one.labels)),
+        Cell(gain),
+        Cell(signed_points(one.accuracy_difference, 2)),
+        Cell(when(one.since)),
+    ]
 
 
 def _gains(low: float, high: float) -> str:
-    return f"{low:+.4f} to {high:+.4f}" if math.isfinite(low) and math.isfinite(high) else "not known"
+    return f"{low:+.4f} to {high:+.4f}" if math.isfinite(low) and math.isfinite(high) else UNKNOWN
 
 
 def clause_facts(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -192,40 +194,3 @@ def shadow_facts(states: Sequence[ShadowState]) -> list[dict[str, Any]]:
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def when(seconds: float) -> str:
-    """A moment, in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if math.isfinite(seconds) else "unknown"
-
-
-def count(value: float) -> str:
-    """A number of things."""
-    return f"{value:,.0f}" if math.isfinite(value) else "n/a"
-
-
-def percent(value: float, digits: int = 1) -> str:
-    """A share in percent."""
-    return "n/a" if math.isnan(value) else f"{value * 100:.{digits}f} %"
-
-
-def signed(value: float) -> str:
-    """A difference of shares, in points."""
-    return "n/a" if math.isnan(value) else f"{value * 100:+.1f} points"
-
-
-def between(number: Number) -> str:
-    """The ends of an interval, in points."""
-    if math.isnan(number.low):
-        return "not known"
-    return f"{number.low * 100:.1f} to {number.high * 100:.1f}"
-
-
-def interval(number: Number) -> str:
-    """A difference and its interval, in points."""
-    return "n/a" if math.isnan(number.value) else f"{number.value * 100:+.1f} ({between(number)})"
-
-
-def plain(value: float) -> str:
-    """A number without a unit."""
-    return "n/a" if math.isnan(value) else f"{value:.3f}"

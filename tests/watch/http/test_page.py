@@ -11,9 +11,19 @@ from real_watch import make_watch, talk_to
 from calib_serve.watch.batch import ServedPrediction
 
 
-def tiles(page):
-    """The values of the tiles by their names."""
-    return dict(re.findall(r"<dt>([^<]*)</dt>\s*<dd[^>]*>([^<]*)</dd>", page))
+def numbers(page):
+    """The values of the three figures and of the table of all others, by their names."""
+    plain = page.replace("\xa0", " ")
+    figures = re.findall(r"<dt>([^<]*)</dt>\s*<dd[^>]*>([^<]*)</dd>", plain)
+    rows = re.findall(r'<th scope="row">([^<]*)</th><td data-name="Value">([^<]*)</td>', plain)
+    return dict(rows + figures)
+
+
+def first_screen(page):
+    """The words that are seen before anything is opened."""
+    section = page[page.index('<section class="first"') : page.index("</section>")]
+    text = re.sub(r"<[^>]*>", " ", re.sub(r"<svg.*?</svg>", "", section, flags=re.DOTALL))
+    return [word for word in text.split() if re.search("[a-z]", word, re.IGNORECASE)]
 
 
 @pytest.mark.store
@@ -32,14 +42,18 @@ def test_the_numbers_of_each_segment_are_those_of_numpy(tmp_path):
     assert all(one.accepted for one in watch.labels(labels))
     with talk_to(watch) as client:
         for segment, mine in (("", north | True), ("north", north)):
-            shown = tiles(client.get("/", params={"segment": segment, "window": "1h"}).text)
+            shown = numbers(client.get("/", params={"segment": segment, "window": "1h"}).text)
             assert shown["Predictions"] == shown["Labels"] == f"{mine.sum():,}"
             assert float(shown["Accuracy"].split()[0]) == pytest.approx(100 * right[mine].mean(), abs=0.3)
             gap = 100 * (c - right)[mine].mean()
-            assert float(shown["Gap"].split()[0]) == pytest.approx(gap, abs=0.3)
+            assert float(shown["Gap, points"]) == pytest.approx(gap, abs=0.3)
             brier = ((c - right)[mine] ** 2).mean()
             assert float(shown["Brier"]) == pytest.approx(brier, abs=2e-3)
-        assert "Not calibrated: overconfident, on average" in client.get("/", params={"window": "1h"}).text
+        page = client.get("/", params={"window": "1h"}).text
+        assert '<div class="verdict off">' in page
+        assert "Not calibrated: overconfident, on average" in page
+        assert len(first_screen(page)) <= 60
+        assert "all wrong, or all right" not in page  # every prediction has its label: nothing is unknown
     watch.close()
 
 
@@ -50,7 +64,7 @@ def test_it_renews_its_numbers_and_asks_nobody_else(shared_watch):
     httpx.post(f"{server.url}/v1/predictions", json={"items": [one] * 60}, timeout=60)
     with chromium(hosts="127.0.0.1") as browser:
         browser.open(f"{server.url}/?model={model}&version=1&window=all")
-        count = "return document.querySelectorAll('.tiles dd')[0].textContent"
+        count = "return document.querySelectorAll('.facts')[0].textContent"
         before = browser.run(count)
         httpx.post(f"{server.url}/v1/predictions", json={"items": [one] * 7}, timeout=60)
         browser.wait(f"{count} !== {before!r}")

@@ -18,3 +18,11 @@ for (const table of document.querySelectorAll("table.sortable")) {
     table.tBodies[0].append(...rows);
   }));
 }
+// On paper everything is read.
+const folds = [...document.querySelectorAll("main > details")];
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = folds.filter((fold) => !fold.open);
+  closed.forEach((fold) => (fold.open = true));
+});
+addEventListener("afterprint", () => closed.forEach((fold) => (fold.open = false)));

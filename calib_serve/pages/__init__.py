@@ -1,0 +1,110 @@
+"""What the report and the watch page share: one stylesheet, one set of macros, charts and number formats.
+
+A page imports its macros from ``parts.html``, and hands them the records of this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from calib_serve import words
+from calib_serve.errors import MissingDependency
+
+try:
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+except ImportError as error:
+    raise MissingDependency("jinja2", "watch") from error
+
+if TYPE_CHECKING:
+    from calib_serve.judgement import Verdict
+
+__all__ = ["STATIC", "Cell", "Fact", "Said", "Table", "environment", "table_of_tests"]
+
+STATIC = Path(__file__).parent / "static"
+"""The stylesheet and the scripts of both pages."""
+
+
+class Said(NamedTuple):
+    """What a banner says, with the icon and colour of a level of ``Verdict``; a verdict is one itself."""
+
+    level: str
+    headline: str
+
+
+class Fact(NamedTuple):
+    """One of the figures below a verdict: a ``name``, its ``value``, the ``old`` one, and a ``note``."""
+
+    name: str
+    value: str
+    note: str = ""
+    old: str = ""
+
+
+class Cell(NamedTuple):
+    """A cell of a table: ``text``, ``small`` print below it, the ``value`` to sort by, a CSS class, a link.
+
+    ``current`` marks the link to what is looked at.
+    """
+
+    text: str
+    small: str = ""
+    value: float | None = None
+    style: str = ""
+    href: str = ""
+    current: bool = False
+
+
+class Table(NamedTuple):
+    """A table: its ``label`` for screen readers, ``heads``, and rows of cells, the first of which names it.
+
+    ``sorted_by`` makes its heads buttons, and says by which one it is sorted.
+    """
+
+    label: str
+    heads: tuple[str, ...]
+    rows: Sequence[Sequence[Cell | str]]
+    sorted_by: str = ""
+
+
+def environment(package: str) -> Environment:
+    """Templates of a package beside the shared ones."""
+    found = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader(__name__)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(count=words.count)
+    return found
+
+
+_MOST_TESTS = 12
+
+
+def table_of_tests(verdict: Verdict) -> Table:
+    """What a verdict rests on, the tests of the whole first; of single classes those that say most."""
+    whole = [test for test in verdict.tests if not test.alone]
+    each = sorted((test for test in verdict.tests if test.alone), key=lambda test: test.p)
+    rows = [
+        (
+            test.what[0].upper() + test.what[1:],
+            _points(test.error),
+            _points(test.most),
+            _points(test.tolerance),
+            words.chance(test.p),
+            Cell(
+                {"off": "error", "within": "within tolerance"}.get(test.finding, "open"), style=test.finding
+            ),
+        )
+        for test in (*whole, *each)[:_MOST_TESTS]
+    ]
+    heads = ("What was tested", "Error", "Surely below", "Tolerance", "Chance, if calibrated", "Found")
+    return Table("Tests", heads, rows)
+
+
+def _points(value: float) -> str:
+    return words.points(value) if math.isfinite(value) else ""

@@ -1,0 +1,102 @@
+"""Numbers as they stand in sentences and tables, of commands, the report and the watch page alike."""
+
+from __future__ import annotations
+
+import math
+import time
+
+__all__ = [
+    "MINUS", "UNKNOWN", "chance", "count", "decimals", "percent", "points", "rounded_up", "signed_points",
+    "span", "when",
+]  # fmt: skip
+
+MINUS = "\N{MINUS SIGN}"
+UNKNOWN = "unknown"
+_UNIT = "\N{NO-BREAK SPACE}"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    r"""A fraction in percent.
+
+    >>> percent(0.0475)
+    '4.8\xa0%'
+    """
+    return f"{100 * value:.{digits}f}{_UNIT}%" if math.isfinite(value) else UNKNOWN
+
+
+def points(value: float, digits: int = 1) -> str:
+    r"""A difference of two fractions, without its sign.
+
+    >>> points(-0.0362)
+    '3.6\xa0points'
+    """
+    return f"{100 * abs(value):.{digits}f}{_UNIT}points" if math.isfinite(value) else UNKNOWN
+
+
+def signed_points(value: float, digits: int = 1) -> str:
+    """A difference of two fractions in points, with its sign.
+
+    >>> signed_points(0.0412), signed_points(-0.0001)
+    ('+4.1', '0.0')
+    """
+    if not math.isfinite(value):
+        return UNKNOWN
+    text = f"{100 * value:+.{digits}f}"
+    return text.lstrip("+-") if float(text) == 0 else text.replace("-", MINUS)
+
+
+def span(low: float, high: float, digits: int = 1) -> str:
+    """The ends of an interval of fractions, in percent or points.
+
+    >>> span(0.031, 0.0542)
+    '3.1 to 5.4'
+    """
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return UNKNOWN
+    return f"{100 * low:.{digits}f} to {100 * high:.{digits}f}".replace("-", MINUS)
+
+
+def count(value: float) -> str:
+    """A number of things.
+
+    >>> count(12345.0)
+    '12,345'
+    """
+    return f"{value:,.0f}" if math.isfinite(value) else UNKNOWN
+
+
+def decimals(value: float, digits: int = 3) -> str:
+    """A number without a unit.
+
+    >>> decimals(0.71349)
+    '0.713'
+    """
+    return f"{value:.{digits}f}".replace("-", MINUS) if math.isfinite(value) else UNKNOWN
+
+
+def when(seconds: float) -> str:
+    """A moment, in seconds since 1970, in UTC.
+
+    >>> when(86400.0)
+    '1970-01-02 00:00 UTC'
+    """
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if math.isfinite(seconds) else UNKNOWN
+
+
+def chance(p: float) -> str:
+    """How small a chance is.
+
+    >>> chance(0.0004), chance(0.0312)
+    ('less than one in a thousand', '0.031')
+    """
+    return "less than one in a thousand" if p < 0.001 else f"{min(p, 1):.3f}"
+
+
+def rounded_up(number: float) -> int:
+    """To two digits, upwards.
+
+    >>> rounded_up(12_345)
+    13000
+    """
+    unit = int(10.0 ** max(math.floor(math.log10(max(number, 1))) - 1, 0))
+    return math.ceil(number / unit) * unit
