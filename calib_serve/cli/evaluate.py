@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,6 +32,18 @@ _POSITIVE = ("reliability of P(y = 1)", "P(y = 1)", "share of class 1")
 _DECISIONS = ("reliability of all labels' decisions", "confidence", "accuracy")
 _LABELS_SHOWN = 30
 _WIDTH = 40  # characters of the reliability sketch: 2.5 % each
+
+_FIRST = (
+    "accuracy",
+    "mean_confidence",
+    "ece",
+    "noise_floor",
+    "positive_ece",
+    "positive_noise_floor",
+    "nll",
+    "brier",
+    "refinement_auroc",
+)
 
 
 def run(
@@ -66,13 +78,13 @@ def run(
     tolerance: options.Tolerance = 0.02,
     class_tolerance: options.ClassTolerance = None,
     seed: options.Seed = 0,
-    every: Annotated[bool, typer.Option("--all", help="Show every metric.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every metric, test and diagram.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Give a verdict, and measure calibration and refinement, each metric with its interval."""
     from calib_serve.artifact import Artifact
     from calib_serve.judgement import judge, of_own_samples
-    from calib_serve.metrics import Evaluation, evaluate, evaluate_labels
+    from calib_serve.metrics import evaluate, evaluate_labels
     from calib_serve.workflows.decide import seen
 
     if model is not None:
@@ -114,7 +126,7 @@ def run(
     result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
     verdict = judge(found, tolerance=tolerance, class_tolerance=class_tolerance)
     verdict = of_own_samples(verdict, own) if own else verdict
-    parts = _decomposed(found, level=level, seed=seed)
+    parts = _decomposed(found, level=level, seed=seed) if every or as_json else None
     decisions = _decisions(found, calibration, level)
     if as_json:
         told = {
@@ -127,24 +139,39 @@ def run(
         return
     from rich.console import Console
 
-    console = Console(markup=False)
+    show_verdict(Console(markup=False), verdict, every=every)
     title = (file or source or Path()).name
-    show_verdict(console, verdict)
-    if isinstance(result, Evaluation):
-        counts = f"{result.n} predictions, {result.classes} classes"
-        console.print(metrics_table(result, title=f"{title}: {counts}", level=level, every=every))
-        if parts is not None:
-            console.print(parts.says(), highlight=False)
-        console.print(reliability_table(result.bins))
-        if result.positive_bins is not None:
-            console.print(reliability_table(result.positive_bins, of=_POSITIVE))
-        for sentence in decisions.says(found.class_names) if decisions else ():
-            console.print(sentence, highlight=False)
+    for one in _shown(result, found, parts, decisions, title=title, level=level, every=every):
+        Console(markup=False).print(one, highlight=not isinstance(one, str))
+
+
+def _shown(
+    result: Evaluation | LabelsEvaluation,
+    found: Scores,
+    parts: Refinement | None,
+    decisions: DecisionsEvaluation | None,
+    *,
+    title: str,
+    level: float,
+    every: bool,
+) -> Iterator[Table | str]:
+    """What follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
+    from calib_serve.metrics import Evaluation
+
+    if not isinstance(result, Evaluation):
+        counts = f"{result.n} samples, {len(result.labels)} labels"
+        yield metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+        yield labels_table(result, found.class_names)
+        yield reliability_table(result.bins, of=_DECISIONS)
         return
-    counts = f"{result.n} samples, {len(result.labels)} labels"
-    console.print(metrics_table(result, title=f"{title}: {counts}", level=level, every=every))
-    console.print(labels_table(result, found.class_names))
-    console.print(reliability_table(result.bins, of=_DECISIONS))
+    counts = f"{result.n} predictions, {result.classes} classes"
+    yield metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+    if result.positive_bins is not None:
+        yield reliability_table(result.positive_bins, of=_POSITIVE)
+    if every or result.positive_bins is None:
+        yield reliability_table(result.bins)
+    yield from (parts.says(),) if parts else ()
+    yield from decisions.says(found.class_names) if decisions else ()
 
 
 def _calibrated(found: Scores, calibration: Artifact | None) -> Scores:
@@ -180,14 +207,14 @@ def metrics_table(
     """The metrics to know first, or every one, and their intervals; shares and errors in percent."""
     from rich.table import Table
 
-    from calib_serve.cli.inspect import FIRST, metric
+    from calib_serve.cli.inspect import metric
 
     table = Table(title=title)
     table.add_column("metric")
     for name in ("value", "debiased", f"{level:.4g} low", "high"):
         table.add_column(name, justify="right")
     for name, estimate in result.estimates().items():
-        if not every and name not in FIRST:
+        if not every and name not in _FIRST:
             continue
         ends = (estimate.value, estimate.debiased, estimate.low, estimate.high)
         table.add_row(name, *("" if math.isnan(x) else metric(name, x) for x in ends))

@@ -28,25 +28,24 @@ def as_told(artifact: Artifact, out: Path) -> str:
 
 
 def show_fit(artifact: Artifact, out: Path, then: Sequence[str], *, verbose: bool) -> None:
-    """The verdict first, then before and after, where it was written, and the commands that come next.
+    """What it brings and the verdict first, where it was written, and the commands that come next.
 
     ``verbose``: every fact, candidate and metric as well.
     """
     from rich.console import Console
 
-    from calib_serve.cli.inspect import measured_table, tables
+    from calib_serve.cli.inspect import tables
     from calib_serve.cli.verdict import show_verdict
     from calib_serve.workflows.measure import verdict
 
     console = Console(highlight=False, markup=False)
-    show_verdict(console, verdict(artifact), reasons=True)
-    for remark in artifact.fit.get("remarks", ()):
+    found = verdict(artifact)
+    show_verdict(console, found, every=verbose)
+    for remark in (*(() if verbose else found.reasons), *artifact.fit.get("remarks", ())):
         console.print(f"note: {remark}", soft_wrap=True)
     if verbose:
         for table in tables(artifact):
             console.print(table)
-    elif artifact.before or artifact.after:
-        console.print(measured_table(artifact))
     console.print(f"{_fitted(artifact)}; written to {out}", soft_wrap=True)
     for i, command in enumerate(then):
         console.print(f"{'      ' if i else 'next: '}{command}", soft_wrap=True)
@@ -84,10 +83,10 @@ def next_commands(
 
 def _fitted(artifact: Artifact) -> str:
     """The method, and on what it was fitted."""
-    tried = len(artifact.fit.get("selection", {}).get("scores", ()))
-    chosen = f", chosen from {tried} methods," if tried > 1 else ""
     samples = artifact.data.get("samples")
-    return f"{artifact.method}{chosen} fitted" + (f" on {samples:,} samples" if samples else "")
+    on = artifact.data.get("measured_on", "")
+    measured = f", measured on {on}" if artifact.after else ""
+    return f"{artifact.method} fitted" + (f" on {samples:,} samples" if samples else "") + measured
 
 
 def _option(name: str, value: object) -> list[object]:

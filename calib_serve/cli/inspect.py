@@ -17,23 +17,7 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact, Step
 
-__all__ = ["FIRST", "facts", "measured_table", "metric", "run", "tables"]
-
-FIRST = (
-    "accuracy",
-    "mean_confidence",
-    "signed_gap",
-    "ece",
-    "noise_floor",
-    "positive_ece",
-    "positive_noise_floor",
-    "positive_gap",
-    "nll",
-    "brier",
-    "positive_brier",
-    "refinement_auroc",
-)
-"""The metrics that are shown where not all are asked for."""
+__all__ = ["facts", "metric", "run", "tables"]
 
 
 def run(
@@ -125,17 +109,16 @@ def tables(artifact: Artifact) -> list[Table]:
         for key, text in _lines(name, value):
             table.add_row(key, text)
     shown = [table, *([_candidates(scores)] if scores else [])]
-    return [*shown, measured_table(artifact, of=tuple(after or before))] if before or after else shown
+    return [*shown, _measured(artifact)] if before or after else shown
 
 
-def measured_table(artifact: Artifact, *, of: tuple[str, ...] = FIRST) -> Table:
+def _measured(artifact: Artifact) -> Table:
     """Metrics before and after, with their intervals."""
     from rich.table import Table
 
     on = artifact.data.get("measured_on", "held-out samples")
     table = Table("metric", "before", "after", title=f"measured on {on}", title_justify="left")
-    known = artifact.after or artifact.before
-    for name in (name for name in of if name in known):
+    for name in artifact.after or artifact.before:
         ends = (artifact.before.get(name), artifact.after.get(name))
         table.add_row(name, *(_estimate(name, end) for end in ends))
     return table

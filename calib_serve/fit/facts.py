@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, Examples, LogitMap, ModelFacts, Step
 from calib_serve.bins import Bins
 from calib_serve.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
-from calib_serve.judgement import Verdict
+from calib_serve.judgement import CALIBRATE, MORE, Verdict
 from calib_serve.metrics import decisions
 from calib_serve.metrics.moved import Moved
 from calib_serve.priors import Confusion
@@ -245,10 +245,12 @@ def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, sa
 
 def judged(artifact: Artifact, found: Verdict, moved: Moved | None = None) -> Artifact:
     """The artifact that holds the verdict on the samples that it was measured on, and what it moved there."""
+    # It is calibrated: that again would be no advice.
+    do = [MORE if artifact.steps and line == CALIBRATE else line for line in found.do]
     told: dict[str, Any] = {
         "verdict": found.level,
         "verdict_says": found.headline,
-        "verdict_do": " ".join(found.do),
+        "verdict_do": do,
         **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
     }
     return replace(artifact, data={**artifact.data, **told})

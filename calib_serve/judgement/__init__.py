@@ -7,6 +7,7 @@ from calib_serve.judgement.bets import Evidence, MeanBets, share_bets
 from calib_serve.judgement.conclude import (
     CALIBRATE,
     DEPLOY,
+    MORE,
     TOLERANCE,
     Level,
     Tested,
@@ -19,6 +20,7 @@ from calib_serve.judgement.of_scores import judge
 __all__ = [
     "CALIBRATE",
     "DEPLOY",
+    "MORE",
     "TOLERANCE",
     "Evidence",
     "Level",

@@ -15,6 +15,7 @@ from calib_serve.words import chance, percent, points, rounded_up
 __all__ = [
     "CALIBRATE",
     "DEPLOY",
+    "MORE",
     "TOLERANCE",
     "Level",
     "Line",
@@ -36,10 +37,11 @@ _ORDER = (
     *("events", "highest", "shape"),
 )
 CALIBRATE = "Calibrate it on held-out samples of the data that it will meet, then test again."
+MORE = "Try a more flexible method, or more calibration samples, and compare on held-out data."
 _REPAIR = {
     "confidence": CALIBRATE,
-    "positive": "Fit platt, beta or isotonic on samples with the shares of the classes that it will meet: a "
-    "temperature cannot correct a share that changed.",
+    "positive": "Fit platt, beta or isotonic, not a temperature, on samples with the class shares that it "
+    "will meet.",
     "classes": "A temperature cannot correct single classes; a method with a number per class can.",
     "labels": "Calibrate each label, by platt or isotonic, on held-out samples of the data that it meets, "
     "with enough samples in which the label is true.",
@@ -47,8 +49,7 @@ _REPAIR = {
     "with the shares of the classes that it will meet.",
     "events": "Fit platt, beta or isotonic on samples with the share of events that it will meet.",
     "highest": "Its highest probabilities are off: fit platt, beta or isotonic on more events.",
-    "shape": "No recalibration of the confidence alone repairs this: try a method that sees all classes "
-    "(vector or matrix scaling, Dirichlet), or retrain.",
+    "shape": "Try a method that sees all classes (vector, matrix, Dirichlet), or retrain.",
 }
 
 
@@ -110,7 +111,8 @@ def conclude(
         first = _leading(vetoes)
         headline = f"Not calibrated: {first.says}."
         do.append(_REPAIR[_family(first)])  # what it hides shows once that is repaired
-        for line in [v for v in vetoes if v is not first and v.tested.alone][:3]:
+        alone = [v for v in vetoes if v.tested.alone and v is not first]
+        for line in sorted(alone, key=lambda v: -v.size)[:3]:
             if line.says != first.says:
                 do.append(f"Mind that {line.says}.")
     elif level == "too_little":
@@ -134,9 +136,7 @@ def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
     moved = ", ".join(
         f"{what and f'of {what} '}{100 * before:.1f} -> {percent(after)}" for what, before, after, _ in eces
     )
-    floors = [
-        f"{percent(floor)}{what and f' of {what}'}" for what, *_, floor in eces if not math.isnan(floor)
-    ]
+    floors = [percent(floor) for *_, floor in eces if not math.isnan(floor)]
     return f"ECE {moved}" + (f"; chance alone shows {' and '.join(floors)}." if floors else ".")
 
 

@@ -225,7 +225,7 @@ def _of_positive(s: _Sample) -> list[Line]:
 
     cells = finest(split, tolerance)
     way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
-    said = f"P(y = 1) is {way}, on average {points(cells.error)} off, which the top class's confidence hides"
+    said = f"P(y = 1) is {way}, on average {points(cells.error)} off"
     return [
         line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
         _of_shape(_event_shape(s), s.tolerance),

@@ -106,8 +106,8 @@ class Moved:
         )
         if not math.isfinite(high - low):
             return [classes]
-        kept = "keeps its AUROC of" if low == high else f"has an AUROC of {low:.4f} ->"
-        return [classes, f"Confidence, telling right from wrong, {kept} {high:.4f}{_chance(auroc)}."]
+        before = "stays at" if low == high else f"{low:.4f} ->"
+        return [classes, f"AUROC of right against wrong {before} {high:.4f}{_chance(auroc)}."]
 
     def as_dict(self) -> dict[str, Any]:
         """For a manifest: the share, and of accuracy and AUROC the ends of the change and its p."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from calib_serve.artifact import Artifact
-from calib_serve.judgement import CALIBRATE, DEPLOY, Verdict, gain_of
+from calib_serve.judgement import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 from calib_serve.metrics import Change, Evaluation, LabelsEvaluation
 from calib_serve.metrics.moved import Moved
 from calib_serve.words import percent
@@ -83,4 +83,4 @@ def _repair(found: Evaluation, artifact: Artifact | None) -> str:
             f"The test data differ from the calibration data, where the error is {percent(reference.ece())}: "
             "fit again on samples of the data that it meets now."
         )
-    return "Try a more flexible method, or more calibration samples, and compare on held-out data."
+    return MORE

@@ -145,7 +145,7 @@ def verdict(artifact: Artifact) -> Verdict:
         return Verdict("too_little", headline, (*_lost(artifact), *_kept(artifact)), gain=gain)
     # Whether it is calibrated is judged; that it is no better, or of other data, is said as well.
     poor = (f"Of the error: {worst[1]}.",) if worst[0] > 1 else ()
-    do = (known["verdict_do"],) if known.get("verdict_do") else ()
+    do = tuple(known.get("verdict_do", ()))
     reasons = (*poor, *_lost(artifact), *_kept(artifact))
     changed = tuple(known.get("moved_says", ())) if artifact.steps else ()
     return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed, gain=gain)

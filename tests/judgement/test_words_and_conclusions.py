@@ -166,7 +166,7 @@ REPAIRS = {
     "labels": "Calibrate each label",
     "label": "Calibrate each label",
     "totals": "Its share changed",
-    "shape": "No recalibration of the confidence alone",
+    "shape": "Try a method that sees all classes",
 }
 
 

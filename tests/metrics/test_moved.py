@@ -67,7 +67,7 @@ def test_what_moves_nothing_says_so() -> None:
     assert (same.share, same.accuracy[2].p, same.auroc[2].p) == (0, 1, 1)
     first, second = (line.replace("\N{NO-BREAK SPACE}", " ") for line in same.says())
     assert first == f"No prediction changes class: accuracy {100 * same.accuracy[0]:.1f} %."
-    assert second.startswith("Confidence, telling right from wrong, keeps its AUROC of ")
+    assert second.startswith("AUROC of right against wrong stays at ")
     colder = softmax(2 * np.log(p))
     assert Moved.of_probs(p, colder, y).share == 0
     all_right = Moved.of_probs(p, colder, p.argmax(axis=1))

@@ -99,7 +99,7 @@ def test_labels_are_told_as_labels() -> None:
     found = compared(OFF, after, before=before)
     assert plain((found.gain,)) == [
         f"ECE of P(label) {100 * before.positive_ece:.1f} -> {100 * after.positive_ece:.1f} %; chance alone "
-        f"shows {100 * after.positive_noise_floor:.1f} % of P(label)."
+        f"shows {100 * after.positive_noise_floor:.1f} %."
     ]
     assert plain(found.changed) == [f"Negative log-likelihood {before.nll:.4f} -> {after.nll:.4f}."]
     assert found.do == OFF.do  # what is known of one class a sample says nothing of labels
