@@ -60,12 +60,16 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     return np.clip(index, 0, bins - 1)
 
 
+_COUNTED = ("count", "confidence", "correct")
+
+
 @dataclass(frozen=True, eq=False)
 class Bins:
     """Sums over the predictions whose confidence fell into each bin; all float64 of shape (bins,).
 
     ``count`` predictions, ``confidence`` the sum of their confidences, ``correct`` how many
-    were right. Read-only.
+    were right. ``noise`` is the variance of the gap of a calibrated model with these confidences, the sum of
+    c (1 - c); where it is not given, as if all confidences of a bin were its mean. Read-only.
 
     >>> b = Bins.tally([0.5, 0.55, 0.6, 0.45], [1, 1, 1, 1], bins=10)
     >>> b.count.astype(int).tolist()
@@ -77,13 +81,17 @@ class Bins:
     count: Floats
     confidence: Floats
     correct: Floats
+    noise: Floats = None  # type: ignore[assignment]  # never None once it is made
 
     def __post_init__(self) -> None:
-        for name in ("count", "confidence", "correct"):
+        if self.noise is None:
+            count, said = np.asarray(self.count, np.float64), np.asarray(self.confidence, np.float64)
+            object.__setattr__(self, "noise", said * (1 - said / np.where(count > 0, count, 1)))
+        for name in (*_COUNTED, "noise"):
             sums = np.array(getattr(self, name), np.float64)
             sums.setflags(write=False)
             object.__setattr__(self, name, sums)
-        if not (self.count.ndim == 1 and self.count.shape == self.confidence.shape == self.correct.shape):
+        if self.count.ndim != 1 or len({getattr(self, name).shape for name in (*_COUNTED, "noise")}) > 1:
             raise ShapeError(
                 "count, confidence and correct must be 1-D of one length, got "
                 f"{self.count.shape}, {self.confidence.shape}, {self.correct.shape}"
@@ -92,7 +100,7 @@ class Bins:
     @classmethod
     def zeros(cls, bins: int = 15) -> Bins:
         """No prediction yet."""
-        return cls(np.zeros(bins), np.zeros(bins), np.zeros(bins))
+        return cls(*np.zeros((4, bins)))
 
     @classmethod
     def tally(
@@ -105,19 +113,14 @@ class Bins:
         if y.size and not (y.min() >= 0 and y.max() <= 1):  # also true for NaN
             raise InputError("correct must be 0 or 1 for each prediction, got numbers beyond or NaN")
         index = bin_index(c, bins=bins, edges=edges)
-        return cls(
-            np.bincount(index, minlength=bins).astype(np.float64),
-            np.bincount(index, weights=c, minlength=bins).astype(np.float64),
-            np.bincount(index, weights=y, minlength=bins).astype(np.float64),
-        )
+        columns = (np.ones(len(c)), c, y, c * (1 - c))
+        return cls(*(np.bincount(index, column, bins).astype(np.float64) for column in columns))
 
     def merge(self, other: Bins) -> Bins:
         """The sums over both; associative and commutative."""
         if len(self) != len(other):
             raise ShapeError(f"cannot merge {len(self)} bins with {len(other)}; use one bin count")
-        return Bins(
-            self.count + other.count, self.confidence + other.confidence, self.correct + other.correct
-        )
+        return Bins(*(getattr(self, name) + getattr(other, name) for name in (*_COUNTED, "noise")))
 
     __add__ = merge
 
@@ -126,8 +129,7 @@ class Bins:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bins) and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("count", "confidence", "correct")
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in _COUNTED
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -185,11 +187,9 @@ class Bins:
     def noise_floor(self) -> float:
         """E[ECE] of a perfectly calibrated model with these confidences, to first order.
 
-        A bin's gap is then normal with variance C (1 - C / N), and E|gap| = sqrt(2 / pi) sd.
+        A bin's gap is then normal with the variance ``noise``, and E|gap| = sqrt(2 / pi) sd.
         """
-        full = self.count > 0
-        variance = self.confidence[full] * (1 - self.confidence[full] / self.count[full])
-        return self._mean(float(np.sqrt(2 / math.pi * np.maximum(variance, 0)).sum()))
+        return self._mean(float(np.sqrt(2 / math.pi * np.maximum(self.noise, 0)).sum()))
 
     def l2(self) -> float:
         """Root mean squared gap, plug-in estimate (biased upward)."""

@@ -136,7 +136,7 @@ def test_every_number_is_as_it_is_written_out() -> None:
         over += size / n * c.mean() * max(gap, 0) if gap > 0 else 0
         under += size / n * c.mean() * -gap if gap < 0 else 0
         l2 += size / n * gap**2
-        floor += size / n * math.sqrt(2 / math.pi * c.mean() * (1 - c.mean()) / size)
+        floor += size / n * math.sqrt(2 / math.pi * (c * (1 - c)).mean() / size)
         if size > 1:
             debiased += size / n * (gap**2 - right * (1 - right) / (size - 1))
     assert {size for size, _ in gaps} >= {1, 2} or min(size for size, _ in gaps) < 5
@@ -202,7 +202,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 def test_zeros_are_zeros_and_equality_is_of_all_three_sums() -> None:
     empty = Bins.zeros(3)
-    assert [v.tolist() for v in vars(empty).values()] == [[0.0, 0.0, 0.0]] * 3
+    assert [v.tolist() for v in vars(empty).values()] == [[0.0, 0.0, 0.0]] * 4
     base = Bins([2.0], [1.0], [1.0])
     assert base == Bins([2.0], [1.0], [1.0])
     for other in (Bins([3.0], [1.0], [1.0]), Bins([2.0], [1.5], [1.0]), Bins([2.0], [1.0], [2.0]), 7, None):

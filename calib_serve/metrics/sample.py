@@ -44,8 +44,9 @@ class Sample:
         """The bins of the whole sample."""
         count = np.diff(self.bin_ends)
         starts = self.bin_ends[:-1][count > 0]
-        sums = np.zeros((2, self.bins))
-        for row, column in zip(sums, (self.scores.confidence, self.scores.correct), strict=True):
+        sums = np.zeros((3, self.bins))
+        said = self.scores.confidence
+        for row, column in zip(sums, (said, self.scores.correct, said * (1 - said)), strict=True):
             row[count > 0] = np.add.reduceat(column, starts)
         return Bins(count.astype(np.float64), *sums)
 
@@ -86,11 +87,11 @@ class Sample:
         return _in_blocks(lambda part: self._errors(correct[part]), correct.shape)
 
     def _weighted(self, weights: Floats) -> dict[str, Floats]:
-        sums = [
-            cumulative(s) for s in (weights, weights * self.scores.confidence, weights * self.scores.correct)
-        ]
-        count, confidence, _ = (np.diff(s[:, self.bin_ends]) for s in sums)
-        floors = [Bins(c, total, c).noise_floor() for c, total in zip(count, confidence, strict=True)]
+        said = self.scores.confidence
+        columns = (weights, weights * said, weights * self.scores.correct, weights * (said * (1 - said)))
+        sums = [cumulative(s) for s in columns]
+        tallies = np.stack([np.diff(s[:, self.bin_ends]) for s in sums], axis=1)
+        floors = [Bins(*tally).noise_floor() for tally in tallies]
         seen, rights = sums[0][:, self.tie_ends], sums[2][:, self.tie_ends]
         return {
             "noise_floor": np.array(floors),

@@ -145,5 +145,5 @@ def _top(p: Floats, y: NDArray[Any], w: ArrayLike, bins: int) -> Bins:
     predicted = p.argmax(axis=1)
     confidence = np.minimum(p[np.arange(len(p)), predicted], 1)
     index = bin_index(confidence, bins=bins)
-    rows = (np.asarray(w), w * confidence, w * (predicted == y))
+    rows = (np.asarray(w), w * confidence, w * (predicted == y), w * confidence * (1 - confidence))
     return Bins(*(np.bincount(index, row, bins).astype(np.float64) for row in rows))

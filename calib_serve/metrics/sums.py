@@ -125,8 +125,8 @@ class Rows:
         """The weight of all rows."""
         return float(self.weight.sum())
 
-    def by_bin(self, values: Floats, came: NDArray[Any], bins: int, edges: Edges) -> tuple[Bins, Floats]:
-        """Sums over cells of ``values`` (n,), and each cell's variance of its gap."""
+    def by_bin(self, values: Floats, came: NDArray[Any], bins: int, edges: Edges) -> Bins:
+        """Sums over cells of ``values`` (n,)."""
 
         def sums(rows: slice) -> Floats:
             v, true, w = values[rows], came[rows], self.weight[rows]
@@ -139,7 +139,7 @@ class Rows:
             code = bin_index(values, bins=bins, edges=edges)
             gaps = ((said - true) / np.maximum(count, 1e-300))[code]
             noise *= self._effect(self.weight * (values - came - gaps), code, bins)
-        return Bins(count, said, true), noise
+        return Bins(count, said, true, noise)
 
     def _effect(self, errors: Floats, code: Codes, bins: int) -> Floats:
         """How much more each cell's gap varies as rows come in groups, at least 1."""
@@ -210,31 +210,26 @@ def estimates(
     """Each metric but the intervals of areas and noise floors, the bins, and those of P(y = 1)."""
     found = _means(rows, level)
     draw = _Drawn(draws, level, seed)
-    top, noise = rows.by_bin(rows.confidence, rows.right, bins, edges)
-    found |= _binned(top, noise, draw)
+    top = rows.by_bin(rows.confidence, rows.right, bins, edges)
+    found |= _binned(top, draw)
     if not are_counts(rows.weight):  # chance is what the weights make of it
-        found["rms_debiased"] = _debiased(top, noise, found["rms"])
+        found["rms_debiased"] = _debiased(top, found["rms"])
     found |= _ranked(rows, bins, draw, level)
     found["smooth_ece"] = _smooth(rows, draw)
     gaps, cells = rows.said - rows.came, rows.noise
     scale = rows.said.shape[0] * rows.mass
     found["classwise_ece"] = draw(gaps, cells, lambda g: np.abs(g).sum(axis=(1, 2)) / scale)
-    found["noise_floor"] = Estimate(_floor(top, noise))
+    found["noise_floor"] = Estimate(top.noise_floor())
     of_event = None
     if rows.positive is not None:
         came = rows.labels == 1
-        of_event, spread = rows.by_bin(rows.positive, came, bins, edges)
+        of_event = rows.by_bin(rows.positive, came, bins, edges)
         mass = rows.mass
         found["positive_ece"] = draw(
-            of_event.confidence - of_event.correct, spread, lambda g: np.abs(g).sum(axis=1) / mass
+            of_event.confidence - of_event.correct, of_event.noise, lambda g: np.abs(g).sum(axis=1) / mass
         )
-        found["positive_noise_floor"] = Estimate(_floor(of_event, spread))
+        found["positive_noise_floor"] = Estimate(of_event.noise_floor())
     return found, top, of_event
-
-
-def _floor(top: Bins, noise: Floats) -> float:
-    """The ECE that chance alone gives: normal gaps of these variances."""
-    return float(np.sqrt(2 / np.pi * np.maximum(noise, 0)).sum() / top.n)
 
 
 def _means(rows: Rows, level: float) -> dict[str, Estimate]:
@@ -286,9 +281,9 @@ class _Drawn:
         return inverted(observed, error(line), drawn, level=self.level)
 
 
-def _binned(top: Bins, noise: Floats, draw: _Drawn) -> dict[str, Estimate]:
+def _binned(top: Bins, draw: _Drawn) -> dict[str, Estimate]:
     full = top.count > 0
-    count, gaps, variance = top.count[full], (top.confidence - top.correct)[full], noise[full]
+    count, gaps, variance = top.count[full], (top.confidence - top.correct)[full], top.noise[full]
     n, weight = top.n, top.confidence[full] / top.count[full] / top.n
     errors: dict[str, Callable[[Floats], Floats]] = {
         "ece": lambda g: np.abs(g).sum(axis=1) / n,
@@ -303,9 +298,9 @@ def _binned(top: Bins, noise: Floats, draw: _Drawn) -> dict[str, Estimate]:
     return found
 
 
-def _debiased(top: Bins, noise: Floats, rms: Estimate) -> Estimate:
+def _debiased(top: Bins, rms: Estimate) -> Estimate:
     full = top.count > 0
-    squares = ((top.confidence - top.correct)[full] ** 2 - noise[full]) / top.count[full]
+    squares = ((top.confidence - top.correct)[full] ** 2 - top.noise[full]) / top.count[full]
     return _between(rms, float(squares.sum()) / top.n)
 
 

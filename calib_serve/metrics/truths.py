@@ -152,9 +152,8 @@ class Event:
     def tally(self, came_true: NDArray[Any], weight: Floats | None = None) -> Bins:
         """The sums per bin, given whether the event came true (n,) and how often each sample counts (n,)."""
         w = np.ones(len(self.probs)) if weight is None else weight
-        rows = (w, w * self.probs, w * came_true)
-        count, total, true = (np.bincount(self.code, weights=row, minlength=self.bins) for row in rows)
-        return Bins(*(sums.astype(np.float64) for sums in (count, total, true)))
+        rows = (w, w * self.probs, w * came_true, w * self.probs * (1 - self.probs))
+        return Bins(*(np.bincount(self.code, row, self.bins).astype(np.float64) for row in rows))
 
     def ece(self, came_true: Floats) -> Floats:
         """ECE (r,) had the event so often come true (r, n)."""

@@ -13,12 +13,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyarrow import parquet
 from real_watch import make_watch, talk_to
+from rules_by_numpy import by_numpy
 from typer.testing import CliRunner
 
 from calib_serve import evaluate, judge
 from calib_serve.audit import audit
 from calib_serve.cli import app
 from calib_serve.receipts import DAY
+from calib_serve.report import prepare_report, render
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.http.exporter import Requests, WatchCollector
 from calib_serve.watch.service import Watch
@@ -58,11 +60,16 @@ def gauges(watch: Watch, name: str, window: str = "24h") -> dict[str, float]:
 def test_one_stream_has_one_ece_and_one_level_wherever_it_is_looked_at(tmp_path: Path) -> None:
     p, y, predicted = stream()
     offline = evaluate(p, y, outputs="probabilities", replicates=0)
-    ece = offline.ece.value
+    ece, floor = offline.ece.value, offline.noise_floor.value
     np.savez(tmp_path / "s.npz", probs=p, labels=y)
     done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "s.npz"), "--json", "--replicates", "0"])
     told = json.loads(done.output)
     assert told["ece"]["value"] == pytest.approx(ece, abs=1e-9)
+    assert told["noise_floor"]["value"] == pytest.approx(floor, abs=1e-9)
+    contents = prepare_report(title="s", after=(p, y), replicates=0)
+    report = contents.as_dict()["sides"][0]["metrics"]
+    assert report["ece"]["value"] == pytest.approx(ece, abs=1e-9)
+    assert report["noise_floor"]["value"] == pytest.approx(floor, abs=1e-9)
     ids = np.arange(N)
     logged = {"id": ids, "predicted": predicted, "confidence": p.max(axis=1)}
     parquet.write_table(pa.table(logged), tmp_path / "p.parquet")
@@ -70,15 +77,26 @@ def test_one_stream_has_one_ece_and_one_level_wherever_it_is_looked_at(tmp_path:
     audited = audit(tmp_path / "p.parquet", tmp_path / "l.parquet").total
     assert audited.as_dict()["labelled"]["ece"] == pytest.approx(ece, abs=1e-9)
     assert audited.as_dict()["estimated"]["ece"] == pytest.approx(ece, abs=1e-9)
+    assert audited.as_dict()["estimated"]["noise_floor"] == pytest.approx(floor, abs=1e-9)
+    # What promtool finds of the recording rules (tests/deploy), in numpy.
+    recorded = by_numpy(p.max(axis=1), predicted == y, np.ones(N), np.ones(N))
+    assert recorded["ece"] == pytest.approx(ece, abs=1e-9)
+    assert recorded["noise_floor"] == pytest.approx(floor, abs=1e-9)
     watch = make_watch(tmp_path, maturity=0.0)
     serve(watch, p, y, predicted)
     window = watch.window(V, "24h")
     assert window.estimates.ece == pytest.approx(ece, abs=1e-9)
+    assert window.estimates.noise_floor == pytest.approx(floor, abs=1e-9)
     assert gauges(watch, "calib_window_")["ece"] == pytest.approx(ece, abs=1e-9)
+    assert gauges(watch, "calib_window_")["noise_floor"] == pytest.approx(floor, abs=1e-9)
     with talk_to(watch) as client:
         page = client.get("/", params={"window": "24h"}).text
-    shown = dict(re.findall(r"<dt>([^<]*)</dt>\s*<dd[^>]*>([^<]*)</dd>", page))
-    assert shown["ECE"].split()[0] == f"{100 * ece:.1f}"
+    for shown in (page, render(contents)):
+        (figure,) = re.findall(r"<dt>ECE</dt><dd>([^<]*)</dd><dd class=.note.>([^<]*)</dd>", shown)
+        assert [one.replace("\xa0", " ") for one in figure] == [
+            f"{100 * ece:.1f} %",
+            f"chance alone: {100 * floor:.1f} %",
+        ]
     levels = {judge(p, y, outputs="probabilities").level, told["verdict"]["level"]}
     assert levels == {audited.verdict.level} == {window.verdict.level} == {"off"}
     watch.close()

@@ -216,6 +216,7 @@ class Sums:
             "calib_feedback_weight_total",
             "calib_feedback_confidence_total",
             "calib_feedback_correct_total",
+            "calib_feedback_noise_total",
         )
         return Bins(*(self[name] for name in names))
 
