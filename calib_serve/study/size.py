@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError, InputError
+from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import ece, nll
 from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Curve, Progress, Samples, Study, arrays
@@ -37,7 +38,8 @@ def validation_size(
     The size at which more data stops paying is the smallest from which on a method has ``share`` of
     the gain over no calibration that all of ``cal`` brings. Parts that a method cannot be fitted on
     (a class missing, no optimum) are left out and counted. ``metric`` is ece or nll. ``cal`` and ``test`` are
-    inputs and class ids, as ``fit`` takes them, logits by default.
+    inputs and class ids, as ``fit`` takes them, logits by default. What the verdict on the fit to all of
+    ``cal`` asks for is a number of *test* samples.
     """
     if metric not in _METRICS:
         raise InputError(f"metric must be ece or nll, got {metric!r}")
@@ -62,6 +64,7 @@ def validation_size(
                 progress(number * len(steps) + i + 1, len(methods) * len(steps))
         curves.append(_curve(method, steps, means, spreads))
         says.append(_enough(method, steps, means, raw, share))
+        says += _judged(fit, method, (z, y), (x, labels))
     return Study(
         title=f"Test {metric} by the number of calibration samples",
         header=("method", "samples", metric, "standard deviation", "parts", "not fitted"),
@@ -89,6 +92,18 @@ def _errors(
             continue
         values.append(_METRICS[metric](fit.probs(artifact, test[0]), test[1]))
     return np.array(values)
+
+
+def _judged(
+    fit: Fit, method: str, cal: tuple[NDArray[Any], NDArray[Any]], test: tuple[NDArray[Any], NDArray[Any]]
+) -> list[str]:
+    """The verdict on the fit to all samples, which says how many test samples would prove it."""
+    try:
+        artifact = fit.fit(method, *cal)
+    except FitError:
+        return []
+    found = judge_probs(fit.probs(artifact, test[0]), test[1])
+    return [f"{method}, tested: {found.headline} {' '.join(found.do[:1])}"]
 
 
 def _curve(
