@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calib_serve import calibrate, judge
 from calib_serve.metrics import ece, softmax
-from calib_serve.study import bin_effect, optimal_temperature, shift, stability
+from calib_serve.study import bin_effect, optimal_temperature, shift, stability, validation_size
 from calib_serve.study.corruptions import CORRUPTIONS, corrupt
 from calib_serve.study.optimum import ece_by_temperature
 
@@ -87,3 +88,16 @@ def test_the_shift_study_measures_the_model_on_corrupted_images() -> None:
     assert found["noise", 5, "none"][1] == pytest.approx(ece(corrupted, labels[200:]))
     assert found["clean", 0, "temperature"][1] < found["clean", 0, "none"][1]
     assert study.says[0].startswith("temperature keeps up with")
+
+
+def test_the_size_study_asks_for_as_many_test_samples_as_the_verdict() -> None:
+    rng = np.random.default_rng(8)
+    z = 2 * rng.standard_normal((1500, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    cal, test = (3 * z[:700], y[:700]), (3 * z[700:], y[700:])
+    *_, told = validation_size(cal, test, sizes=(100,), repeats=2).says
+    fitted = calibrate(*cal, "temperature", cross_validate=False)
+    found = judge(fitted.probs(test[0]), test[1], outputs="probabilities")
+    assert found.level == "no_error_found"
+    assert told == f"temperature, tested: {found.headline} {found.do[0]}"
+    assert "samples would prove" in told
