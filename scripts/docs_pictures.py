@@ -1,10 +1,10 @@
-"""Make docs/images: concept figures and photographs of a real report, from scikit-learn's digits.
+"""Make docs/images: concept figures, of scikit-learn's digits, and photographs of both pages.
 
     python scripts/docs_pictures.py
 
-Needs the extras fit and report, and chromium with chromedriver for the photographs. The README's picture is
-of a ResNet-56 on CIFAR-10: its logits are in the folder that CALIB_SERVE_DATA names, and without it that
-picture stays as it is.
+Needs the extras fit, report and watch, and chromium with chromedriver for the photographs. The README's
+picture is of a ResNet-56 on CIFAR-10: its logits are in the folder that CALIB_SERVE_DATA names, and without
+it that picture stays as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import base64
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,8 @@ from calib_serve import calibrate, evaluate
 from calib_serve.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import softmax
+from calib_serve.pages import STATIC
+from calib_serve.receipts import DAY, Keyring
 from calib_serve.report import (
     confidence_density,
     plot_counts,
@@ -37,6 +41,11 @@ from calib_serve.report import (
 )
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
+from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.http.page import render
+from calib_serve.watch.intake import Classes
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.service import Watch, Watched
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -133,22 +142,51 @@ def refinement(test: Predictions, t: float) -> Figure:
     return figure
 
 
-def photograph(report: Path) -> None:
-    """The report's first screen in both modes."""
+def watched(folder: Path) -> Path:
+    """The watch page of ten days, of which the last four are overconfident, as one file."""
+    now = time.time() - 10 * DAY
+    clock = [now]
+    rng = np.random.default_rng(3)
+    models = {("digits", "2"): Watched(Classes(10, NAMES))}
+    ledger = SqliteLedger(folder / "labels.db", clock=lambda: clock[0])
+    watch = Watch(Keyring("k", {"k": bytes(32)}), ledger, models=models, maturity=0.0, clock=lambda: clock[0])
+    for hour in range(240):
+        clock[0] = now + 3600 * hour
+        c, named = 1 - 0.75 * rng.beta(1, 4, 40), rng.integers(0, 10, 40)
+        right = rng.random(40) < c - 0.12 * (hour > 144)
+        served = [
+            ServedPrediction("digits", "2", int(k), float(p), segment=("scanner", "phone")[int(k) % 2])
+            for k, p in zip(named, c, strict=True)
+        ]
+        given = zip(watch.predictions(served), named, right, strict=True)
+        watch.labels([{"receipt": r, "label": int(k if y else (k + 1) % 10)} for r, k, y in given])
+        watch.feed.tick()
+    style = (STATIC / "look.css").read_text()
+    page = render(watch, window="7d").replace(
+        '<link rel="stylesheet" href="static/look.css">', f"<style>{style}</style>"
+    )
+    watch.close()
+    path = folder / "page.html"
+    path.write_text(page)
+    return path
+
+
+def photograph(shots: Sequence[tuple[Path, str, str, int]]) -> None:
+    """Each (page, mode, name, height in pixels)."""
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
-        for mode in ("light", "dark"):
+        for page, mode, name, high in shots:
             media = [{"name": "prefers-color-scheme", "value": mode}]
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-            size = {"width": 1080, "height": 1420, "deviceScaleFactor": 1, "mobile": False}
+            size = {"width": 1080, "height": high, "deviceScaleFactor": 1, "mobile": False}
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            driver.get(report.as_uri())
+            driver.get(page.as_uri())
             shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
-            (IMAGES / f"report-{mode}.png").write_bytes(base64.b64decode(shot["data"]))
+            (IMAGES / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
     finally:
         driver.quit()
 
@@ -182,7 +220,15 @@ def main() -> None:
             artifact=artifact,
             class_names=NAMES,
         )
-        photograph(report)
+        page = watched(Path(folder))
+        photograph(
+            [
+                (report, "light", "report-light", 1240),
+                (report, "dark", "report-dark", 1240),
+                (page, "light", "watch-page", 1640),
+                (page, "light", "watch-page-top", 920),
+            ]
+        )
 
 
 if __name__ == "__main__":

@@ -266,7 +266,7 @@ def _steps(window: Window, segment: str) -> list[Step]:
     parts: list[tuple[float, float, Sums]] = []
     for one in sorted(rows, key=lambda one: one.start):
         start, end, sums = one.start, one.start + one.width, one.sums
-        if parts and float(parts[-1][2].labels.sum()) < enough:
+        if parts and (start < parts[-1][1] or float(parts[-1][2].labels.sum()) < enough):
             start, _, before = parts.pop()
             sums = before + sums
         parts.append((start, end, sums))
