@@ -103,7 +103,8 @@ def _judged(
     except FitError:
         return []
     found = judge_probs(fit.probs(artifact, test[0]), test[1])
-    return [f"{method}, tested: {found.headline} {' '.join(found.do[:1])}"]
+    more = f" {found.do[0]}" if found.level != "off" else ""
+    return [f"{method}, tested: {found.headline}{more}"]
 
 
 def _curve(

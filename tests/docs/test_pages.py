@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from doc_blocks import (
     DOCS,
     ROOT,
@@ -174,7 +175,7 @@ def a_served_watched_and_reported_model(t: Terminal) -> None:
 
 
 def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
-    assert http_ok(t.url(9300, ""), has=("digits 1.0", "tell as much as", "Reliability"))
+    assert http_ok(t.url(9300, ""), has=("digits 1.0", "would tell as much", "Reliability"))
     served = http_text(t.url(8082, "metrics"))
     assert (
         total(served, "calib_feedback_total", model="digits") == 897
@@ -218,6 +219,8 @@ def follow(page: Path, t: Terminal) -> None:
         elif block.language == "json":
             missing = unlike_json(block.text, t.output)
             assert missing is None, f"{name} shows {missing}:\n{block.text}\nand this came\n{t.output}"
+        elif block.language == "yaml":
+            assert yaml.safe_load(block.text)
         else:
             raise AssertionError(f"{name} has a block of {block.language!r}, which nothing here runs")
     AFTER_PAGE.get(name, lambda _: None)(t)
