@@ -9,9 +9,9 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import pytest
+from engines import postgres
 from processes import end, ended_on_failure, started
 from processes import free_port as _free_port
 
@@ -50,31 +50,11 @@ def empty_redis(redis_url):
     return url
 
 
-def _postgres(program):
-    """Where a program of PostgreSQL is: on the path, or where Debian puts it."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))
-    return shutil.which(program) or (str(found[-1]) if found else needed(program, "postgresql"))
-
-
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory):
-    """The address of a real PostgreSQL that ends with the tests, and keeps what it acknowledges on disk."""
-    folder = tmp_path_factory.mktemp("postgres")
-    root = os.geteuid() == 0  # which it refuses to run as
-    if root:
-        for one in (folder, *folder.parents[:3]):
-            one.chmod(0o755)
-        shutil.chown(folder, "nobody")
-    user = {"user": "nobody"} if root else {}
-    make = [_postgres("initdb"), "-D", str(folder / "data"), "-A", "trust", "-U", "test"]
-    subprocess.run(make, check=True, capture_output=True, cwd=folder, **user)
-    port = _free_port()
-    command = [_postgres("postgres"), "-D", str(folder / "data"), "-p", str(port), "-k", str(folder)]
-    command += ["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=60"]
-    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=folder, **user):
-        url = f"postgresql://test@127.0.0.1:{port}/postgres"
-        _wait_for_postgres(url)
-        yield url
+def postgres_url():
+    """The address of a real PostgreSQL that ends with the tests."""
+    with postgres(password="secret") as url:
+        yield url.replace("postgres://auditor@", "postgresql://auditor:secret@")
 
 
 @pytest.fixture
@@ -88,17 +68,6 @@ def postgres_database(postgres_url):
     yield postgres_url.rpartition("/")[0] + "/" + name
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"drop database {name} with (force)")
-
-
-def _wait_for_postgres(url):
-    import psycopg
-
-    until = time.monotonic() + 90
-    while time.monotonic() < until:
-        with suppress(psycopg.OperationalError), psycopg.connect(url, connect_timeout=60):
-            return
-        time.sleep(0.05)
-    raise AssertionError("PostgreSQL did not start within 90 s")
 
 
 def _wait(port):

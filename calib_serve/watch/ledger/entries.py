@@ -20,7 +20,7 @@ from calib_serve.watch.ledger.sums import Key, Sums, add_at, changes
 
 __all__ = [
     "SPANS", "Dated", "Entry", "Fate", "Mark", "Noted", "Once", "Place", "Shadowed", "check_content",
-    "coarser", "holding", "journal_sums", "label_sums", "noted", "places", "served",
+    "coarser", "holding", "journal_sums", "label_sums", "noted", "places", "served", "span_of",
 ]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
@@ -173,11 +173,11 @@ class Noted(NamedTuple):
 
 def places(key: Key, *, time: float, now: float) -> list[Place]:
     """Where a prediction made at ``time`` counts: over all time, and in its span unless that is too old."""
-    start, width = _span(time, now)
+    start, width = span_of(time, now)
     return [Place(key), Place(key, start, width)] if width else [Place(key)]
 
 
-def _span(time: float, now: float) -> tuple[float, float]:
+def span_of(time: float, now: float) -> tuple[float, float]:
     """The span of a prediction's time, start and width; of width 0 where it is too old for any."""
     for width, most in SPANS:
         if now - time <= most:
@@ -227,7 +227,7 @@ def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, S
         return {}
     members: dict[tuple[str, tuple[Key, ...], tuple[float, float]], list[int]] = {}
     for i, row in enumerate(rows):
-        members.setdefault((row.writer, row.slices, _span(row.time, row.arrived)), []).append(i)
+        members.setdefault((row.writer, row.slices, span_of(row.time, row.arrived)), []).append(i)
     where, values = changes(
         "labels",
         [row.confidence for row in rows],

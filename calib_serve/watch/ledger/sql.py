@@ -52,8 +52,8 @@ from calib_serve.watch.ledger.entries import (
     check_content,
     coarser,
     places,
+    span_of,
 )
-from calib_serve.watch.ledger.entries import _span as span_of
 from calib_serve.watch.ledger.sql_schema import (
     BATCH,
     COLUMNS,
@@ -88,6 +88,7 @@ class _Row(NamedTuple):
     day: int
     receipt: str
     noted: Noted
+    tallied: bool
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,9 @@ class SqlLedger:
 
     def _accepted(self, entries: Sequence[Entry], detect: bool) -> list[Fate]:
         with self._writing() as connection:
-            forgotten = connection.execute(select(LEDGER.c.forgotten_until)).scalar_one()
+            # Locked, so that no receipt is forgotten between this look and the insert.
+            asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
+            forgotten = connection.execute(asked).scalar_one()
             rows: dict[tuple[int, str], dict[str, Any]] = {}
             for entry in entries:
                 if entry.label.receipt.time > forgotten:
@@ -321,7 +324,7 @@ class SqlLedger:
 
     def _named(self, connection: Connection, once: Once) -> bool:
         """Whether no batch of this name was counted."""
-        row = {"name": once.name.hex(), "content": once.content, "note": once.note}
+        row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
         row |= {"sent_at": once.time, "expires_at": once.expires}
         fresh = self._insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
         if connection.execute(fresh).first():
@@ -553,7 +556,7 @@ class SqlLedger:
                 LABEL.c.arrived_at < _finite(until),
             )  # fmt: skip
             rows = self._rows(connection, where, lock=True)
-            tallied = [row for row in rows if row.noted.writer == _TALLIED]
+            tallied = [row for row in rows if row.tallied]
             taken = self._increments(tallied)
             self._upsert(
                 connection, {place: _Tally(-more.by_bin, -more.delays) for place, more in taken.items()}
@@ -731,7 +734,6 @@ def _durable(connection: Any, _record: object) -> None:
 
 
 _FAR = 1e15  # seconds: no prediction is that far from 1970
-_TALLIED = "tallied"
 
 
 def _finite(seconds: float) -> float:
@@ -749,7 +751,7 @@ def _read(row: Any, version: Version) -> _Row:
     if row.shadow_tag is not None:
         shadow = Shadowed(row.shadow_confidence, row.shadow_correct, row.shadow_same, row.shadow_tag)
     noted = Noted(
-        _TALLIED if row.tallied else "",
+        "",
         *version,
         row.predicted_at,
         bytes.fromhex(row.receipt),
@@ -762,7 +764,7 @@ def _read(row: Any, version: Version) -> _Row:
         tuple(Key(*version, name, kind) for kind, name in json.loads(row.slices)),
         shadow,
     )
-    return _Row(row.day, row.receipt, noted)
+    return _Row(row.day, row.receipt, noted, row.tallied)
 
 
 def _told(error: SQLAlchemyError) -> LedgerError:
