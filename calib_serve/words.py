@@ -6,8 +6,8 @@ import math
 import time
 
 __all__ = [
-    "MINUS", "UNKNOWN", "chance", "count", "decimals", "percent", "points", "rounded_up", "signed_points",
-    "span", "when",
+    "MINUS", "UNKNOWN", "chance", "count", "decimals", "p_value", "percent", "points", "rounded_up",
+    "signed_points", "span", "when",
 ]  # fmt: skip
 
 MINUS = "\N{MINUS SIGN}"
@@ -90,6 +90,15 @@ def chance(p: float) -> str:
     ('less than one in a thousand', '0.031')
     """
     return "less than one in a thousand" if p < 0.001 else f"{min(p, 1):.3f}"
+
+
+def p_value(p: float) -> str:
+    """In brackets after what was tested; nothing where it was not.
+
+    >>> p_value(0.0004), p_value(0.0312)
+    (' (p < 0.001)', ' (p = 0.031)')
+    """
+    return "" if math.isnan(p) else " (p < 0.001)" if p < 0.001 else f" (p = {p:.3f})"
 
 
 def rounded_up(number: float) -> int:

@@ -139,10 +139,11 @@ def run(
         return
     from rich.console import Console
 
-    show_verdict(Console(markup=False), verdict, every=every)
+    console = Console(markup=False)
+    show_verdict(console, verdict, every=every)
     title = (file or source or Path()).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=every):
-        Console(markup=False).print(one, highlight=not isinstance(one, str))
+        console.print(one, highlight=not isinstance(one, str))
 
 
 def _shown(

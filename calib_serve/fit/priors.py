@@ -114,7 +114,7 @@ def referenced(
     index, right = bin_index(confidence, bins=15), (top == samples.labels) * weight
     sums = [
         np.bincount(index, weights=w, minlength=15).astype(np.float64)
-        for w in (weight, weight * confidence, right, weight * confidence * (1 - confidence))
+        for w in (weight, weight * confidence, right)
     ]
     classes = np.bincount(top, weights=weight, minlength=samples.classes)
     return replace(

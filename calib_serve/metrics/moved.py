@@ -14,7 +14,7 @@ from calib_serve.metrics.equal_mass import cumulative, tie_ends
 from calib_serve.metrics.grouped import group_codes
 from calib_serve.metrics.per_sample import checked_weights, row_blocks
 from calib_serve.metrics.refinement import Separation
-from calib_serve.words import percent
+from calib_serve.words import p_value, percent
 
 __all__ = ["Moved", "Tops"]
 
@@ -138,6 +138,4 @@ def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:
 
 
 def _chance(change: Change) -> str:
-    if change.difference.value == 0 or not math.isfinite(change.p):
-        return ""
-    return " (p < 0.001)" if change.p < 0.001 else f" (p = {change.p:.3f})"
+    return "" if change.difference.value == 0 else p_value(change.p)

@@ -5,6 +5,7 @@ A page imports its macros from ``parts.html``, and hands them the records of thi
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,8 +70,9 @@ class Table(NamedTuple):
     sorted_by: str = ""
 
 
+@functools.cache
 def environment(package: str) -> Environment:
-    """Templates of a package beside the shared ones."""
+    """Templates of a package beside the shared ones, compiled once."""
     found = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader(__name__)]),
         autoescape=True,

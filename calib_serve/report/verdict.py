@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.judgement import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 from calib_serve.metrics import Change, Evaluation, LabelsEvaluation
 from calib_serve.metrics.moved import Moved
-from calib_serve.words import percent
+from calib_serve.words import p_value, percent
 
 __all__ = ["compared"]
 
@@ -54,8 +53,7 @@ def _ece(
 
 def _likelihood(old: float, new: float, change: Change | None) -> str:
     """What became of the proper score, which also sees what the confidence hides."""
-    p = math.nan if change is None else change.p
-    chance = "" if math.isnan(p) else " (p < 0.001)" if p < 0.001 else f" (p = {p:.3f})"
+    chance = "" if change is None else p_value(change.p)
     return f"Negative log-likelihood {old:.4f} -> {new:.4f}{chance}."
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,10 @@ def validation_size(
         means, spreads = np.full((2, len(steps)), np.nan)
         for i, size in enumerate(steps):
             parts = [rng.choice(len(y), size, replace=False) for _ in range(repeats if size < len(y) else 1)]
-            values = _errors(fit, method, [(z[part], y[part]) for part in parts], (x, labels), metric)
+            found = []
+            for probs in _probs(fit, method, ((z[part], y[part]) for part in parts), x):
+                found.append(_METRICS[metric](probs, labels))
+            values = np.array(found)
             if len(values):
                 means[i], spreads[i] = values.mean(), values.std(ddof=1) if len(values) > 1 else np.nan
             rows.append(
@@ -64,7 +68,8 @@ def validation_size(
                 progress(number * len(steps) + i + 1, len(methods) * len(steps))
         curves.append(_curve(method, steps, means, spreads))
         says.append(_enough(method, steps, means, raw, share))
-        says += _judged(fit, method, (z, y), (x, labels))
+        if len(values):  # those of the fit to all samples
+            says.append(_judged(method, probs, labels))
     return Study(
         title=f"Test {metric} by the number of calibration samples",
         header=("method", "samples", metric, "standard deviation", "parts", "not fitted"),
@@ -77,34 +82,21 @@ def validation_size(
     )
 
 
-def _errors(
-    fit: Fit,
-    method: str,
-    parts: Sequence[tuple[NDArray[Any], NDArray[Any]]],
-    test: tuple[NDArray[Any], NDArray[Any]],
-    metric: str,
-) -> NDArray[np.float64]:
-    values = []
-    for inputs, labels in parts:
-        try:
-            artifact = fit.fit(method, inputs, labels)
-        except FitError:
-            continue
-        values.append(_METRICS[metric](fit.probs(artifact, test[0]), test[1]))
-    return np.array(values)
+def _probs(
+    fit: Fit, method: str, parts: Iterable[tuple[NDArray[Any], NDArray[Any]]], inputs: NDArray[Any]
+) -> Iterator[NDArray[Any]]:
+    """Those of ``inputs`` under the fit to each part that can be fitted."""
+    for part in parts:
+        with suppress(FitError):
+            artifact = fit.fit(method, *part)
+            yield fit.probs(artifact, inputs)
 
 
-def _judged(
-    fit: Fit, method: str, cal: tuple[NDArray[Any], NDArray[Any]], test: tuple[NDArray[Any], NDArray[Any]]
-) -> list[str]:
-    """The verdict on the fit to all samples, which says how many test samples would prove it."""
-    try:
-        artifact = fit.fit(method, *cal)
-    except FitError:
-        return []
-    found = judge_probs(fit.probs(artifact, test[0]), test[1])
+def _judged(method: str, probs: NDArray[Any], labels: NDArray[Any]) -> str:
+    """The verdict, which says how many test samples would prove it."""
+    found = judge_probs(probs, labels)
     more = f" {found.do[0]}" if found.level != "off" else ""
-    return [f"{method}, tested: {found.headline}{more}"]
+    return f"{method}, tested: {found.headline}{more}"
 
 
 def _curve(

@@ -108,6 +108,17 @@ def merged(found: Any) -> np.ndarray:
     return total.vector
 
 
+def check_fate(i: int, fate: str, *, known: bool, old: bool) -> None:
+    """Never double, never refused in error; ``old``: it may be forgotten."""
+    if known:
+        assert fate != "counted", f"label {i} was counted twice"
+        assert fate == "duplicate" or old, f"label {i} is not that old"
+    elif not old:
+        assert fate == "counted", f"label {i} was refused in error as {fate}"
+    else:
+        assert fate != "duplicate", f"label {i} was never counted"
+
+
 class Store:
     """A SQLite ledger in a folder of its own, whose clock is ours.
 
@@ -246,15 +257,10 @@ class LedgerMachine(RuleBasedStateMachine):
         """Never double, never refused in error."""
         TRIED["labels"] += 1
         old = LABELS[i].receipt.time <= self.model.forgotten
-        if i in self.model.counted or i in self.lost:
-            TRIED["double"] += fate == "counted"
-            assert fate != "counted", f"label {i} was counted twice"
-            assert fate == "duplicate" or old, f"label {i} is not that old"
-        elif not old:
-            TRIED["refused in error"] += fate != "counted"
-            assert fate == "counted", f"label {i} was refused in error as {fate}"
-        else:
-            assert fate != "duplicate", f"label {i} was never counted"
+        known = i in self.model.counted or i in self.lost
+        TRIED["double"] += known and fate == "counted"
+        TRIED["refused in error"] += not known and not old and fate != "counted"
+        check_fate(i, fate, known=known, old=old)
 
     def note(self, i: int, writer: int, *, detect: bool = True) -> None:
         self.model.counted[i] = writer

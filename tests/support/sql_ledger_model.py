@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from injection import CONTEXT
-from ledger_model import BASE, LABELS, Model, close, merged
+from ledger_model import BASE, LABELS, Model, check_fate, close, merged
 from ledgers import entries
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
@@ -101,13 +101,7 @@ class SqlMachine(RuleBasedStateMachine):
         """Never double, never refused in error."""
         for i, fate in zip(some, fates, strict=True):
             TRIED["labels"] += 1
-            if i in self.model.counted:
-                assert fate != "counted", f"label {i} was counted twice"
-                assert fate == "duplicate" or self.old(i), f"label {i} is not that old"
-            elif not self.old(i):
-                assert fate == "counted", f"label {i} was refused in error as {fate}"
-            else:
-                assert fate != "duplicate", f"label {i} was never counted"
+            check_fate(i, fate, known=i in self.model.counted, old=self.old(i))
             if fate == "counted":
                 self.note(i, detect=detect)
 

@@ -91,6 +91,8 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
     shadows = watch.shadow_states(chosen) if watched else []
     shares_say, shares = _class_shares(watch, chosen, looked.name)
     until, more = _timing(watch, looked)
+    steps = _steps(looked, look.segment)
+    marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
     return (
         environment("calib_serve.watch.http")
         .get_template("page.html")
@@ -113,8 +115,9 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
             bins=_bins(shown.found),
             numbers=_numbers(shown, reference),
             confidences=Markup(_confidences(shown.sums, reference)),  # noqa: S704
-            curve=Markup(_curve(looked, look.segment, incidents)),  # noqa: S704
-            narrow=Markup(_curve(looked, look.segment, incidents, narrow=True)),  # noqa: S704
+            curve=Markup(ece_by_time(steps, marks)),  # noqa: S704
+            # For screens on which the whole width would make its text too small.
+            narrow=Markup(ece_by_time(steps, marks, narrow=True)),  # noqa: S704
             clauses=clause_cards(watch.contract_states(chosen) if watched else [], names),
             shadows=shadows_say(shadows),
             shadow_table=shadow_table(shadows),
@@ -251,12 +254,6 @@ def _confidences(sums: Sums, reference: Bins | None) -> str:
     shares = (served / max(float(served.sum()), 1.0)).tolist()
     edges = np.linspace(0, 1, len(shares) + 1).tolist()
     return histogram(edges, shares, None if reference is None else (reference.count / reference.n).tolist())
-
-
-def _curve(window: Window, segment: str, incidents: Sequence[Incident], *, narrow: bool = False) -> str:
-    """ECE by time, also for screens on which the whole width would make its text too small."""
-    marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
-    return ece_by_time(_steps(window, segment), marks, narrow=narrow)
 
 
 def _steps(window: Window, segment: str) -> list[Step]:

@@ -26,6 +26,7 @@ from sqlalchemy import (
     create_engine,
     delete,
     event,
+    func,
     insert,
     make_url,
     select,
@@ -271,9 +272,16 @@ class SqlLedger:
     def _seen(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
         """Which keys are there."""
         keys = json.dumps([[row["day"], row["receipt"]] for row in rows])
-        among = "select value ->> 0, value ->> 1 from json_each(:keys)"
-        asked = f"select day, receipt from label where (day, receipt) in ({among})"  # noqa: S608
+        asked = f"select day, receipt from label where {self._among}"  # noqa: S608 - our own names
         return {(day, receipt) for day, receipt in connection.execute(text(asked), {"keys": keys})}
+
+    @property
+    def _among(self) -> str:
+        """That a row's key is among ``:keys``, in JSON."""
+        if self._lite:
+            return "(day, receipt) in (select value ->> 0, value ->> 1 from json_each(:keys))"
+        among = "json_array_elements(cast(:keys as json)) as one"
+        return f"(day, receipt) in (select (one ->> 0)::int, one ->> 1 from {among})"  # noqa: S608 - our own names
 
     def _row(
         self, connection: Connection, entry: Entry, key: tuple[int, str], detect: bool
@@ -350,9 +358,7 @@ class SqlLedger:
         """The same, by slice of this kind; of all versions or one."""
         with self._reading() as connection:
             found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
-            rows = self._rows(
-                connection, and_(~LABEL.c.tallied, ~LABEL.c.revoked, *self._of(connection, version))
-            )
+            rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
         for place, more in self._increments(rows).items():
             if not place.width and place.key.kind == kind:
                 _add(found, place, more)
@@ -368,9 +374,7 @@ class SqlLedger:
 
         with self._reading() as connection:
             found = self._tallied(connection, kind, version, inside)
-            rows = self._rows(
-                connection, and_(~LABEL.c.tallied, ~LABEL.c.revoked, *self._of(connection, version))
-            )
+            rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
         for place, more in self._increments(rows).items():
             if (
                 place.width
@@ -468,16 +472,11 @@ class SqlLedger:
 
     def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
         """How many labels of predictions made before ``until`` wait for the drift detector."""
-        found: dict[Version, int] = {}
-        asked = select(LABEL.c.version_id).where(
-            ~LABEL.c.fed, ~LABEL.c.revoked, LABEL.c.predicted_at < _finite(until)
-        )
+        due = (~LABEL.c.fed, LABEL.c.predicted_at < _finite(until))
+        asked = select(LABEL.c.version_id, func.count()).where(*due).group_by(LABEL.c.version_id)
         with self._reading() as connection:
             names = self._names(connection)
-            for (number,) in connection.execute(asked):
-                version = names[number]
-                found[version] = found.get(version, 0) + 1
-        return found
+            return {names[number]: labels for number, labels in connection.execute(asked)}
 
     def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
         """The labels of predictions made before ``until``, oldest first, as they wait."""
@@ -496,7 +495,6 @@ class SqlLedger:
     ) -> list[_Row]:
         where = and_(
             ~LABEL.c.fed,
-            ~LABEL.c.revoked,
             LABEL.c.predicted_at < _finite(until),
             *self._of(connection, version),
         )
@@ -509,13 +507,15 @@ class SqlLedger:
         """Roll up, merge old spans, forget receipts that have expired by ``now``; how many of these."""
         self.roll_up()
         with self._writing() as connection:
-            latest = connection.execute(
-                select(LABEL.c.predicted_at).order_by(LABEL.c.predicted_at.desc()).limit(1)
-            ).scalar()
+            trusted = self._trusted(connection, now)
             connection.execute(delete(BATCH).where(BATCH.c.expires_at <= now))
             self._merge_spans(connection, now)
-        until = (now if latest is None else min(now, latest + _AHEAD)) - self.retention
-        return self.forget(until, drop=True)
+        return self.forget(trusted - self.retention, drop=True)
+
+    def _trusted(self, connection: Connection, now: float) -> float:
+        """What the clock says, but not far beyond the latest prediction whose label was counted."""
+        latest = connection.execute(select(func.max(LABEL.c.predicted_at))).scalar()
+        return now if latest is None else min(now, latest + _AHEAD)
 
     def _merge_spans(self, connection: Connection, now: float) -> None:
         _, most = SPANS[0]
@@ -641,11 +641,8 @@ class SqlLedger:
                 )
             self.retention = max(retention, known.retention)
             if retention > known.retention:  # what the shorter one may have forgotten is refused
-                latest = connection.execute(
-                    select(LABEL.c.predicted_at).order_by(LABEL.c.predicted_at.desc()).limit(1)
-                ).scalar()
-                now = self._clock() if latest is None else min(self._clock(), latest + _AHEAD)
-                until = max(known.forgotten_until, now - known.retention)
+                trusted = self._trusted(connection, self._clock())
+                until = max(known.forgotten_until, trusted - known.retention)
                 connection.execute(update(LEDGER).values(retention=retention, forgotten_until=until))
 
     def _insert(self, table: Table) -> Any:
@@ -696,11 +693,7 @@ class SqlLedger:
             return
         keys = json.dumps([[row.day, row.receipt] for row in rows])
         told = ", ".join(f"{name} = {str(value).lower()}" for name, value in values.items())
-        if self._lite:
-            among = "select value ->> 0, value ->> 1 from json_each(:keys)"
-        else:
-            among = "select (one ->> 0)::int, one ->> 1 from json_array_elements(cast(:keys as json)) as one"
-        asked = f"update label set {told} where (day, receipt) in ({among})"  # noqa: S608 - our own names
+        asked = f"update label set {told} where {self._among}"  # noqa: S608 - our own names
         connection.execute(text(asked), {"keys": keys})
 
     def _erase(self, connection: Connection, place: Place) -> None:

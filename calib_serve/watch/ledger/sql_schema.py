@@ -7,6 +7,8 @@ and by spans of prediction time; the sums of the rest are made when they are rea
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -86,27 +88,16 @@ LABEL = Table(
     Column("fed", Boolean, nullable=False),
     Column("revoked", Boolean, nullable=False),
 )
-Index(
-    "label_to_tally",
-    LABEL.c.day,
-    LABEL.c.receipt,
-    sqlite_where=text("not tallied"),
-    postgresql_where=text("not tallied"),
-)
-Index(
-    "label_to_feed",
-    LABEL.c.version_id,
-    LABEL.c.predicted_at,
-    sqlite_where=text("not fed"),
-    postgresql_where=text("not fed"),
-)
-Index(
-    "label_by_source",
-    LABEL.c.source,
-    LABEL.c.arrived_at,
-    sqlite_where=text("source <> ''"),
-    postgresql_where=text("source <> ''"),
-)
+
+
+def _partial(name: str, where: str, *columns: Column[Any]) -> None:
+    """An index of the rows for which this holds, in either dialect."""
+    Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+_partial("label_to_tally", "not tallied", LABEL.c.day, LABEL.c.receipt)
+_partial("label_to_feed", "not fed", LABEL.c.version_id, LABEL.c.predicted_at)
+_partial("label_by_source", "source <> ''", LABEL.c.source, LABEL.c.arrived_at)
 
 COLUMNS = {
     one.name: one.name.removeprefix("calib_").removesuffix("_total") for one in SUMS if one.per != "delay"
