@@ -27,7 +27,7 @@ import peers
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import softmax
 from calib_serve.watch.estimates import estimate
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.sums import Sums
 from calib_serve.watch.policy import LabelPolicy
 
 BINS, SERVED, RATE, DAY = 15, 40_000, 0.05, 86_400.0

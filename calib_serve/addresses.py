@@ -32,7 +32,7 @@ def holds_password(address: str) -> bool:
 
     >>> holds_password("postgres://ana@db:5432/logs"), holds_password("postgres://ana:x@db/logs")
     (False, True)
-    >>> holds_password("redis://cache:6379/0?password=x")
+    >>> holds_password("postgres://db/logs?password=x")
     True
     """
     rest = address.partition("://")[2]
@@ -62,7 +62,7 @@ def password_of(
     ``whose`` stands in errors. InputError for a file that cannot be read, that others may read, or without a
     password.
 
-    >>> password_of("Redis", "CACHE_PASSWORD", None, environment={"CACHE_PASSWORD": "x"})
+    >>> password_of("database", "DB_PASSWORD", None, environment={"DB_PASSWORD": "x"})
     'x'
     """
     named = file or environment.get(f"{variable}_FILE")

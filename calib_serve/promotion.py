@@ -25,8 +25,9 @@ from calib_serve.fuse.torchserve import labelled_models, served_artifact
 from calib_serve.receipts import shadow_tag
 from calib_serve.serve.management import Management
 from calib_serve.serve.properties import read_properties
-from calib_serve.watch.ledger import Ledger, Version
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.shadow import shadow_states
+from calib_serve.watch.sums import Version
 
 __all__ = ["Evidence", "Exchange", "Host", "Running", "evidence_of", "swap"]
 

@@ -43,7 +43,7 @@ from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.http.page import render
-from calib_serve.watch.intake import Classes
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
 

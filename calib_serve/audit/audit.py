@@ -14,7 +14,7 @@ from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped
 from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
 from calib_serve.watch.estimates import Missing
-from calib_serve.watch.ledger import Sums
+from calib_serve.watch.sums import Sums
 from calib_serve.watch.verdict import TOLERANCE
 
 __all__ = ["audit"]

@@ -13,7 +13,7 @@ from calib_serve.audit.ranks import Ranks
 from calib_serve.bins import Bins
 from calib_serve.judgement import Verdict
 from calib_serve.watch.estimates import Estimates, Missing, Number, estimate
-from calib_serve.watch.ledger import Sums
+from calib_serve.watch.sums import Sums
 from calib_serve.watch.verdict import TOLERANCE, judge
 
 __all__ = ["Audit", "Labels", "Measured", "Refusal"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from calib_serve.audit.joined import FATES, LABELLED, SERVED, Asked
 from calib_serve.errors import InputError
-from calib_serve.watch.ledger import Sums
 from calib_serve.watch.series import SUMS
+from calib_serve.watch.sums import Sums
 
 __all__ = ["MOST", "Counted", "Place", "counted", "grouped"]
 

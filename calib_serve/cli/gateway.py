@@ -55,13 +55,7 @@ def run(
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", help="Count in this process: a file, redis://... or redis+cluster://..."),
-    ] = None,
-    ledger_password_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger-password-file", help="File with the Redis' password; or set CALIB_SERVE_REDIS_PASSWORD."
-        ),
+        typer.Option("--ledger", help="Count in this process: a file, or postgresql://HOST/DATABASE."),
     ] = None,
     token_file: Annotated[
         Path | None,
@@ -137,9 +131,7 @@ def run(
     with contextlib.ExitStack() as running:
         counting: Any = watch
         if ledger is not None:
-            counting = running.enter_context(
-                Watch.open(found, keyring=ring, ledger=ledger, ledger_password_file=ledger_password_file)
-            )
+            counting = running.enter_context(Watch.open(found, keyring=ring, ledger=ledger))
         gateway = running.enter_context(
             open_gateway(
                 found,

@@ -1,145 +1,97 @@
-"""``calib-serve ledger``: back a ledger of labels up, restore, verify, prune it, take labels back."""
+"""``calib-serve ledger``: look after the ledger that labels are counted in."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import getpass
 import json
 import math
 import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calib_serve.errors import InputError
 
+if TYPE_CHECKING:
+    from calib_serve.watch.ledger import Ledger
+
 __all__ = ["group"]
 
-group = typer.Typer(
-    no_args_is_help=True, help="Back a ledger of labels up, restore, verify or prune it, take labels back."
-)
+group = typer.Typer(no_args_is_help=True, help="Check, back up and export a ledger; take labels back.")
 
 Where = Annotated[
-    str, typer.Argument(metavar="LEDGER", help="The ledger: a file, redis://..., or redis+cluster://...")
+    str, typer.Argument(metavar="LEDGER", help="The ledger: a file, or postgresql://HOST/DATABASE.")
 ]
 
 
-@group.command("backup")
-def backup(
-    ledger: Where,
-    file: Annotated[Path, typer.Argument(help="The backup; an earlier one is replaced whole.")],
-) -> None:
-    """Write the ledger of one moment to a file, while others use it."""
-    from calib_serve.watch.ledger import backup_ledger
-
-    made = backup_ledger(ledger, file)
-    typer.echo(f"{file}: the {made.store} ledger of {_moment(made.taken)}, {_size(made.bytes)}")
-
-
-@group.command("restore")
-def restore(
-    file: Annotated[Path, typer.Argument(help="What backup wrote.")],
-    ledger: Where,
-    *,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Set the ledger that is there aside; it is never deleted.")
-    ] = False,
-    recount: Annotated[
-        bool,
-        typer.Option("--recount", help="Labels counted since the backup will be sent again: count them."),
-    ] = False,
-    clock_skew: Annotated[
-        float,
-        typer.Option("--clock-skew", min=0, help="Seconds that hosts' clocks may run ahead of this one."),
-    ] = 300.0,
-) -> None:
-    """Make a backup the ledger, while nobody uses it.
-
-    Labels of predictions made until now are refused as forgotten, unless the lost ones are to be sent again.
-    """
-    from calib_serve.addresses import shown
-    from calib_serve.watch.ledger import restore_ledger
-
-    done = restore_ledger(file, ledger, replace=replace, recount=recount, clock_skew=clock_skew)
-    typer.echo(f"{shown(ledger)}: as it was at {_moment(done.taken)}")
-    if done.aside is not None:
-        typer.echo(f"the ledger before is now {done.aside}")
-    if recount:
-        typer.echo("send the labels again that were counted since; the others are duplicates")
-    else:
-        typer.echo(
-            f"labels of predictions made until {_moment(done.forgotten_until)} are refused as forgotten"
-        )
-
-
-@group.command("verify")
-def verify(ledger: Where) -> None:
-    """Say what is wrong with a ledger, while others use it; exit code 1 if anything is.
-
-    What was damaged earlier and set aside is said as well: the ledger counts on without it.
-    """
-    from calib_serve.addresses import shown
-    from calib_serve.watch.ledger import set_aside_rows, verify_ledger
-
-    wrong = verify_ledger(ledger)
-    for one in wrong:
+@group.command("check")
+def check(ledger: Where) -> None:
+    """Say what is wrong with a ledger, while others use it; exit code 1 if anything is."""
+    with _opened(ledger) as book:
+        wrong = book.check()
+        trouble, size, lag = book.database.trouble(), book.database.size(), book.database.lag()
+    for one in [*wrong, *([trouble] if trouble else [])]:
         typer.echo(one)
-    if wrong:
+    if wrong or trouble:
         raise typer.Exit(1)
-    for one in set_aside_rows(ledger):
-        typer.echo(one)
-    typer.echo(f"{shown(ledger)} is sound")
+    behind = "" if lag is None else f", its slowest standby {lag:.1f} s behind"
+    typer.echo(f"{book.database.name} is sound: {_size(size)}{behind}")
 
 
-@group.command("prune")
-def prune(
+@group.command("backup")
+def backup(ledger: Where, file: Annotated[Path, typer.Argument(help="The backup: a new file.")]) -> None:
+    """Write a ledger's file of one moment to another, while others use it; a PostgreSQL has its own means."""
+    with _opened(ledger) as book:
+        size = book.database.backup(file)
+    typer.echo(f"{file}: {_size(size)}; put it in the ledger's place, then run calib-serve ledger restored")
+
+
+@group.command("restored")
+def restored(ledger: Where) -> None:
+    """Say that a backup was put in the ledger's place: what may have been counted since is refused.
+
+    Labels of predictions made until now are refused as forgotten, and sums are published as new series.
+    """
+    with _opened(ledger) as book:
+        book.restored(by=_who())
+    typer.echo("labels of predictions made until now are refused as forgotten")
+
+
+@group.command("drop")
+def drop(
     ledger: Where,
     *,
-    before: Annotated[
-        datetime.datetime | None,
-        typer.Option("--before", help="Forget receipts of predictions before this UTC date, too."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", help="Take a model version out of the sums.")
-    ] = None,
-    version: Annotated[str | None, typer.Option("--version", help="Which version of it.")] = None,
-    set_aside: Annotated[
-        bool, typer.Option("--set-aside", help="Delete damaged rows that were set aside, too.")
-    ] = False,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Give free pages of a file back, if nobody has it open.")
-    ] = False,
+    model: Annotated[str, typer.Option("--model", help="The model.")],
+    version: Annotated[str, typer.Option("--version", help="Which version of it.")],
 ) -> None:
-    """Forget what has expired now, or take a version that is not served any more out of the sums."""
-    from calib_serve.watch.ledger import prune_ledger
+    """Take a version that is not served any more out of the sums; no receipt of it counts again."""
+    with _opened(ledger) as book:
+        labels = book.drop((model, version), by=_who())
+    typer.echo(f"took {labels} labels of {model} {version} out")
 
-    if (model is None) != (version is None):
-        raise InputError("a model version has both: --model NAME --version VERSION")
-    done = prune_ledger(
-        ledger,
-        before=None if before is None else before.replace(tzinfo=datetime.timezone.utc).timestamp(),
-        version=None if model is None or version is None else (model, version),
-        set_aside=set_aside,
-        compact=compact,
-    )
-    if model is not None:
-        typer.echo(
-            f"took {done.labels:.0f} labels of {model} {version} out; no receipt of theirs counts again"
-        )
-    else:
-        typer.echo(f"forgot {done.forgotten} receipts and epochs of receipts")
-    if set_aside:
-        typer.echo(f"deleted {done.set_aside} damaged rows that were set aside")
-    how = {None: "", True: ", given back", False: "; a process uses it, so nothing was given back"}
-    typer.echo(f"freed {_size(done.freed)}{how[done.compacted]}")
+
+@group.command("export")
+def export(
+    ledger: Where,
+    folder: Annotated[Path, typer.Option("-o", "--out", help="The folder for its Parquet files.")],
+) -> None:
+    """Write labels, sums and incidents as Parquet files, whose columns say what they mean."""
+    from calib_serve.watch.ledger.export import export_ledger
+
+    with _opened(ledger) as book:
+        rows = export_ledger(book, folder)
+    for view, number in rows.items():
+        typer.echo(f"{folder / view}.parquet: {number} rows")
 
 
 @group.command("revoke")
 def revoke(
     ledger: Where,
     *,
-    journal: Annotated[Path, typer.Option("--journal", help="The folder of --label-journal.")],
     source: Annotated[str, typer.Option("--source", help="Whose labels: the name of a token.")],
     since: Annotated[
         str, typer.Option("--since", help="Labels that came from then on: 2026-05-01T12:00, or seconds.")
@@ -155,37 +107,41 @@ def revoke(
 ) -> None:
     """Take a source's labels out of every sum; servers may go on.
 
-    May be repeated: each label is taken back once, and none of them is counted again. What drift detectors
+    May be repeated: each label is taken out once, and none of them is counted again. What drift detectors
     were fed with stays. Times without a zone are UTC.
     """
-    from calib_serve.watch.ledger import existing_ledger
-    from calib_serve.watch.revoke import revoke as take_back
+    from calib_serve.watch.samples import SampleLog
 
-    book = existing_ledger(ledger)
-    try:
-        told = take_back(
-            book,
-            journal,
-            source=source,
-            since=_time(since, -math.inf),
-            until=_time(until, math.inf),
-            samples=samples,
-            dry_run=dry_run,
-            by=f"{getpass.getuser()}@{socket.gethostname()}",
-        )
-    finally:
-        book.close()
+    if not source:
+        raise InputError("name the source whose labels are taken back")
+    begun, end = _time(since, -math.inf), _time(until, math.inf)
+    log = None if samples is None else SampleLog(samples)
+    with _opened(ledger) as book:
+        if log is not None and not dry_run:  # first: what is revoked is not found again
+            for version, nonces in book.revoke(source, since=begun, until=end, dry_run=True).nonces.items():
+                log.take_back(*version, nonces)
+        told = book.revoke(source, since=begun, until=end, by=_who(), dry_run=dry_run)
     labels = [{"model": m, "version": v, "labels": n} for (m, v), n in sorted(told.labels.items())]
-    done = "would be taken back" if told.dry else "taken back"
     if as_json:
-        typer.echo(json.dumps({"revoked": labels, "before": told.before, "dry_run": told.dry}))
+        typer.echo(json.dumps({"revoked": labels, "dry_run": dry_run}))
         return
     for one in labels:
+        done = "would be taken back" if dry_run else "taken back"
         typer.echo(f"{one['model']} {one['version']}: {one['labels']} {done}")
     if not labels:
         typer.echo("nothing to take back")
-    if told.before:
-        typer.echo(f"{told.before} were taken back before")
+
+
+@contextlib.contextmanager
+def _opened(where: str) -> Iterator[Ledger]:
+    from calib_serve.watch.ledger import Ledger
+
+    with contextlib.closing(Ledger(where, must_exist=True, retention=0.0)) as book:
+        yield book
+
+
+def _who() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _time(text: str, default: float) -> float:
@@ -208,10 +164,6 @@ def _time(text: str, default: float) -> float:
 def _seconds(text: str) -> float:
     when = datetime.datetime.fromisoformat(text)
     return (when if when.tzinfo else when.replace(tzinfo=datetime.timezone.utc)).timestamp()
-
-
-def _moment(time: float) -> str:
-    return f"{datetime.datetime.fromtimestamp(time, datetime.timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _size(count: float) -> str:

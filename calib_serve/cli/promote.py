@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
     from calib_serve.promotion import Host
@@ -74,7 +75,7 @@ def _checked(
     """Show what labels say of the archive; (model, served version, its version) where that is enough."""
     from calib_serve.fuse.torchserve import same_model, served_artifact
     from calib_serve.promotion import evidence_of
-    from calib_serve.watch.ledger import open_ledger
+    from calib_serve.watch.ledger import Ledger
 
     artifact, model, version = served_artifact(archive)
     running = host.default(model)
@@ -86,13 +87,8 @@ def _checked(
             "calibration ran: labels say nothing of it; look at it yourself, then give --force"
         )
     where = ledger or host.ledger
-    if "://" not in where and not Path(where.partition("?")[0]).exists():
-        raise LedgerError(
-            f"there is no ledger at {where}; name the one that labels are counted in by --ledger"
-        )
-    found = evidence_of(
-        open_ledger(where), (model, running.version), artifact.fingerprint, unless_worse=unless_worse
-    )
+    with contextlib.closing(Ledger(where, must_exist=True)) as book:
+        found = evidence_of(book, (model, running.version), artifact.fingerprint, unless_worse=unless_worse)
     typer.echo(found.says)
     if not found.enough:
         raise typer.Exit(1)

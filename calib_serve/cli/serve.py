@@ -40,26 +40,8 @@ def run(
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option(
-            "--ledger", help="Where labels are counted: a file, redis://..., or redis+cluster://..."
-        ),
+        typer.Option("--ledger", help="Where labels are counted: a file, or postgresql://HOST/DATABASE."),
     ] = None,
-    ledger_password_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger-password-file", help="File with the Redis' password; or set CALIB_SERVE_REDIS_PASSWORD."
-        ),
-    ] = None,
-    writer: Annotated[
-        str,
-        typer.Option(
-            "--writer", help="This server's name, where several share a ledger; default: the host's."
-        ),
-    ] = "",
-    allow_volatile: Annotated[
-        bool,
-        typer.Option("--allow-volatile", help="Use a Redis that loses acknowledged labels when it restarts."),
-    ] = False,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", help="Keep logits and labels here, for calib-serve refit; default: none."),
@@ -113,9 +95,6 @@ def run(
         log_config=log_config,
         keyring=keyring,
         ledger=ledger,
-        ledger_password_file=ledger_password_file,
-        writer=writer or None,
-        allow_volatile=allow_volatile,
         samples=samples,
         sample_rate=sample_rate,
         label_budget=label_budget,

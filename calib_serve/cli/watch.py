@@ -25,23 +25,8 @@ def run(
     ],
     ledger: Annotated[
         str,
-        typer.Option(
-            "--ledger", help="Where labels are counted: a file, redis://..., or redis+cluster://..."
-        ),
+        typer.Option("--ledger", help="Where labels are counted: a file, or postgresql://HOST/DATABASE."),
     ] = "ledger.db",
-    ledger_password_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger-password-file", help="File with the Redis' password; or set CALIB_SERVE_REDIS_PASSWORD."
-        ),
-    ] = None,
-    writer: Annotated[
-        str | None,
-        typer.Option(
-            "--writer",
-            help="The name to count under where processes share a ledger; default: the first that is free.",
-        ),
-    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on.")] = 9300,
     token_file: Annotated[
@@ -89,18 +74,6 @@ def run(
             "--segments", parser=names, metavar="NAMES", help="The segments alone; 'other' the rest."
         ),
     ] = None,
-    label_journal: Annotated[
-        Path | None,
-        typer.Option("--label-journal", help="Keep who sent each label here, to take a source back."),
-    ] = None,
-    journal_days: Annotated[
-        float,
-        typer.Option("--journal-days", parser=positive, metavar="NUMBER", help="For how long to keep it."),
-    ] = 90,
-    max_ids: Annotated[
-        int,
-        typer.Option("--max-ids", min=0, help="Predictions whose own ids labels may name; 0: none."),
-    ] = 1_000_000,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", help="Keep logits and labels here, to refit on; default: keep none."),
@@ -138,10 +111,6 @@ def run(
         Path | None, typer.Option("--tls-cert", help="Certificate with its chain, PEM: serve HTTPS.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key, PEM.")] = None,
-    allow_volatile: Annotated[
-        bool,
-        typer.Option("--allow-volatile", help="Use a Redis that loses acknowledged labels when it restarts."),
-    ] = False,
 ) -> None:
     """Watch model versions beside any server: POST /v1/predictions and /v1/labels, GET /metrics and /.
 
@@ -172,8 +141,6 @@ def run(
             dict(watched_model(text) for text in models),
             keyring=ring,
             ledger=ledger,
-            ledger_password_file=ledger_password_file,
-            writer=writer,
             arl=arl,
             tolerance=tolerance,
             block=block,
@@ -182,13 +149,9 @@ def run(
             segments=segments,
             maturity=parse_maturity(maturity),
             policy=functools.partial(parse_policy, label_budget) if label_budget else None,
-            label_journal=label_journal,
-            journal_days=journal_days,
-            max_ids=max_ids,
             samples=samples,
             sample_rate=sample_rate,
             sample_days=sample_days,
-            allow_volatile=allow_volatile,
         ) as watch,
     ):
         running.callback(on_hangup(read_again))

@@ -13,10 +13,8 @@ from calib_serve.pictures import MAX_PIXELS, Preprocessing
 from calib_serve.scores import LABELS, Outputs
 
 __all__ = [
-    "ALLOW_VOLATILE",
     "KEYRING",
     "LABEL_BUDGET",
-    "LABEL_JOURNAL",
     "LEDGER",
     "MODELS",
     "SAMPLES",
@@ -26,7 +24,6 @@ __all__ = [
     "SOURCE",
     "SOURCE_HEADER",
     "TRIAL",
-    "WRITER",
     "Kind",
     "ModelOptions",
     "from_environment",
@@ -38,14 +35,11 @@ TRIAL = "calibration_request.json"
 # The host's own settings, which no archive may carry: set by ``calib-serve serve``.
 KEYRING = "CALIB_SERVE_KEYRING"
 LEDGER = "CALIB_SERVE_LEDGER"
-WRITER = "CALIB_SERVE_WRITER"
-ALLOW_VOLATILE = "CALIB_SERVE_ALLOW_VOLATILE"
 MODELS = "CALIB_SERVE_MODELS"
 SAMPLES = "CALIB_SERVE_SAMPLES"
 SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
 SAMPLE_SECONDS = "CALIB_SERVE_SAMPLE_SECONDS"
 LABEL_BUDGET = "CALIB_SERVE_LABEL_BUDGET"
-LABEL_JOURNAL = "CALIB_SERVE_LABEL_JOURNAL"
 SOURCE = "CALIB_SERVE_SOURCE"
 SOURCE_HEADER = "CALIB_SERVE_SOURCE_HEADER"
 

@@ -400,7 +400,6 @@ LABEL_ALERTS = (
 
 # --- programs --------------------------------------------------------------------------------------------
 
-_ROLLBACKS = "calib_ledger_rollbacks_total"
 _ALL = "sum without (model, version)"
 
 
@@ -460,13 +459,6 @@ _FAILING = (
         f"{LEAST} (calib_check_ok) == 0",
         "The check {{ $labels.check }} of a running program fails",
         lasts="2m",
-    ),
-    # A process that found it when it started counts it from its first scrape.
-    Alert(
-        "LedgerWentBack",
-        "Receipts that were counted may count again.",
-        f"{went_up(_ROLLBACKS, '1h')} > 0 or {SAME} ({_ROLLBACKS} unless {_ROLLBACKS} offset 1h) > 0",
-        "The ledger went back to an earlier state: labels that were acknowledged are missing",
     ),
 )
 _WRONG_ANSWERS = (

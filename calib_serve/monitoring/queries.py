@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 
+from calib_serve.watch.series import LEDGER_LABELS
+
 __all__ = [
-    "HALF_NORMAL", "LEAST", "REPLICA", "REPLICA_LABELS", "SAME", "SUM", "WINDOWS", "bin_column", "recorded",
-    "watch_window",
+    "HALF_NORMAL", "LEAST", "REPLICA", "REPLICA_LABELS", "SAME", "SCRAPE", "SUM", "WINDOWS", "bin_column",
+    "in_ledger", "recorded", "watch_window",
 ]  # fmt: skip
 
 REPLICA_LABELS = (
@@ -23,20 +25,19 @@ REPLICA_LABELS = (
     "node",
     "hostname",
     "worker",
-    "writer",
-    "generation",
+    *LEDGER_LABELS,
 )
-"""What tells the replicas of one deployment apart, as scrapes add it, and the two labels by which processes
-that share a ledger publish their own shares, anew where the ledger went back."""
+"""What tells the replicas of one deployment apart, as scrapes add it, and the ledgers that they count in."""
 
 REPLICA = ", ".join(REPLICA_LABELS)
+SCRAPE = ", ".join(REPLICA_LABELS[: -len(LEDGER_LABELS)])
 SUM = f"sum without ({REPLICA})"
 SAME = f"max without ({REPLICA})"
 """Of gauges that all replicas on one ledger publish alike."""
 LEAST = f"min without ({REPLICA})"
 
 WINDOWS = {"1h": ("1h", "1m"), "24h": ("24h:2m", "2m"), "7d": ("7d:15m", "4m")}
-"""The range of ``increase`` and the interval of the rules. Longer ranges read one sample in minutes, not all;
+"""The range that a window's rules read, and their interval. Longer ranges read one sample in minutes, not all;
 no interval reaches the five minutes after which Prometheus takes a series for gone."""
 
 HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
@@ -55,6 +56,15 @@ def recorded(name: str, window: str) -> str:
 def bin_column(name: str, window: str) -> str:
     """A recorded number of each of its bins."""
     return f"model_version_bin:calib_{name}:{window}"
+
+
+def in_ledger(name: str) -> str:
+    """The recorded sum of a ledger: every process that shares it publishes the same one.
+
+    >>> in_ledger("feedback")
+    'ledger:calib_feedback_total:max'
+    """
+    return f"ledger:calib_{name}_total:max"
 
 
 def watch_window(name: str, window: str, *, more: str = "") -> str:

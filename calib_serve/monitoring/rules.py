@@ -5,6 +5,10 @@ only say what holds inside a bin: C is their weighted mean confidence, Y the sha
 variance of C - Y in a calibrated model. Bins are weighed by P, their share of the predictions served, all of
 which are counted. Numbers are means over the covered bins, those with at least ``FEWEST`` labels. Ratios are
 taken last, from sums over all replicas: an ECE is never averaged.
+
+What a ledger counts never goes down within its ``edition``, and whoever shares it publishes the same: the
+greatest of these is recorded first, and what it rose by in a window is a difference, exactly. Predictions that
+a server counts itself, in no ledger, begin at 0 with its process: these are what ``increase`` is for.
 """
 
 from __future__ import annotations
@@ -15,15 +19,17 @@ from calib_serve.monitoring.queries import (
     LEAST,
     REPLICA,
     SAME,
+    SCRAPE,
     SUM,
     WINDOWS,
     bin_column,
+    in_ledger,
     recorded,
     watch_window,
 )
 
 __all__ = [
-    "BURN_WINDOWS", "FEWEST", "burn", "burn_low", "clause_gauge", "clause_number", "recorded_clause_series",
+    "BURN_WINDOWS", "FEWEST", "SUMMED", "burn", "burn_low", "clause_gauge", "clause_number", "recorded_clause_series",
     "recorded_series", "rules_file",
 ]  # fmt: skip
 
@@ -33,9 +39,20 @@ FEWEST = 5
 _BINS = "sum without (bin)"
 
 
+SUMMED = (
+    "predictions", "predictions_confidence", "feedback", "feedback_weight", "feedback_confidence",
+    "feedback_correct", "feedback_squared_error", "feedback_noise",
+)  # fmt: skip
+"""What the numbers are made of."""
+
+
 def _counted(name: str) -> str:
-    """What a counter went up by in the window, over replicas; {w} and {r} are filled in later."""
-    return f"{SUM} (increase(calib_{name}_total[{{r}}]))"
+    """What was counted in the window, in all ledgers and beside them; {w} and {r} are filled in later."""
+    there = in_ledger(name)
+    rose = f"{there} - min_over_time({there}[{{r}}])"
+    if name.startswith("feedback"):  # labels are counted in ledgers alone
+        return f"{SUM} ({rose})"
+    return f"{SUM} ({rose} or increase(calib_{name}_total{{ledger=''}}[{{r}}]))"
 
 
 def _number(name: str) -> str:
@@ -224,6 +241,16 @@ def _contract_rules() -> str:
     return f"  - name: calib_contracts\n    interval: 1m\n    rules:\n{rules}"
 
 
+def _ledger_rules() -> str:
+    """The group of what the other groups read, as YAML."""
+    rules = "".join(
+        f"      - record: {in_ledger(name)}\n        expr: >-\n"
+        f"          max without ({SCRAPE}) (calib_{name}_total{{ledger!=''}})\n"
+        for name in SUMMED
+    )
+    return f"  - name: calib_ledgers\n    interval: 30s\n    rules:\n{rules}"
+
+
 def _rules(window: str, reads: str) -> str:
     """The rules of one window; ``reads``: the range of ``increase``."""
     return (
@@ -242,4 +269,5 @@ def rules_file(windows: Mapping[str, tuple[str, str]] = WINDOWS) -> str:
         f"  - name: calib_{window}\n    interval: {interval}\n    rules:\n{_rules(window, reads)}"
         for window, (reads, interval) in windows.items()
     )
-    return f"# Written by calib-serve export monitoring.\ngroups:\n{groups}{_contract_rules()}"
+    head = "# Written by calib-serve export monitoring.\ngroups:\n"
+    return f"{head}{_ledger_rules()}{groups}{_contract_rules()}"

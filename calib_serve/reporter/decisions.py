@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.receipts import SignedReceipt
 from calib_serve.reporter.recorder import Recorder, Tag
-from calib_serve.watch.intake import decide
+from calib_serve.watch.classes import decide
 
 __all__ = ["MOST", "Decision", "decisions"]
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.fuse.mar_options import (
-    ALLOW_VOLATILE,
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -22,14 +21,13 @@ from calib_serve.fuse.mar_options import (
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
-    WRITER,
     from_environment,
 )
 from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
 from calib_serve.receipts import Keyring
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.properties import Ports, changed, is_true, parse_properties
-from calib_serve.watch.ledger import REDIS_PASSWORD_FILE, check_address, redis_password
+from calib_serve.watch.ledger import check_address
 from calib_serve.watch.policy import parse_policy
 
 __all__ = ["Configuration", "configure", "ensure_keyring"]
@@ -44,7 +42,7 @@ _PATHS = (
     "plugins_path",
 )
 _LOG_CONFIG = "-Dlog4j.configurationFile="
-_WORKERS_NEED = (KEYRING, LABEL_BUDGET, LEDGER, MODELS, SAMPLES, WRITER, "PYTHONUNBUFFERED")
+_WORKERS_NEED = (KEYRING, LABEL_BUDGET, LEDGER, MODELS, SAMPLES, "PYTHONUNBUFFERED")
 _HINTS = {
     "metrics_config": "; it holds all of that and what calib-serve counts",
     "enable_envvars_config": "; write into the file what TS_* variables said",
@@ -217,13 +215,10 @@ def configure(
     log_config: str | Path | None = None,
     keyring: str | Path | None = None,
     ledger: str | Path | None = None,
-    ledger_password_file: str | Path | None = None,
-    writer: str | None = None,
     samples: str | Path | None = None,
     sample_rate: float = 0.1,
     label_budget: str = "",
     sample_seconds: float = 60.0,
-    allow_volatile: bool = False,
 ) -> Configuration:
     """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
     folder, store = Path(folder).resolve(), Path(store).resolve()
@@ -240,9 +235,6 @@ def configure(
         MODELS: str(folder / "models.json"),
         **_keyring(folder, keyring),
         **_ledger(folder, ledger),
-        **_password(ledger_password_file),
-        **({WRITER: writer} if writer else {}),
-        **({ALLOW_VOLATILE: "yes"} if allow_volatile else {}),
         **_sampling(samples, sample_rate, sample_seconds),
         **_asking(label_budget),
     }
@@ -293,14 +285,9 @@ def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
     return found
 
 
-def _password(file: str | Path | None) -> dict[str, str]:
-    redis_password(file)  # a worker would not start, without saying why
-    return {} if file is None else {REDIS_PASSWORD_FILE: str(Path(file).resolve())}
-
-
 def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
     if where := given or from_environment(LEDGER):
-        check_address(str(where))
+        check_address(str(where))  # a worker would not start, without saying why
     if given is None and LEDGER in os.environ:
         return {}
     if "://" in str(given):

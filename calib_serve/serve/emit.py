@@ -72,10 +72,10 @@ def metric_line(name: str, value: float, labels: Sequence[str], *, host: str, se
     series = BY_NAME[name]
     if len(labels) != len(series.labels):
         raise InputError(f"{name} has the labels {series.labels}, got {len(labels)} values")
-    if not math.isfinite(value) or abs(value) >= 1e16 or (series.kind == "counter" and value < 0):
+    if not math.isfinite(value) or abs(value) >= 1e16 or (series.in_torchserve == "counter" and value < 0):
         raise InputError(f"{name} cannot carry the value {value}; the server would drop it")
     pairs = ",".join(f"{key}:{text}" for key, text in zip(series.labels, labels, strict=True))
-    kind = series.kind.upper()
+    kind = series.in_torchserve.upper()
     return f"[METRICS]{name}.Count:{float(value)!r}|#{pairs}|#type:{kind}|#hostname:{host},{second}"
 
 
@@ -179,7 +179,7 @@ class Emitter:
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge."""
-        if BY_NAME[name].kind != "gauge":
+        if BY_NAME[name].in_torchserve != "gauge":
             raise InputError(f"{name} is a counter; add to it")
         with self._lock:
             self._waiting[name, labels] = value

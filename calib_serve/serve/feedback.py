@@ -1,72 +1,62 @@
 """The TorchServe handler that receives labels. Run it with exactly one worker.
 
-The ledger is authoritative: a label and the sums are on disk before the label is acknowledged. The server's
-counters get the ledger's unpublished sums, so a killed worker loses nothing: the next one publishes the rest.
+A label is in the ledger before it is acknowledged, and the server's metrics page shows the ledger's sums: a
+killed worker loses nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import os
-import socket
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from calib_serve.artifact import Contract
-from calib_serve.errors import REASONS, CalibServeError, InputError, LedgerError, ModelError, UnknownFate
+from calib_serve.errors import CalibServeError, InputError, ModelError, UnknownFate
 from calib_serve.files import FollowedFile
 from calib_serve.fuse.mar_options import (
-    ALLOW_VOLATILE,
     KEYRING,
-    LABEL_JOURNAL,
     LEDGER,
     MODELS,
     SECTION,
     SOURCE,
     SOURCE_HEADER,
-    WRITER,
     from_environment,
 )
-from calib_serve.receipts import DAY, Label
+from calib_serve.receipts import DAY
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.envelope import check_requests, take_place
 from calib_serve.serve.lifecycle import end_cleanly
-from calib_serve.serve.observer import FEEDBACK, host_sample_log, live_keyring
+from calib_serve.serve.observer import host_sample_log, live_keyring
 from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
-from calib_serve.serve.publish import Publisher, consumer_name
+from calib_serve.serve.publish import Publisher
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
-from calib_serve.watch.checks import Checks
-from calib_serve.watch.contracts import ContractFollower
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
-from calib_serve.watch.intake import Classes, Intake, Outcome
+from calib_serve.watch.classes import Classes
+from calib_serve.watch.host_checks import file_check
+from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
-from calib_serve.watch.journal import LabelJournal
-from calib_serve.watch.ledger import Ledger, Version, WriterLease, open_ledger
 from calib_serve.watch.maturity import AUTO, parse_maturity
-from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.shadow import ShadowFollower
-from calib_serve.watch.slices import OTHER, Slices
+from calib_serve.watch.service import Watch, Watched
+from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
+from calib_serve.watch.sums import Version
 
 __all__ = ["CalibrationFeedback", "parse_items"]
 
 log = logging.getLogger(__name__)
 
-BINS = 15
+_DETECTOR = {"arl": float, "tolerance": float, "block": int}
+"""Options of the drift detector that an archive may carry."""
 
 
 class CalibrationFeedback:
     """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, in every protocol."""
 
     def initialize(self, ctx: Any) -> None:
-        """Open keyring and ledger, and publish what an earlier worker had counted but not published."""
+        """Open the watch, and publish what it holds."""
         take_place(ctx, self.handle)
         self._names = {
             "model": str(ctx.manifest["model"]["modelName"]),
@@ -76,33 +66,23 @@ class CalibrationFeedback:
         path = from_environment(MODELS)
         self._listed = None if path is None else FollowedFile(path, lambda _: read_models(config))
         self._known = read_models(config) if self._listed is None else self._listed.current()
-        detector = read_detector(config)
-        self._ledger = _open_ledger(config, retention=float(config.get("ttl_days", 30)) * DAY)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
-        self._keyring = live_keyring(_setting(config, "keyring", KEYRING), self._emitter)
-        self._intake = Intake(
-            self._keyring,
-            self._ledger,
-            models=self._known.classes,
-            ttl=float(config.get("ttl_days", 30)) * DAY,
-            on_counted=self._keep,
-            slices=self._known.slices(),
-            journal=_journal(self._ledger),
-        )
         self._source = read_source()
-        self._contracts = ContractFollower(self._ledger, self._known.contracts)
-        self._feed = DriftFeed(
-            self._ledger,
-            detector=detector,
+        self._watch = Watch.open(
+            self._known,
+            keyring=live_keyring(_setting(config, "keyring", KEYRING), self._emitter),
+            ledger=_setting(config, "ledger", LEDGER),
+            ttl=float(config.get("ttl_days", 30)) * DAY,
             maturity=parse_maturity(str(config.get("maturity", AUTO))),
-            followers=[self._contracts, ShadowFollower(self._ledger)],
+            samples=host_sample_log(),
+            **{name: kind(config[name]) for name, kind in _DETECTOR.items() if name in config},
         )
-        self._samples = host_sample_log()
-        # The workers of a server publish between them, by marks: they hold one name together.
-        lease = WriterLease(self._ledger, name=self._ledger.writer, shared=consumer_name(_writer()))
-        self._publisher = Publisher(self._ledger, self._emitter, name=_writer(), feed=self._feed, lease=lease)
-        self._checks = self._made_checks(config)
-        self._start_counters(self._known.classes)
+        if self._listed is not None:
+            self._watch.checks.add(file_check("models", self._listed))
+        self._publisher = Publisher(self._watch, self._emitter)
+        self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
+        self._publisher.publish()
+        self._publisher.start()
         self._worker = str(os.getpid())
         self._before_answer = end_cleanly(self._flush)
 
@@ -120,8 +100,7 @@ class CalibrationFeedback:
         ]
         try:
             self._look_for_models()
-            self._may_acknowledge()
-            told = self._intake.take([item for item, _ in together], source=[who for _, who in together])
+            told = self._watch.labels([item for item, _ in together], source=[who for _, who in together])
             outcomes = iter(told)
             lost = None
         except (CalibServeError, OSError) as error:
@@ -152,40 +131,9 @@ class CalibrationFeedback:
     def _look_for_models(self) -> None:
         """Know the versions that the host's list names by now: one may be promoted while this worker runs."""
         found = self._known if self._listed is None else self._listed.changed()
-        if found is self._known:
-            return
-        for model, version in found.classes.keys() - self._known.classes.keys():
-            self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
-        self._known, self._contracts.contracts = found, dict(found.contracts)
-        self._intake.know(found.classes, found.slices())
-
-    def _made_checks(self, config: Mapping[str, Any]) -> Checks:
-        """Checks that were made once: LedgerError where labels may not be acknowledged."""
-        checks = Checks(
-            *counting_checks(
-                self._ledger,
-                self._intake,
-                program="torchserve",
-                ttl=float(config.get("ttl_days", 30)) * DAY,
-                volatile=from_environment(ALLOW_VOLATILE) is not None,
-            ),
-            drift_check(self._feed),
-            file_check("keyring", self._keyring),
-            *([file_check("models", self._listed)] if self._listed else []),
-            *([samples_check(self._samples)] if self._samples else []),
-        )
-        checks.run()
-        checks.told(self._tell)
-        return checks
-
-    def _tell(self, checks: Checks) -> None:
-        for name, reason in checks.reasons().items():
-            self._emitter.set("calib_check_ok", float(reason is None), name)
-        self._publisher.wake()
-
-    def _may_acknowledge(self) -> None:
-        if (reason := self._checks.refused) is not None:
-            raise LedgerError(reason)
+        if found is not self._known:
+            self._known = found
+            self._watch.know(found)
 
     def _refused(
         self, status: int, phrase: str, reason: str, message: Message, *, ctx: Any, index: int
@@ -194,9 +142,6 @@ class CalibrationFeedback:
         return refusal(message, status, reason, **self._names)
 
     def _reply(self, message: Message, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        refused = Counter(outcome.reason for outcome in outcomes if outcome.reason)
-        for reason, count in refused.items():
-            self._emitter.add("calib_feedback_refused_total", count, reason)
         told = [outcome.as_dict() for outcome in outcomes]
         if message.form == "v1":
             return {"predictions": told}
@@ -209,33 +154,10 @@ class CalibrationFeedback:
         counted = sum(outcome.accepted for outcome in outcomes)
         return {"accepted": counted, "refused": len(told) - counted, "outcomes": told}
 
-    def _keep(self, labels: Sequence[Label]) -> None:
-        self._sample(lambda samples: samples.labelled(labels))
-
     def _flush(self) -> None:
-        self._sample(lambda samples: samples.flush())
+        if self._watch.samples is not None:
+            self._watch.samples.flush()
         self._publisher.publish()
-
-    def _sample(self, act: Callable[[SampleLog], None]) -> None:
-        try:
-            if self._samples:
-                act(self._samples)
-        except Exception as error:  # counted labels do not depend on their sample
-            log.error("labels could not be sampled: %s", type(error).__name__)
-            self._emitter.failed("samples")
-
-    def _start_counters(self, models: Mapping[Version, Classes]) -> None:
-        for model, version in models:
-            self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
-        for reason in REASONS:
-            self._emitter.add("calib_feedback_refused_total", 0, reason)
-        stages = ("keyring", "ledger", "publish", "samples", "emit", "lease", "rollback")
-        self._emitter.failed(*stages, times=0)
-        self._may_acknowledge()
-        self._tell(self._checks)
-        self._emitter.flush()
-        self._publisher.start()
-        self._checks.start()
 
 
 def read_source() -> Callable[[Mapping[str, Any]], str]:
@@ -258,11 +180,6 @@ def read_source() -> Callable[[Mapping[str, Any]], str]:
         return texts[header] if is_source(texts[header]) else OTHER
 
     return source
-
-
-def _journal(ledger: Ledger) -> LabelJournal | None:
-    folder = from_environment(LABEL_JOURNAL)
-    return LabelJournal(folder, ledger) if folder else None
 
 
 def _parse(message: Message) -> list[object] | str:
@@ -325,31 +242,12 @@ def _loads(body: bytes) -> object:
     return lines
 
 
-class Listed(NamedTuple):
-    """The model versions whose labels are accepted, and the contracts of those that have one."""
-
-    classes: Mapping[Version, Classes]
-    contracts: Mapping[Version, Contract]
-
-    def slices(self) -> Slices:
-        """What their labels count in."""
-        return Slices({v: one.count for v, one in self.classes.items()}, contracts=self.contracts)
-
-
-def read_models(config: Mapping[str, Any]) -> Listed:
+def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
     """The model versions whose labels are accepted: from the host's list, else from the archive."""
     path = from_environment(MODELS)
     try:
         listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
-        models = {
-            (str(m["name"]), str(m["version"])): (Classes.of_labels if m.get("multilabel") else Classes)(
-                int(m["classes"]), tuple(map(str, m.get("class_names", ())))
-            )
-            for m in listed
-        }
-        contracts = {
-            (str(m["name"]), str(m["version"])): Contract.of(m["contract"]) for m in listed if "contract" in m
-        }
+        models = {(str(m["name"]), str(m["version"])): _watched(m) for m in listed}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelError(
             f"the list of models whose labels are accepted cannot be read: {error!r}; "
@@ -357,7 +255,14 @@ def read_models(config: Mapping[str, Any]) -> Listed:
         ) from error
     if not models:
         raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
-    return Listed(models, contracts)
+    return models
+
+
+def _watched(listed: Mapping[str, Any]) -> Watched:
+    made = Classes.of_labels if listed.get("multilabel") else Classes
+    classes = made(int(listed["classes"]), tuple(map(str, listed.get("class_names", ()))))
+    contract = Contract.of(listed["contract"]) if "contract" in listed else None
+    return Watched(classes, contract=contract)
 
 
 def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:
@@ -365,25 +270,3 @@ def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:
     if not value:
         raise ModelError(f"the feedback model needs a {key}; set {variable}")
     return str(value)
-
-
-def _writer() -> str:
-    return from_environment(WRITER) or socket.gethostname()
-
-
-def read_detector(config: Mapping[str, Any]) -> Callable[[], Detector]:
-    """Makes the detector that the archive's options say, which are validated here."""
-    given: dict[str, Any] = {
-        name: kind(config[name])
-        for name, kind in (("arl", float), ("tolerance", float), ("block", int))
-        if name in config
-    }
-    detector = functools.partial(Detector, bins=BINS, **given)
-    detector()
-    return detector
-
-
-def _open_ledger(config: Mapping[str, Any], *, retention: float) -> Ledger:
-    where = _setting(config, "ledger", LEDGER)
-    # Servers that share a ledger publish separately; a file belongs to one server.
-    return open_ledger(where, bins=BINS, writer=_writer() if "://" in where else "", retention=retention)

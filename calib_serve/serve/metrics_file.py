@@ -79,7 +79,9 @@ def undeclared(path: Path) -> list[str]:
         for section, kind, metric in _metrics(_read(path))
         if section == "model_metrics"
     }
-    return [one.name for one in (*SERIES, *WORKERS) if (one.kind, one.name, one.labels) not in declared]
+    return [
+        one.name for one in (*SERIES, *WORKERS) if (one.in_torchserve, one.name, one.labels) not in declared
+    ]
 
 
 def of_this_worker() -> Path | None:
@@ -90,7 +92,7 @@ def of_this_worker() -> Path | None:
 
 def _ours() -> dict[str, Any]:
     ours: dict[str, list[dict[str, Any]]] = {
-        f"{kind}": [_entry(s.name, "Count", s.labels) for s in (*SERIES, *WORKERS) if s.kind == kind]
+        f"{kind}": [_entry(s.name, "Count", s.labels) for s in (*SERIES, *WORKERS) if s.in_torchserve == kind]
         for kind in ("counter", "gauge")
     }
     ours["gauge"] += [
@@ -136,7 +138,7 @@ def _metrics(content: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _check_names(content: dict[str, Any], path: Path) -> None:
-    ours = {one.name: ("model_metrics", one.kind, list(one.labels)) for one in (*SERIES, *WORKERS)}
+    ours = {one.name: ("model_metrics", one.in_torchserve, list(one.labels)) for one in (*SERIES, *WORKERS)}
     for section, kind, metric in _metrics(content):
         name, labels = metric["name"], list(metric.get("dimensions") or ())
         if name in ours and (section, kind, labels) != ours[name]:

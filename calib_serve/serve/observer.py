@@ -30,9 +30,8 @@ from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.series import PUBLISHED
 
-__all__ = ["FEEDBACK", "Observer", "host_sample_log", "live_keyring", "observe"]
+__all__ = ["Observer", "host_sample_log", "live_keyring", "observe"]
 
 
 def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
@@ -61,14 +60,6 @@ def host_sample_log() -> SampleLog | None:
 
 
 log = logging.getLogger(__name__)
-
-FEEDBACK = (
-    *(one.name for one in PUBLISHED if one.of == "labels"),
-    "calib_drift_alarms_total",
-    "calib_incidents_total",
-    "calib_feedback_late_total",
-)
-"""The counters that labels feed, by model and version."""
 
 _DROPPED = (
     "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
@@ -156,8 +147,6 @@ class Observer(Recorder):
         self._emitter, self.shadow = emitter, shadow
         self.before_answer: Callable[[], None] = lambda: None
         emitter.before_flush = self.settle
-        # The feedback model's series start here too, before its first label.
-        emitter.create(FEEDBACK, model=model, version=version, bins=bins)
         emitter.failed("emit", times=0)
         emitter.flush()
         emitter.start()

@@ -28,12 +28,9 @@ class Server:
     ``config``: a config.properties to start from (default: the package's), whose values stay, except for
     what ``notes`` tells; ``settings`` overrides single lines. ``log_config``: a log4j2 file (default: that of
     vmargs, else the package's). ``ports``: None keeps the config's. ``keyring``, ``ledger``: default to files
-    in ``folder`` of an earlier run, or as the environment says. ``ledger_password_file``: a file with the
-    password of the ledger's Redis. ``writer``: this server's name among those that share a ledger (default:
-    the host's name). ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
+    in ``folder`` of an earlier run, or as the environment says. ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
     predictions, written every ``sample_seconds``. ``label_budget``: which labels workers ask for, such as
-    "500/day" (default: all). ``allow_volatile``: labels may be counted in a Redis that loses them when it
-    restarts.
+    "500/day" (default: all).
     ServerError or KeyringError where these are wrong, before anything starts.
     Use it as a context manager: it always stops all processes.
     """
@@ -50,13 +47,10 @@ class Server:
         log_config: str | Path | None = None,
         keyring: str | Path | None = None,
         ledger: str | Path | None = None,
-        ledger_password_file: str | Path | None = None,
-        writer: str | None = None,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
         label_budget: str = "",
         sample_seconds: float = 60.0,
-        allow_volatile: bool = False,
     ) -> None:
         self._configuration = configure(
             store,
@@ -68,13 +62,10 @@ class Server:
             log_config=log_config,
             keyring=keyring,
             ledger=ledger,
-            ledger_password_file=ledger_password_file,
-            writer=writer,
             samples=samples,
             sample_rate=sample_rate,
             label_budget=label_budget,
             sample_seconds=sample_seconds,
-            allow_volatile=allow_volatile,
         )
         self._process: Process | None = None
         self._failures: dict[str, str] = {}

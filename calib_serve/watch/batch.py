@@ -17,8 +17,9 @@ import numpy as np
 from calib_serve.errors import LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH
 from calib_serve.receipts import Keyring, Receipt, Shadow, SignedReceipt, group_number
-from calib_serve.watch.ledger import Once, Version
+from calib_serve.watch.ledger import Once
 from calib_serve.watch.policy import LabelPolicy
+from calib_serve.watch.sums import Version
 
 __all__ = [
     "Carried", "Item", "ServedPrediction", "ServedReceipt", "carried", "chances_of", "named_batch",

@@ -21,8 +21,8 @@ from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.tails import student_quantile
 from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps
 from calib_serve.watch.drift.statistics import wilson
-from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.noisy_ece import noisy_error
+from calib_serve.watch.sums import Sums
 
 __all__ = [
     "LEAST", "BinRow", "Bounds", "Estimates", "Number", "bounds_of_covered", "bounds_of_labelled",

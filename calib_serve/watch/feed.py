@@ -6,7 +6,6 @@ once the labels of a time are in. In the order of arrival it does not: wrong pre
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
@@ -18,10 +17,11 @@ from calib_serve.errors import InputError
 from calib_serve.watch.anew import note_anew, told_anew
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.ledger import Ledger, Noted, Version
+from calib_serve.watch.ledger import Ledger, Noted
 from calib_serve.watch.maturity import Maturity, learned_delay
+from calib_serve.watch.sums import Version
 
-__all__ = ["DriftFeed", "Follower", "detector_key"]
+__all__ = ["DriftFeed", "Follower"]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ _SHARE = 0.01  # of a core that the thread takes, where labels may wait so long
 _MOST_REST = 5.0  # seconds between ticks, at most, and where that is longer
 _REST = 0.1  # of the time that labels wait anyway, to be mature
 _GROUPED = 300.0  # seconds of predictions that are fed at once, at least, where they name groups
+_SWEEP_EVERY = 600.0  # seconds between looks for what has expired
+_DETECTOR = "detector"
 
 
 class Follower(Protocol):
@@ -51,7 +53,8 @@ class DriftFeed:
     ``detector`` makes the detector of a version whose first label comes in; None: labels are fed to the
     ``followers`` alone, which are given the same ones. ``maturity``: seconds after which the labels of a
     prediction are in; None: learned from their delays. With 0, labels are fed as they come. Processes that
-    share a ledger feed one detector between them. ``trouble``: why the last tick failed.
+    share a ledger feed one detector between them. The thread also rolls up what was counted, and forgets what
+    has expired. ``trouble``: why the last tick failed.
     """
 
     def __init__(
@@ -65,7 +68,6 @@ class DriftFeed:
     ) -> None:
         self.incidents = IncidentLog(ledger)
         self.trouble: str | None = None
-        self.evidence: dict[Version, tuple[float, float]] = {}
         self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
         self._learned: dict[Version, tuple[float, float]] = {}
         self._took: dict[Version, float] = {}
@@ -73,7 +75,8 @@ class DriftFeed:
         self._grouped: set[Version] = set()
         self._stop = threading.Event()
         self._followers = tuple(followers)
-        self._also: list[tuple[Callable[[], None], float]] = []
+        self._also: list[tuple[Callable[[], object], float]] = []
+        self.also(lambda: ledger.sweep(clock()), every=_SWEEP_EVERY)
 
     def maturity(self, version: Version) -> Maturity:
         """When predictions of this version are mature."""
@@ -128,7 +131,7 @@ class DriftFeed:
         """How many labels wait that are this old, by version; all of them where there is no wait."""
         return self._ledger.waiting(until=self._clock() - seconds if seconds else math.inf)
 
-    def also(self, work: Callable[[], None], *, every: float) -> None:
+    def also(self, work: Callable[[], object], *, every: float) -> None:
         """Do ``work`` in the thread as well, every so many seconds."""
         self._also.append((work, every))
 
@@ -146,6 +149,7 @@ class DriftFeed:
         while not self._stop.wait(rest):
             began = time.thread_time()
             try:
+                self._ledger.roll_up()
                 self.tick()
                 for i, (work, seconds) in enumerate(self._also):
                     if time.monotonic() >= due[i]:
@@ -164,14 +168,6 @@ class DriftFeed:
         learned = (seconds for seconds, _ in list(self._learned.values()) if math.isfinite(seconds))
         wait = min(learned, default=0.0) if self._given is None else self._given
         return max(every, min(took / _SHARE, max(_MOST_REST, _REST * wait)))
-
-    def late(self) -> dict[Version, int]:
-        """Labels of each version that came after those of their time were fed: no detector saw them."""
-        text = self._ledger.load(_LATE)
-        try:
-            return {(model, version): int(n) for model, version, n in json.loads(text or b"[]")}
-        except (ValueError, TypeError, RecursionError):
-            return {}  # damaged: counted anew
 
     def _step(self, version: Version) -> int:
         maturity = self.maturity(version)
@@ -201,14 +197,10 @@ class DriftFeed:
 
     def _in_order(self, version: Version, rows: Sequence[Noted]) -> Sequence[Noted]:
         """The rows that are not older than what was fed before, whose time is kept."""
-        key = f"fed/{detector_key(version)}"
-        fed = _time(self._ledger.load(key))
+        fed = self._ledger.progress()[version].fed_until
         fresh = [row for row in rows if row.time >= fed]
-        if len(fresh) < len(rows):
-            late = self.late()
-            late[version] = late.get(version, 0) + len(rows) - len(fresh)
-            self._ledger.store(_LATE, json.dumps([[*of, n] for of, n in late.items()]).encode())
-        self._ledger.store(key, repr(max(rows[-1].time, fed)).encode())
+        until = max(rows[-1].time, fed)
+        self._ledger.advance(version, fed_until=until, late=len(rows) - len(fresh))
         return fresh
 
     def _feed(self, version: Version, rows: Sequence[Noted], made: Detector, now: float) -> None:
@@ -221,44 +213,31 @@ class DriftFeed:
             predicted=[row.predicted for row in rows],
             group=[row.group for row in rows],
         )
-        self._ledger.store(detector_key(version), detector.state())
+        self._ledger.keep(_DETECTOR, version, "", detector.state(), now=now)
         excess = [row.confidence - row.correct for row in rows]
         opened = self.incidents.observe(version, excess, alarms, first=first, now=now)
-        self.evidence[version] = (detector.log_evidence, detector.log_threshold)
+        self._ledger.advance(
+            version,
+            evidence=(detector.log_evidence, detector.log_threshold),
+            alarms=len(alarms),
+            incidents=len(opened),
+        )
         for one in opened:
             log.warning("%s %s: calibration drifted, %s: incident %d", *version, one.direction, one.id)
 
     def _restored(self, version: Version, made: Detector, now: float) -> Detector:
-        state = self._ledger.load(detector_key(version))
-        if state is None:
+        kept = self._ledger.states(_DETECTOR, version)
+        if not kept:
             return made
         try:
-            kept = Detector.restore(state)
+            before = Detector.restore(kept[0].value)
         except InputError as error:
             note_anew(self._ledger, version, "the drift detector", error, now=now)
             return made
-        if kept.options == made.options:
-            return kept
+        if before.options == made.options:
+            return before
         log.warning(
             "%s %s: a new drift detector starts: its run length, tolerance, bins and block changed, %s to %s",
-            *(*version, kept.options, made.options),
+            *(*version, before.options, made.options),
         )
         return made
-
-
-_LATE = "watch/late"
-
-
-def _time(kept: bytes | None) -> float:
-    """Until when labels were fed; minus infinity at the start, and where what is kept is damaged."""
-    try:
-        found = float(kept or "-inf")
-    except ValueError:
-        return -math.inf
-    return -math.inf if math.isnan(found) else found
-
-
-def detector_key(version: Version) -> str:
-    """Where a version's detector lives in the ledger."""
-    model, name = version
-    return f"detector/{len(model)}/{model}/{name}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -17,6 +16,7 @@ from calib_serve.watch.checks import Check
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake
 from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.ledger.schema import PROGRAM
 from calib_serve.watch.samples import SampleLog
 
 __all__ = ["counting_checks", "drift_check", "file_check", "samples_check"]
@@ -24,32 +24,32 @@ __all__ = ["counting_checks", "drift_check", "file_check", "samples_check"]
 _APART = 60.0  # seconds between clocks
 _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
 _LATELY = 900.0  # seconds for which a receipt from ahead of its time is told
-_KEY = "checks/programs"
-_ROOM = 64 << 20  # bytes that are free for samples, at least
+_ROOM = 64 << 20  # bytes that are free, at least
 
 
 def counting_checks(
-    ledger: Ledger,
-    intake: Intake,
-    *,
-    program: str,
-    ttl: float,
-    volatile: bool = False,
-    clock: Callable[[], float] = time.time,
+    ledger: Ledger, intake: Intake, *, program: str, ttl: float, clock: Callable[[], float] = time.time
 ) -> list[Check]:
     """The checks of a program that counts labels in ``ledger`` for ``ttl`` seconds after a prediction.
 
-    ``program``: what tells it from other programs of this host with the ledger's writer. ``volatile``: the
-    store may lose labels when it restarts.
+    ``program``: what tells it from other programs of this host.
     """
     peers = _Peers(ledger, f"{program} {socket.gethostname()}", ttl, clock)
     return [
         Check("ledger", peers.write, "refusing"),
-        *ledger.checks(volatile=volatile),
+        Check("durability", ledger.database.trouble),
+        Check("disk", lambda: _disk(ledger)),
         Check("clock", peers.clock),
         Check("ttl", peers.ttl),
         Check("receipts", lambda: _ahead(intake)),
     ]
+
+
+def _disk(ledger: Ledger) -> str | None:
+    if not ledger.database.lite:
+        return None
+    free = shutil.disk_usage(ledger.database.path.absolute().parent).free
+    return None if free > _ROOM else f"{free / 2**20:.0f} MiB are free for the ledger; free some space"
 
 
 class _Peers:
@@ -61,13 +61,14 @@ class _Peers:
 
     def write(self) -> None:
         """Whether the ledger takes what it is given: LedgerError where it does not."""
-        now = self._clock()
-        with self._ledger.transaction():
-            kept = _read(self._ledger.load(_KEY))
-            kept.pop(self._name, None)
-            self._others = {name: one for name, one in kept.items() if now - one[0] < DAY}
-            found = {**self._others, self._name: (now, self._ttl)}
-            self._ledger.store(_KEY, json.dumps(found).encode())
+        now, name = self._clock(), PROGRAM.c.name
+        row = {"name": self._name, "wrote_at": now, "ttl": self._ttl}
+        with self._ledger.transaction() as connection:
+            mine = self._ledger.database.insert(PROGRAM).values(row)
+            connection.execute(mine.on_conflict_do_update(index_elements=["name"], set_=row))
+            connection.execute(PROGRAM.delete().where(PROGRAM.c.wrote_at < now - DAY, name != self._name))
+            others = connection.execute(PROGRAM.select().where(name != self._name))
+            self._others = {one.name: (one.wrote_at, one.ttl) for one in others}
 
     def clock(self) -> str | None:
         """Whether another program's clock is ahead of this one's."""
@@ -87,14 +88,6 @@ class _Peers:
                     "which shares the ledger; receipts are remembered for the longer time: give both one"
                 )
         return None
-
-
-def _read(kept: bytes | None) -> dict[str, tuple[float, float]]:
-    try:
-        found = json.loads(kept or b"{}")
-        return {str(name): (float(wrote), float(ttl)) for name, (wrote, ttl) in found.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return {}  # damaged: written anew
 
 
 def _ahead(intake: Intake) -> str | None:

@@ -1,7 +1,7 @@
 """Incidents: one for each drift, however often the detector alarms while it lasts.
 
-An alarm opens one, later alarms add to it, and it is closed by recovery or by a person. They are kept in
-the ledger, with counts over all time, so that none is lost with a process.
+An alarm opens one, later alarms add to it, and it is closed by recovery or by a person. They are rows of the
+ledger, so that none is lost with a process.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from calib_serve.errors import InputError
-from calib_serve.watch.anew import note_anew
 from calib_serve.watch.drift import Alarm
-from calib_serve.watch.ledger import Ledger, Version
+from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.ledger.schema import INCIDENT, VERSION
+from calib_serve.watch.sums import Version
+
+from sqlalchemy import Connection, and_, select  # isort: skip
 
 __all__ = ["Incident", "IncidentLog", "Trend"]
 
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 
-_KEY = "watch/incidents"
-_UNREAD = "watch/incidents/unread"
 _MOST = 200
 _RECOVERY = 3  # times the labels that alarms took; as many without another alarm may close an incident
 _FADES = 0.8  # how much of the labels that an alarm took counts beside the next one's
@@ -107,28 +108,18 @@ class Incident:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in said.items()}
 
 
-@dataclass
-class _Kept:
-    incidents: list[Incident] = field(default_factory=list)
-    opened: dict[Version, int] = field(default_factory=dict)
-    alarms: dict[Version, int] = field(default_factory=dict)
-
-
 class IncidentLog:
-    """The latest incidents of all versions in ``ledger``, and how many there were."""
+    """The incidents of all versions in ``ledger``."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def latest(self, version: Version | None = None) -> list[Incident]:
-        """Oldest first."""
-        found = self._load().incidents
-        return [one for one in found if version in (None, (one.model, one.version))]
-
-    def counts(self) -> tuple[dict[Version, int], dict[Version, int]]:
-        """Alarms and incidents of each version over all time."""
-        kept = self._load()
-        return kept.alarms, kept.opened
+        """The last 200 of them, oldest first."""
+        asked = _ALL if version is None else _ALL.where(_is(version))
+        with self._ledger.database.reading() as connection:
+            rows = connection.execute(asked.order_by(INCIDENT.c.id.desc()).limit(_MOST)).all()
+        return [_read(row) for row in reversed(rows)]
 
     def observe(
         self,
@@ -145,112 +136,72 @@ class IncidentLog:
         ``first``: the detector's number of the first label. To be called in the transaction that stores the
         detector.
         """
-        kept = self._read_or_begun(version, now=now)
-        at = next((i for i, one in enumerate(kept.incidents) if one.open and _is(one, version)), None)
-        if at is None and not alarms:
-            return []
-        done, opened = 0, []
-        for alarm in alarms:
-            end = min(max(alarm.label - first + 1, done), len(excess))
-            if at is not None:
-                kept.incidents[at] = _more(kept.incidents[at], excess[done:end])
-                kept.incidents[at] = _alarmed(kept.incidents[at], alarm, now)
-            else:
-                kept.opened[version] = kept.opened.get(version, 0) + 1
-                opened.append(_opened(sum(kept.opened.values()), version, alarm, now))
-                kept.incidents.append(opened[-1])
-                at = len(kept.incidents) - 1
-            kept.alarms[version] = kept.alarms.get(version, 0) + 1
-            done = end
-        assert at is not None
-        one = _more(kept.incidents[at], excess[done:])
-        kept.incidents[at] = replace(one, closed=now, closed_by="recovery") if one._recovered() else one
-        self._store(kept)
+        with self._ledger.transaction() as connection:
+            still = _ALL.where(_is(version), INCIDENT.c.closed.is_(None)).with_for_update(of=INCIDENT)
+            row = connection.execute(still).first()
+            one = None if row is None else _read(row)
+            if one is None and not alarms:
+                return []
+            done, opened = 0, []
+            for alarm in alarms:
+                end = min(max(alarm.label - first + 1, done), len(excess))
+                if one is None:
+                    one = _opened(version, alarm, now)
+                    made = connection.execute(INCIDENT.insert().values(_row(one, connection)))
+                    (number,) = made.inserted_primary_key or (0,)
+                    one = replace(one, id=number)
+                    opened.append(one)
+                else:
+                    one = _alarmed(_more(one, excess[done:end]), alarm, now)
+                done = end
+            assert one is not None
+            one = _more(one, excess[done:])
+            one = replace(one, closed=now, closed_by="recovery") if one._recovered() else one
+            connection.execute(INCIDENT.update().where(INCIDENT.c.id == one.id).values(_row(one, connection)))
         return opened
 
     def close(self, number: int, *, by: str, note: str = "", now: float) -> Incident:
         """Close an open incident by hand; InputError if there is none of that number."""
         if not by or len(by) > 100 or len(note) > 1000:
             raise InputError("say who closes it, in at most 100 characters, with a note of at most 1,000")
-        with self._ledger.transaction():
-            kept = self._load()
-            for i, one in enumerate(kept.incidents):
-                if one.id == number and one.open:
-                    kept.incidents[i] = replace(one, closed=now, closed_by=by, note=note)
-                    self._store(kept)
-                    return kept.incidents[i]
+        with self._ledger.transaction() as connection:
+            still = (INCIDENT.c.id == number, INCIDENT.c.closed.is_(None))
+            closed = {"closed": now, "closed_by": by, "note": note}
+            if connection.execute(INCIDENT.update().where(*still).values(closed)).rowcount:
+                return _read(connection.execute(_ALL.where(INCIDENT.c.id == number)).one())
         raise InputError(f"there is no open incident {number}")
 
-    def _read_or_begun(self, version: Version, *, now: float) -> _Kept:
-        """The list; one that cannot be read is set aside, which is noted, and another begins."""
-        try:
-            return self._parsed(text := self._ledger.load(_KEY))
-        except InputError as error:
-            assert text is not None
-            note_anew(self._ledger, version, "the list of incidents", error, now=now)
-            self._ledger.store(_UNREAD, text)
-            self._store(_Kept())
-            return _Kept()
 
-    def _load(self) -> _Kept:
-        try:
-            return self._parsed(self._ledger.load(_KEY))
-        except InputError:
-            return _Kept()  # set aside with the next labels, and said
-
-    @staticmethod
-    def _parsed(text: bytes | None) -> _Kept:
-        if text is None:
-            return _Kept()
-        try:
-            said = json.loads(text)
-            return _Kept(
-                [_read(one) for one in said["incidents"]],
-                {(model, version): int(n) for model, version, n in said["opened"]},
-                {(model, version): int(n) for model, version, n in said["alarms"]},
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise InputError(f"that of all versions cannot be read ({error!r})") from error
-
-    def _store(self, kept: _Kept) -> None:
-        closed = [one for one in kept.incidents if not one.open]
-        gone = {one.id for one in closed[: max(len(kept.incidents) - _MOST, 0)]}
-        said = {
-            "incidents": [
-                {**asdict(one), "onset": None if math.isnan(one.onset) else one.onset}
-                for one in kept.incidents
-                if one.id not in gone
-            ],
-            "opened": [[*version, n] for version, n in kept.opened.items()],
-            "alarms": [[*version, n] for version, n in kept.alarms.items()],
-        }
-        self._ledger.store(_KEY, json.dumps(said).encode())
+_ALL = select(INCIDENT, VERSION.c.model, VERSION.c.version).join(
+    VERSION, VERSION.c.id == INCIDENT.c.version_id
+)
+_LISTS = ("bins", "classes")
 
 
-def _is(one: Incident, version: Version) -> bool:
-    return (one.model, one.version) == version
+def _is(version: Version) -> Any:
+    return and_(VERSION.c.model == version[0], VERSION.c.version == version[1])
 
 
-def _read(said: dict[str, Any]) -> Incident:
-    read = {one.name: said[one.name] for one in fields(Incident)}
-    read |= {name: tuple({**one} for one in said[name]) for name in ("bins", "classes")}
-    read |= {name: int(said[name]) for name in ("id", "alarms", "took", "labels", "labels_since")}
-    read |= {name: float(said[name]) for name in ("opened", "latest", "excess", "excess_since")}
-    closed = said["closed"]
-    return Incident(
-        **read | {"onset": _number(said["onset"]), "closed": None if closed is None else float(closed)}
-    )
+def _read(row: Any) -> Incident:
+    said = {one.name: getattr(row, one.name) for one in fields(Incident)}
+    said |= {name: tuple(json.loads(said[name])) for name in _LISTS}
+    return Incident(**said | {"onset": math.nan if row.onset is None else row.onset})
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def _row(one: Incident, connection: Connection) -> dict[str, Any]:
+    """Its columns but for its number."""
+    said = {name: value for name, value in asdict(one).items() if name not in ("id", "model", "version")}
+    said |= {name: json.dumps(said[name]) for name in _LISTS}
+    said["onset"] = None if math.isnan(one.onset) else one.onset
+    asked = select(VERSION.c.id).where(_is((one.model, one.version)))
+    return {**said, "version_id": connection.execute(asked).scalar_one()}
 
 
-def _opened(number: int, version: Version, alarm: Alarm, now: float) -> Incident:
+def _opened(version: Version, alarm: Alarm, now: float) -> Incident:
     model, name = version
     labels = alarm.label - alarm.since_label + 1
     return Incident(
-        id=number,
+        id=0,
         model=model,
         version=name,
         opened=now,

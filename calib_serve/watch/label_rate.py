@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.sums import Sums
 
 __all__ = ["MovedBin", "RateChange", "rate_changes"]
 

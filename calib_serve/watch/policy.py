@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.sums import Sums
 
 __all__ = ["LEAST_CHANCE", "LabelPolicy", "parse_policy"]
 

@@ -18,8 +18,8 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.priors import Confusion, ShareEstimate, bbse
 from calib_serve.watch.estimates import Number, estimate
-from calib_serve.watch.ledger import Key, Sums, Version
 from calib_serve.watch.slices import OTHER
+from calib_serve.watch.sums import Key, Sums, Version
 from calib_serve.watch.windows import Window
 
 __all__ = ["ClassShare", "LabelledBefore", "TrafficShares", "traffic_shares"]

@@ -31,6 +31,11 @@ __all__ = [
 _BIN = ("model", "version", "bin")
 _MODEL = ("model", "version")
 
+LEDGER_LABELS = ("ledger", "edition")
+"""The last labels of what is read from a ledger: its name, and how often its sums went down."""
+
+_OF_LEDGER = (*_MODEL, *LEDGER_LABELS)
+
 
 @dataclass(frozen=True)
 class Series:
@@ -40,6 +45,11 @@ class Series:
     kind: Literal["counter", "gauge"]
     labels: tuple[str, ...]
     help: str
+
+    @property
+    def in_torchserve(self) -> Literal["counter", "gauge"]:
+        """As what TorchServe keeps it, which adds to a counter what it is sent: an absolute sum is set."""
+        return "gauge" if self.labels[-2:] == LEDGER_LABELS else self.kind
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,10 @@ class Sum:
 
     @property
     def series(self) -> Series:
-        """The metric family that publishes it."""
-        return Series(self.name, "counter", _BIN if self.per == "bin" else _MODEL, self.help)
+        """The metric family that publishes it; labels are counted in ledgers alone."""
+        labels = _BIN if self.per == "bin" else _MODEL
+        own = LEDGER_LABELS if self.of == "labels" else ()
+        return Series(self.name, "counter", (*labels, *own), self.help)
 
     @property
     def segment_series(self) -> Series:
@@ -195,12 +207,12 @@ SERIES: tuple[Series, ...] = (
     ),
     Series("calib_monitor_errors_total", "counter", ("stage",), "Failures of the monitoring itself."),
     Series("calib_reference_share", "gauge", _BIN, "Share of confidences in the artifact's reference."),
-    Series("calib_drift_alarms_total", "counter", _MODEL, "Alarms of the drift detector."),
+    Series("calib_drift_alarms_total", "counter", _OF_LEDGER, "Alarms of the drift detector."),
     Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
     Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
-    Series("calib_incidents_total", "counter", _MODEL, "Drift incidents opened."),
+    Series("calib_incidents_total", "counter", _OF_LEDGER, "Drift incidents opened."),
     Series("calib_incidents_open", "gauge", _MODEL, "Drift incidents that are open."),
-    Series("calib_feedback_late_total", "counter", _MODEL, "Labels too late for the drift detector."),
+    Series("calib_feedback_late_total", "counter", _OF_LEDGER, "Labels too late for the drift detector."),
     Series("calib_feedback_waiting", "gauge", _MODEL, "Labels that wait for the drift detector."),
     Series("calib_maturity_seconds", "gauge", _MODEL, "Age at which the labels of a prediction are in."),
     Series("calib_check_ok", "gauge", ("check",), "1: this check of the running program is well; 0: not."),
@@ -303,12 +315,9 @@ WATCH: tuple[Series, ...] = (
         ("batch",),
         "Batches of which is unknown if they were counted.",
     ),
-    Series(
-        "calib_ledger_rollbacks_total", "counter", (), "Times the ledger was found behind what was published."
-    ),
     Series("calib_versions_left_out", "gauge", (), "Versions without series of their own: told as 'other'."),
     Series("calib_prediction_ids_total", "counter", ("fate",), "Ids of predictions, by what became of them."),
-    Series("calib_prediction_ids", "gauge", (), "Ids of predictions by which labels may come."),
+    Series("calib_ledger_bytes", "gauge", (), "Bytes that the ledger's database takes."),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import threading
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from calib_serve.artifact import Artifact, Contract
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import DAY, TAG, Keyring, Label, LiveKeyring, Shadow, SignedReceipt
+from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     Carried,
     Item,
@@ -36,31 +37,22 @@ from calib_serve.watch.batch import (
     signed,
 )
 from calib_serve.watch.checks import Checks
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
-from calib_serve.watch.ids import (
-    LONGEST_ID,
-    MOST_IDS,
-    Binder,
-    Binding,
-    ReceiptIds,
-    UnboundReceipt,
-    is_id,
-    open_ids,
-)
+from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundReceipt, is_id
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.journal import LabelJournal
-from calib_serve.watch.ledger import Key, Ledger, Sums, Version, WriterLease, merge_slices, open_ledger
+from calib_serve.watch.intake import Intake, Outcome
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.maturity import Delays, Maturity
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
-from calib_serve.watch.publication import Publication
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
+from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.windows import Window, read_window, read_windows
 
 __all__ = ["Watch", "Watched"]
@@ -101,22 +93,20 @@ class _Counts:
 class Watch:
     """Counts predictions and labels of the ``models`` and looks for drift; safe to use from threads.
 
-    ``Watch.open`` makes one from files; this constructor takes what is open already. ``detector`` makes
-    the drift detector of a model version (None: no detection). ``ttl``: seconds after its prediction for
-    which a label is accepted. ``maturity``: seconds after which labels are in (None: learned from their
-    delays). ``policy`` makes a version's label policy (None: every label is wanted). ``max_segments``: how
-    many different segments a version may have before the rest are counted as ``other``, unless ``segments``
-    names them; ``max_classes``: how many predicted classes are counted apart. ``samples`` keeps a sample of
-    logits and labels to refit on, of predictions that come with logits. ``journal`` keeps who sent each
-    label, so that a source can be taken back; the watch closes it. ``ids`` keeps receipts by the users' own
-    ids of predictions, so that labels may name these; the watch closes it. ``publication``: under which
-    writer's name its sums are published; by default the ledger's, which no other process may publish.
+    It is what counts, wherever it runs: in ``calib-serve watch``, in TorchServe's workers, in a Reporter.
+    ``Watch.open`` makes one from files and starts it; this constructor takes what is open already.
+    ``detector`` makes the drift detector of a model version (None: no detection). ``tolerance``: that of
+    verdicts. ``ttl``: seconds after its prediction for which a label is accepted. ``maturity``: seconds after
+    which labels are in (None: learned from their delays). ``policy`` makes a version's label policy (None:
+    every label is wanted). ``max_segments``: how many different segments a version may have before the rest
+    are counted as ``other``, unless ``segments`` names them; ``max_classes``: how many predicted classes are
+    counted apart. ``samples`` keeps a sample of logits and labels to refit on, of predictions that come with
+    logits.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
-    be sent again all the same, and predictions under the same ``once``. Detectors are fed by ``feed.tick``,
-    which ``Watch.open`` starts in a thread, as it does ``checks``. ``volatile``: the ledger may lose labels
-    when its store restarts.
+    be sent again all the same, and predictions under the same ``once``. ``start`` begins what is done beside:
+    drift detectors are fed, checks made, samples written.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -146,79 +136,58 @@ class Watch:
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
-        volatile: bool = False,
-        publication: Publication | None = None,
-        journal: LabelJournal | None = None,
-        ids: ReceiptIds | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
-        self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
-        self.publication = publication or Publication(ledger)
-        self.journal = journal
+        self.keyring, self.ledger, self.samples = keyring, ledger, samples
         self.counts = _Counts()
         if isinstance(keyring, LiveKeyring):
             keyring.failed = self._keyring_failed
         self._clock, self._ttl = clock, ttl
         self._tolerance = tolerance or TOLERANCE  # a detector may have none, a verdict not
+        self._policy = policy
+        self._max_segments: int | Sequence[str] = max_segments if segments is None else segments
+        self._max_classes = max_classes
         self._lock = threading.RLock()
         self._nonces = Nonces()
-        self._contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
-        self._slices = Slices(
-            {version: watched.classes.count for version, watched in models.items()},
-            segments=max_segments if segments is None else segments,
-            classes=max_classes,
-            known=lambda version, kind: ledger.slices(kind, version=version),
-            contracts=self._contracts,
-        )
-        self.policies = {version: policy() for version in models} if policy else {}
-        self._tell_policies()
+        self.ids = PredictionIds(ledger)
+        self._contracts = ContractFollower(ledger, {})
         self.feed = DriftFeed(
             ledger,
             detector=detector,
             maturity=maturity,
             clock=clock,
-            followers=[ContractFollower(ledger, self._contracts), ShadowFollower(ledger)],
+            followers=[self._contracts, ShadowFollower(ledger)],
         )
         self.intake = Intake(
             keyring,
             ledger,
-            models={version: watched.classes for version, watched in models.items()},
+            models={},
             ttl=ttl,
             clock=clock,
-            on_counted=self._labels_counted,
-            slices=self._slices,
-            detect=detector is not None or bool(self._contracts),
-            journal=journal,
-            ids=ids,
+            detect=detector is not None or any(one.contract is not None for one in models.values()),
+            ids=self.ids,
         )
-        self.ids = None if ids is None else Binder(ids, unknown=lambda: self.intake.refused["unknown_id"])
+        self.models: dict[Version, Watched] = {}
+        self.policies: dict[Version, LabelPolicy] = {}
+        self.shifts: dict[Version, ConfidenceShift] = {}
+        self.know(models)
+        self._tell_policies()
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.checks = Checks(
-            *counting_checks(
-                ledger, self.intake, program=f"watch {ledger.writer}", ttl=ttl, volatile=volatile, clock=clock
-            ),
+            *counting_checks(ledger, self.intake, program=f"process {os.getpid()}", ttl=ttl, clock=clock),
             drift_check(self.feed),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
-            *([self.ids.check] if self.ids is not None else []),
         )
-        # Its promise is of independent predictions, which decisions about labels of one sample are not.
-        self.shifts = {
-            v: ConfidenceShift(w.reference)
-            for v, w in models.items()
-            if w.reference is not None and not w.classes.pairs
-        }
 
     @classmethod
     def open(
         cls,
-        models: Mapping[Version, Artifact | str | Path | int],
+        models: Mapping[Version, Artifact | str | Path | int | Watched],
         *,
         keyring: Keyring | LiveKeyring | str | Path,
         ledger: str | Path = "ledger.db",
-        ledger_password_file: str | Path | None = None,
-        writer: str | None = None,
         arl: float = ARL,
         tolerance: float = TOLERANCE,
         block: int = BLOCK,
@@ -227,46 +196,28 @@ class Watch:
         policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
         segments: Sequence[str] | None = None,
-        max_classes: int = 32,
-        samples: str | Path | None = None,
+        samples: str | Path | SampleLog | None = None,
         sample_rate: float = 0.1,
         sample_days: float = 30.0,
-        allow_volatile: bool = False,
-        label_journal: str | Path | None = None,
-        journal_days: float = 90.0,
-        max_ids: int = MOST_IDS,
     ) -> Watch:
-        """A watch over files; close it, or use it as a context manager.
+        """A watch over files that has been started; close it, or use it as a context manager.
 
         ``models``: by (model, version), an artifact, its folder, or the number of classes. ``keyring``:
         keys, or their file, which is read again when it changes. ``ledger``: a file, or
-        ``redis://host:port/db``, and its password in a file or the environment. ``writer``: the name that
-        this process counts and publishes under, and InputError if another one does; by default a free one.
-        ``arl``, ``block``: those of the drift ``Detector``; ``tolerance`` is its and the verdicts'.
-        ``samples``: a folder for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``.
-        ``label_journal``: a folder for who sent each label, kept for ``journal_days``. ``max_ids``: of how
-        many predictions the users' own ids are kept beside the ledger; 0: of none. The others are those of
-        the constructor. Detector options, keyring, models and samples are validated before the ledger
-        is opened. ``allow_volatile``: a Redis may be used that loses acknowledged labels when it restarts,
-        which is refused with LedgerError by default.
+        ``postgresql://host/db``, which many processes may share. ``arl``, ``block``: those of the drift
+        ``Detector``; ``tolerance`` is its and the verdicts'. ``samples``: a folder for a share
+        ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are those of the
+        constructor. Detector options, keyring, models and samples are validated before the ledger is opened.
         """
         detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
         detector()  # validates its options at start-up
         ring = LiveKeyring(keyring) if isinstance(keyring, (str, Path)) else keyring
-        watched = {version: Watched.of(what) for version, what in models.items()}
-        log = None if samples is None else SampleLog(samples, rate=sample_rate, days=sample_days)
+        watched = {v: of if isinstance(of, Watched) else Watched.of(of) for v, of in models.items()}
+        if isinstance(samples, (str, Path)):
+            samples = SampleLog(samples, rate=sample_rate, days=sample_days)
         with contextlib.ExitStack() as on_error:
-            book = open_ledger(str(ledger), retention=ttl, password_file=ledger_password_file)
+            book = Ledger(str(ledger), retention=ttl)
             on_error.callback(book.close)
-            lease = WriterLease(book, name=writer or "", strict=writer is not None)
-            on_error.callback(lease.close)
-            journal = None if label_journal is None else LabelJournal(label_journal, book, days=journal_days)
-            if journal is not None:
-                on_error.callback(journal.close)
-            ids = None
-            if max_ids:
-                ids = open_ids(str(ledger), most=max_ids, ttl=ttl, password_file=ledger_password_file)
-                on_error.callback(ids.close)
             watch = cls(
                 ring,
                 book,
@@ -278,32 +229,50 @@ class Watch:
                 policy=policy,
                 max_segments=max_segments,
                 segments=segments,
-                max_classes=max_classes,
-                samples=log,
-                volatile=allow_volatile,
-                publication=Publication(book, lease),
-                journal=journal,
-                ids=ids,
+                samples=samples,
             )
-            watch.checks.run()
-            watch.may_acknowledge()
+            watch.start()
             on_error.pop_all()
-        watch.feed.start()
-        watch.checks.start()
-        if log is not None:
-            log.start()
         return watch
+
+    def start(self) -> None:
+        """Begin what is done beside counting, in threads; LedgerError where nothing may be acknowledged."""
+        self.checks.run()
+        self.may_acknowledge()
+        self.feed.start()
+        self.checks.start()
+        if self.samples is not None:
+            self.samples.start()
+
+    def know(self, models: Mapping[Version, Watched]) -> None:
+        """Count predictions and labels of these versions, and of no others, from now on."""
+        with self._lock:
+            contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
+            counts = {version: watched.classes.count for version, watched in models.items()}
+            self._slices = Slices(
+                counts,
+                segments=self._max_segments,
+                classes=self._max_classes,
+                known=lambda version, kind: self.ledger.slices(kind, version=version),
+                contracts=contracts,
+            )
+            self._contracts.contracts = contracts
+            self.intake.know({v: watched.classes for v, watched in models.items()}, self._slices)
+            if self._policy is not None:
+                self.policies = {v: self.policies.get(v) or self._policy() for v in models}
+            # Its promise is of independent predictions, which decisions about labels of one sample are not.
+            self.shifts = {
+                v: self.shifts.get(v) or ConfidenceShift(w.reference)
+                for v, w in models.items()
+                if w.reference is not None and not w.classes.pairs
+            }
+            self.models = dict(models)
 
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
         self.feed.stop()
         self.checks.stop()
-        self.publication.close()
-        if self.journal is not None:
-            self.journal.close()
         self.ledger.close()
-        if self.ids is not None:
-            self.ids.store.close()
         if self.samples is not None:
             self.samples.close()
 
@@ -333,11 +302,10 @@ class Watch:
         made = now if good or not came else min(now, max(one.time for one in came))
         chances, sums = chances_of(found, self.policies), self._sums([*good, *(one.item for one in came)])
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
-        with self._lock:
-            if self.ledger.add(sums, time=made, once=batch):
-                self._look_for_shift(sums)
-            elif batch is not None:
-                batch = self.ledger.known(batch) or batch
+        if self.ledger.add(sums, time=made, once=batch):
+            self._look_for_shift(sums)
+        elif batch is not None:
+            batch = self.ledger.known(batch) or batch
         if batch is None:
             nonces = [self._nonces.draw() for _ in good]
         else:
@@ -350,14 +318,23 @@ class Watch:
         receipts = signed(good, nonces, own, ring=ring, time=now)
         return self._bound(found, [_told(one) or next(receipts) for one in found])
 
-    def labels(self, items: Sequence[object], *, source: str = "") -> list[Outcome]:
+    def labels(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
 
-        ``source``: who sent them, such as the name of a token.
+        ``source``: who sent them, such as the name of a token; or who sent each.
         """
         self.may_acknowledge()
-        with self._lock:
-            return self.intake.take(items, source=source)
+        taken = self.intake.take(items, source=source)
+        if samples := self.samples:
+            whole = [
+                one for one in taken.counted if not self._is_pair(one.receipt.model, one.receipt.version)
+            ]
+            self._beside("samples", lambda: samples.labelled(whole))
+        return taken.outcomes
+
+    def _is_pair(self, model: str, version: str) -> bool:
+        watched = self.models.get((model, version))
+        return watched is not None and watched.classes.pairs
 
     def may_acknowledge(self) -> None:
         """LedgerError while a check refuses that anything is acknowledged."""
@@ -400,7 +377,7 @@ class Watch:
 
     def contract_states(self, version: Version) -> list[ClauseState]:
         """How the clauses of the version's contract stand, in their order; none where it has none."""
-        contract = self._contracts.get(version)
+        contract = self._contracts.contracts.get(version)
         if contract is None:
             return []
         maturity = self.feed.maturity(version)
@@ -473,11 +450,11 @@ class Watch:
             if isinstance(item, ServedPrediction) and item.id and isinstance(receipt, SignedReceipt):
                 named[i] = Binding(item.model, item.id, receipt)
         bound = [False] * len(named)
-        if named and (ids := self.ids):
 
-            def bind() -> None:
-                bound[:] = ids.bind(list(named.values()))
+        def bind() -> None:
+            bound[:] = self.ids.bind(list(named.values()), now=self._clock())
 
+        if named:
             self._beside("ids", bind)
         for i, is_bound in zip(named, bound, strict=True):
             receipt = told[i]
@@ -495,10 +472,6 @@ class Watch:
 
     def _keyring_failed(self) -> None:
         self.counts.errors["keyring"] += 1
-
-    def _labels_counted(self, labels: Sequence[Label]) -> None:
-        if samples := self.samples:
-            self._beside("samples", lambda: samples.labelled(labels))
 
     def _sample(self, served: Sequence[tuple[ServedPrediction, bytes, float]]) -> None:
         if self.samples is None:
@@ -536,9 +509,10 @@ class Watch:
                 policy.observe(whole, seconds=max(now - min(one.start for one in dated), 1.0))
 
     def _look_for_shift(self, sums: Mapping[Key, Sums]) -> None:
-        for version, more in merge_slices(sums).items():
-            if version in self.shifts and self.shifts[version].update(more.predictions):
-                self.counts.shifts[version] += 1
+        with self._lock:
+            for version, more in merge_slices(sums).items():
+                if version in self.shifts and self.shifts[version].update(more.predictions):
+                    self.counts.shifts[version] += 1
 
 
 def _wrong_shadow(shadow: Shadow, classes: int) -> str:

@@ -37,12 +37,13 @@ from numpy.typing import NDArray
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement.bets import MeanBets
 from calib_serve.watch.anew import note_anew
-from calib_serve.watch.ledger import Ledger, Noted, Version
+from calib_serve.watch.ledger import Ledger, Noted
+from calib_serve.watch.sums import Version
 from calib_serve.words import signed_points
 
 __all__ = [
     "ALPHA", "LESS_RIGHT", "MARGIN", "MOST_TAGS", "ShadowFollower", "ShadowState", "ShadowTest", "Verdict",
-    "shadow_key", "shadow_states",
+    "shadow_states",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ _CUT = 0.01  # confidences nearer to 0 or 1 count as this near
 _MOST_SCORE = -math.log(_CUT)
 _LEAST_CHANCE = 0.01  # labels that are asked for less often count like these
 _FORMAT = 1
+_KIND = "shadow"
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,11 +289,11 @@ class ShadowFollower:
         tests = _kept(self._ledger, version, partial(note_anew, self._ledger, version, now=now))
         for tag, of_tag in by_tag.items():
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
+            told = json.dumps(tests[tag].as_dict()).encode()
+            self._ledger.keep(_KIND, version, tag, told, now=now)
         for tag in list(tests)[:-MOST_TAGS]:
             log.warning("%s %s: the test of shadow %s is dropped, there are others", *version, tag)
-            del tests[tag]
-        told = json.dumps({tag: test.as_dict() for tag, test in tests.items()})
-        self._ledger.store(shadow_key(version), told.encode())
+            self._ledger.discard(_KIND, version, tag)
 
 
 def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
@@ -303,26 +305,14 @@ def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
 
 def _kept(ledger: Ledger, version: Version, anew: Callable[[str, object], None]) -> dict[str, ShadowTest]:
     """By tag, the one whose label came last at the end; of those that are damaged ``anew`` is told."""
-    text = ledger.load(shadow_key(version))
-    try:
-        told = dict({} if text is None else json.loads(text).items())
-    except (ValueError, AttributeError, RecursionError) as error:
-        anew("the tests of all shadows", error)
-        return {}
     found = {}
-    for tag, one in told.items():
+    for state in ledger.states(_KIND, version):
         try:
-            found[str(tag)] = ShadowTest.of(one)
-        except InputError as error:
-            anew(f"the test of shadow {tag}", error)
+            found[state.name] = ShadowTest.of(json.loads(state.value))
+        except (InputError, ValueError, RecursionError) as error:
+            anew(f"the test of shadow {state.name}", error)
     return found
 
 
 def _logged(version: Version, what: str, why: object) -> None:
     log.warning("%s %s: %s begins anew with the next labels: %s", *version, what, why)
-
-
-def shadow_key(version: Version) -> str:
-    """Where a version's tests lie in the ledger."""
-    model, name = version
-    return f"watch/shadow/{len(model)}/{model}/{name}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import Receipt
-from calib_serve.watch.ledger import Key, Kind, Version
+from calib_serve.watch.sums import Key, Kind, Version
 
 __all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "SOURCES", "Names", "Slices", "is_segment", "scope_of"]
 

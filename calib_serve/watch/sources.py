@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from calib_serve.watch.bin_gaps import BinGaps, bin_gaps
-from calib_serve.watch.ledger.sums import Key, Sums
 from calib_serve.watch.slices import OTHER
+from calib_serve.watch.sums import Sums
 
-__all__ = ["LEAST_LABELS", "SourceGap", "is_source", "labels_by_source", "source_gaps"]
+__all__ = ["LEAST_LABELS", "SourceGap", "is_source", "source_gaps"]
 
 LEAST_LABELS = 100.0
 """Labels of a source, and of the others, in the bins that both cover: with fewer, they are not compared."""
@@ -116,8 +116,3 @@ def is_source(name: str) -> bool:
     (True, False, False)
     """
     return bool(_NAME.fullmatch(name)) and name != OTHER
-
-
-def labels_by_source(sums: Mapping[Key, Sums]) -> dict[tuple[str, str, str], float]:
-    """Labels by model, version and source."""
-    return {(key.model, key.version, key.name): float(each.labels.sum()) for key, each in sums.items()}

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from calib_serve.errors import InputError
 from calib_serve.judgement import Verdict
 from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import Estimates, estimate
-from calib_serve.watch.ledger import SPANS, Dated, Key, Kind, Ledger, Sums, Version
+from calib_serve.watch.ledger import SPANS, Dated, Ledger
 from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.sums import Key, Kind, Sums, Version
 from calib_serve.watch.verdict import TOLERANCE, judge
 
 __all__ = ["WINDOWS", "Window", "read_window", "read_windows"]
@@ -137,19 +138,20 @@ def read_windows(
     until = math.inf if not maturity.seconds else now - maturity.seconds
     end = min(until, now) if maturity.known else now
     since = {name: _start_of_span(end - _seconds(name, lengths), now=now) for name in names}
-    spans = list(ledger.dated(min(since.values(), default=now), math.inf, version=version))
+    with ledger.database.reading():  # all of one moment
+        spans = list(ledger.dated(min(since.values(), default=now), math.inf, version=version))
 
-    def made(name: str, first: float, until: float) -> Window:
-        inside = [one for one in spans if one.start >= first]
-        how: dict[str, Any] = {"now": now, "maturity": maturity, "tolerance": tolerance}
-        return _window(ledger, version, name, inside, since=first, until=until, **how)
+        def made(name: str, first: float, until: float) -> Window:
+            inside = [one for one in spans if one.start >= first]
+            how: dict[str, Any] = {"now": now, "maturity": maturity, "tolerance": tolerance}
+            return _window(ledger, version, name, inside, since=first, until=until, **how)
 
-    found = {name: made(name, first, until) for name, first in since.items()}
-    for name, window in found.items():
-        come = window.immature.labels.any() or not maturity.known
-        if provisional and come and not window.sums.labels.any():
-            first = _start_of_span(now - _seconds(name, lengths), now=now)
-            found[name] = replace(made(name, first, math.inf), provisional=True)
+        found = {name: made(name, first, until) for name, first in since.items()}
+        for name, window in found.items():
+            come = window.immature.labels.any() or not maturity.known
+            if provisional and come and not window.sums.labels.any():
+                first = _start_of_span(now - _seconds(name, lengths), now=now)
+                found[name] = replace(made(name, first, math.inf), provisional=True)
     return found
 
 
@@ -205,9 +207,7 @@ def _start_of_span(time: float, *, now: float) -> float:
 
 def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[Key, Sums]:
     """Everything counted but what is young; this holds what was counted before there were spans, too."""
-    found: dict[Key, Sums] = {}
-    for kind in get_args(Kind):
-        found |= ledger.slices(kind, version=version)
+    found = ledger.slices(None, version=version)
     for one in young:
         if one.key in found:
             found[one.key] = found[one.key] - one.sums

@@ -24,7 +24,9 @@ from rules_by_numpy import BINS, bins_by_numpy, bins_of, by_numpy
 
 from calib_serve.monitoring import REPLICA_LABELS, MonitoringOptions
 from calib_serve.monitoring.alerts import alerts
-from calib_serve.watch.series import CONTRACTS, SERIES, SUMS, WATCH, WORKERS
+from calib_serve.monitoring.queries import in_ledger
+from calib_serve.monitoring.rules import SUMMED
+from calib_serve.watch.series import CONTRACTS, LEDGER_LABELS, SERIES, SUMS, WATCH, WORKERS
 
 ALERTS = alerts(MonitoringOptions())
 DECLARED = {series.name: series.labels for series in (*SERIES, *WORKERS, *WATCH, *CONTRACTS)}
@@ -85,7 +87,7 @@ def _write(path: Path, whole: Any) -> None:
 
 def cases() -> list[Case]:
     """Return all cases."""
-    return [*number_cases(), *clause_cases(), *map(row_case, ROWS), *ONE_BY_ONE, *TEXTS]
+    return [*ledger_cases(), *number_cases(), *clause_cases(), *map(row_case, ROWS), *ONE_BY_ONE, *TEXTS]
 
 
 def selector(name: str, **labels: str) -> str:
@@ -227,7 +229,7 @@ def _recorded(series: str, samples: list[tuple[str, float]]) -> dict[str, Any]:
 
 
 def _counters(one: World, many: int) -> Iterator[tuple[str, str]]:
-    """Yield what the version's two replicas publish, of which one restarts in the middle of the window."""
+    """Yield what two ledgers hold; one of predictions is none, and restarts in the middle of the window."""
     b, own = bins_of(one.c), {"model": "m", "version": "1", "env": "a"}
     sums = [total for total in SUMS if total.published and total.per == "bin"]
     for k in np.unique(b):
@@ -239,13 +241,47 @@ def _counters(one: World, many: int) -> Iterator[tuple[str, str]]:
             each = total.adds(one.c[on], one.y[on] * (total.of == "labels"), _weight(total, one.w[on]))
             rise = float((often[on] * each).sum())
             for letter, part in (("a", 0.75), ("b", 0.25)):
-                values = _rising(rise * part, many, restarts=letter == "b")
-                yield selector(total.name, **own, bin=str(k), **replica(letter)), values
+                beside = letter == "b" and total.of == "predictions"
+                name = total.name if beside else in_ledger(total.name.split("_", 1)[1].removesuffix("_total"))
+                where = set(REPLICA_LABELS) - set(LEDGER_LABELS) if beside else LEDGER_LABELS
+                values = _rising(rise * part, many, restarts=beside)
+                yield selector(name, **own, bin=str(k), **dict.fromkeys(sorted(where), letter)), values
         if one.reference is not None and not np.isnan(one.reference[k]):
             yield from _gauge("calib_reference_share", float(one.reference[k]), 2 * many, bin=str(k))
     if one.effect:
         yield from _gauge("calib_window_design_effect", one.effect, 2 * many, window="24h")
         yield from _gauge("calib_window_design_effect", 5.0, 2 * many, window="7d")
+
+
+def ledger_cases() -> Iterator[Case]:
+    """Of each ledger and edition, the greatest of what is published: two replicas share one of them."""
+    for name in SUMMED:
+        series, labels = in_ledger(name), {**MODEL, "env": "a", "bin": "3"}
+        scrape = set(REPLICA_LABELS) - set(LEDGER_LABELS)
+        given = [
+            (
+                selector(f"calib_{name}_total", **labels, **ledger, **dict.fromkeys(scrape, letter)),
+                f"{value}x5",
+            )
+            for letter, ledger, value in (
+                ("a", {"ledger": "one", "edition": "1"}, 7),
+                ("b", {"ledger": "one", "edition": "1"}, 9),
+                ("a", {"ledger": "one", "edition": "2"}, 3),
+                ("c", {"ledger": "two", "edition": "1"}, 5),
+                ("d", {}, 100),
+            )
+        ]
+        found = [
+            (
+                f'{series}{{bin="3",edition="{edition}",env="a",ledger="{ledger}",model="m",version="1"}}',
+                value,
+            )
+            for ledger, edition, value in (("one", "1", 9), ("one", "2", 3), ("two", "1", 5))
+        ]
+        ask = {"expr": series, "eval_time": "3m", "exp_samples": wanted(found)}
+        yield Case(
+            series, frozenset({series}), 1, tuple(given), {"promql_expr_test": [ask]}, files=("rules.yml",)
+        )
 
 
 def _weight(total: Any, w: np.ndarray) -> np.ndarray:
@@ -575,17 +611,6 @@ ROWS = (
     Row(
         "CalibrationCheckFailing", "warning", 2, (If("calib_check_ok", "==", 0),),
         labels={"check": "clock"},
-    ),
-    Row(
-        "LedgerWentBack", "warning", 0, (If("calib_ledger_rollbacks_total", ">", 0),), labels={}, over=60,
-        fires={
-            "at its start": {
-                "calib_ledger_rollbacks_total": None,
-                of("a", "calib_ledger_rollbacks_total"): "_x70 1x200",
-                of("b", "calib_ledger_rollbacks_total"): "_x70 0x200",
-            },
-        },
-        quiet={"well": {"calib_ledger_rollbacks_total": "_x70 0x200"}},
     ),
     _counted("InvalidOutputs", "critical", "calib_invalid_outputs_total", MODEL),
     _counted("Uncalibrated", "critical", "calib_uncalibrated_total", MODEL),

@@ -69,7 +69,11 @@ def test_every_series_that_rules_and_dashboards_read_is_a_declared_one():
     expressions = [alert["expr"] for alert in alerts()]
     used = {word for text in (RULES, DASHBOARD, ALERTS) for word in _words(text) if word.startswith("calib_")}
     used |= {word for text in expressions for word in re.findall(r"\b(?:up|prometheus_\w+)\b", text)}
-    groups = {f"calib_{window}" for window in ("1h", "24h", "7d")} | {"calib_contracts", "calib_alerts"}
+    groups = {f"calib_{window}" for window in ("1h", "24h", "7d")} | {
+        "calib_contracts",
+        "calib_alerts",
+        "calib_ledgers",
+    }
     declared = {series.name for series in (*SERIES, *WORKERS, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)}
     assert used - groups - {"calib_"} <= declared | OF_OTHERS
 
@@ -81,7 +85,7 @@ def test_every_recorded_series_that_is_read_is_recorded():
     read = {
         name
         for text in (RULES, ALERTS, *shown)
-        for name in re.findall(r"\bmodel_version\w*:[\w:]*[^\W_]\b", text)
+        for name in re.findall(r"\b(?:model_version\w*|ledger):[\w:]*[^\W_]\b", text)
     }
     assert len(read) > 40
     assert read <= rules

@@ -15,7 +15,7 @@ import pytest
 import redis
 from real_watch import RING, make_watch, talk_to
 
-from calib_serve.watch.intake import Classes
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.service import Watch, Watched
 

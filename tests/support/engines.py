@@ -43,19 +43,23 @@ def postgres_programs() -> Path:
 
 
 @contextmanager
-def postgres(*, password: str) -> Iterator[str]:
-    """A Postgres of its own on this host, whose user asks for the password; yields its address."""
+def postgres(*, password: str = "", durable: bool = False) -> Iterator[str]:
+    """A Postgres of its own on this host; yields its address. Its user has the password, if any.
+
+    ``durable``: what is committed is on disk, as in production.
+    """
     programs = postgres_programs()
     # It refuses to run as root, and who it runs as may not enter the folders of tests.
     owner = ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"] if os.getuid() == 0 else []
     with tempfile.TemporaryDirectory(prefix="pg-") as name:
         folder = Path(name)
         data, secret = folder / "data", folder / "secret"
-        secret.write_text(password)
+        secret.write_text(password or "unused")
         if owner:
             shutil.chown(folder, _USER)
             shutil.chown(secret, _USER)
-        made = [programs / "initdb", "-D", data, "-U", "auditor", "-A", "scram-sha-256", f"--pwfile={secret}"]
+        made = [programs / "initdb", "-D", data, "-U", "auditor", f"--pwfile={secret}"]
+        made += ["-A", "scram-sha-256" if password else "trust"]
         subprocess.run(
             [*owner, *map(str, made), "--no-sync", "-E", "UTF8", "--locale=C"],
             check=True,
@@ -63,7 +67,15 @@ def postgres(*, password: str) -> Iterator[str]:
             cwd=folder,
         )
         port = free_port()
-        options = ["-F", "-p", str(port), "-k", name, "-c", "listen_addresses=127.0.0.1"]
+        options = [
+            *([] if durable else ["-F"]),
+            "-p",
+            str(port),
+            "-k",
+            name,
+            "-c",
+            "listen_addresses=127.0.0.1",
+        ]
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(
                 [*owner, str(programs / "postgres"), "-D", str(data), *options],

@@ -65,7 +65,7 @@ def watch(folder: Path) -> None:
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.watch.batch import ServedPrediction
     from calib_serve.watch.http.exporter import export
-    from calib_serve.watch.intake import Classes
+    from calib_serve.watch.classes import Classes
     from calib_serve.watch.ledger import open_ledger
     from calib_serve.watch.priors import LabelledBefore
     from calib_serve.watch.service import Watch, Watched

@@ -1,4 +1,4 @@
-"""Real servers for the tests that need one: Redis, PostgreSQL, and ``calib-serve watch``."""
+"""Real servers for the tests that need one: PostgreSQL, and ``calib-serve watch``."""
 
 import os
 import shutil
@@ -29,32 +29,10 @@ def needed(program, package):
 
 
 @pytest.fixture(scope="session")
-def redis_url(tmp_path_factory):
-    """The address of a real Redis that ends with the tests."""
-    port, folder = _free_port(), str(tmp_path_factory.mktemp("redis"))
-    command = [needed("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
-    command += ["--save", "", "--dir", folder, "--appendonly", "yes"]
-    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT):
-        _wait(port)
-        yield f"redis://127.0.0.1:{port}/0"
-
-
-@pytest.fixture
-def empty_redis(redis_url):
-    """The address of a database that this test has for itself."""
-    import redis
-
-    url = redis_url.removesuffix("/0") + "/1"
-    with redis.Redis.from_url(url) as server:
-        server.flushdb()
-    return url
-
-
-@pytest.fixture(scope="session")
 def postgres_url():
     """The address of a real PostgreSQL that ends with the tests."""
-    with postgres(password="secret") as url:
-        yield url.replace("postgres://auditor@", "postgresql://auditor:secret@")
+    with postgres(durable=True) as url:
+        yield url.replace("postgres://", "postgresql://")
 
 
 @pytest.fixture
@@ -68,17 +46,6 @@ def postgres_database(postgres_url):
     yield postgres_url.rpartition("/")[0] + "/" + name
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"drop database {name} with (force)")
-
-
-def _wait(port):
-    until = time.monotonic() + 90
-    while time.monotonic() < until:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as redis:
-            redis.sendall(b"PING\r\n")
-            if redis.recv(64) == b"+PONG\r\n":  # it listens before it has read its file
-                return
-        time.sleep(0.05)
-    raise AssertionError("Redis did not start within 90 s")
 
 
 class Server:

@@ -10,7 +10,7 @@ from typing import Any
 
 from calib_serve.receipts import Keyring
 from calib_serve.watch.http.app import create_app
-from calib_serve.watch.intake import Classes
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
 

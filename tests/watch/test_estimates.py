@@ -10,7 +10,7 @@ from scipy import stats
 
 from calib_serve.bins import Bins
 from calib_serve.watch.estimates import estimate
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.sums import Sums
 
 BINS = 15
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve.watch.label_rate import rate_changes
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.sums import Sums
 
 
 def cohort(seed, n, rate, *, weight=1.0):

@@ -12,8 +12,8 @@ from ledgers import open_one
 from calib_serve.errors import ConflictError, InputError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.estimates import estimate
-from calib_serve.watch.intake import Classes
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.classes import Classes
+from calib_serve.watch.sums import Sums
 from calib_serve.watch.policy import LEAST_CHANCE, LabelPolicy, parse_policy
 from calib_serve.watch.service import ServedPrediction, Watch, Watched
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.anew import note_anew
 from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence, Labelled
 from calib_serve.watch.estimates import estimate, estimated_accuracy
-from calib_serve.watch.ledger import Key, Ledger, Noted, Sums, Version, merge_slices
+from calib_serve.watch.ledger import Ledger, Noted
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.slices import scope_of
+from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.windows import Window, read_windows
 
 __all__ = [
@@ -46,6 +47,7 @@ BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "
 """The windows that have a burn rate, in seconds; the clause's own time comes to them."""
 
 _RISK = 0.025  # the lower end of a two-sided 95 % interval
+_KIND = "clause"
 _NOW = ("6h", "3d")  # the window whose rate says when the budget runs out: the first that has one
 
 
@@ -233,8 +235,8 @@ class ContractFollower:
             evidence[clause] = evidence[clause].after(
                 mine._replace(weight=weight), shares=shares_of(own), now=now, unlabelled=unlabelled(own)
             )
-        kept = {clause.id: one.state for clause, one in evidence.items()}
-        self._ledger.store(_key(version), json.dumps(kept).encode())
+            kept = json.dumps(evidence[clause].state).encode()
+            self._ledger.keep(_KIND, version, clause.id, kept, now=now)
 
 
 def kept_evidence(
@@ -249,14 +251,14 @@ def kept_evidence(
     ``anew`` is told what begins anew, and why. LedgerError where a newer program wrote it.
     """
     anew = anew or partial(_logged, version)
-    kept = _kept(ledger, version, anew)
+    kept = {state.name: state.value for state in ledger.states(_KIND, version)}
     found = {}
     for clause in clauses:
         found[clause] = ClauseEvidence.none(clause, bins=ledger.bins)
         if clause.id in kept:
             try:
-                found[clause] = found[clause].restored(kept[clause.id])
-            except InputError as error:
+                found[clause] = found[clause].restored(json.loads(kept[clause.id]))
+            except (InputError, ValueError) as error:
                 anew(f"what was known of the clause {clause.name!r}", error)
     return found
 
@@ -278,22 +280,6 @@ def is_sliced(clause: Clause) -> bool:
 
 def _logged(version: Version, what: str, why: object) -> None:
     log.error("%s %s: %s begins anew with the next labels: %s", *version, what, why)
-
-
-def _kept(ledger: Ledger, version: Version, anew: Callable[[str, object], None]) -> Mapping[str, Any]:
-    try:
-        found = json.loads(ledger.load(_key(version)) or b"{}")
-    except ValueError:
-        found = None
-    if isinstance(found, dict):
-        return found
-    anew("what was known of the contract", "it is damaged")
-    return {}
-
-
-def _key(version: Version) -> str:
-    model, name = version
-    return f"contract/{len(model)}/{model}/{name}"
 
 
 def _labelled(rows: Sequence[Noted], *, bins: int) -> Labelled:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins
 from calib_serve.errors import ShapeError
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.sums import Sums
 
 __all__ = ["ExpectedAccuracy", "auroc", "expected_accuracy", "psi", "wilson"]
 

@@ -1,9 +1,8 @@
 """Prometheus exposition of a ``Watch``: absolute sums from the ledger, at every scrape.
 
-One process owns one registry. Sums come from the ledger, so they go on after a restart where they
-stood, and a scrape during a write sees the state before it or after it, never between. Series of a writer
-or a generation that is not the default say so in two more labels. So many versions have series of their own;
-the sums of the others are told together, as those of one version ``other``.
+Sums go on after a restart where they stood, and a scrape during a write sees the state before it or after it,
+never between. So many versions have series of their own; the sums of the others are told together, as those
+of one version ``other``.
 """
 
 from __future__ import annotations
@@ -18,23 +17,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from calib_serve.errors import REASONS, LedgerError, MissingDependency
+from calib_serve.errors import LedgerError, MissingDependency
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
 from calib_serve.watch.checks import Check
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.estimates import estimated_gap
+from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, trouble_rows
 from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
-from calib_serve.watch.ledger import Key, Sums, Version, add_at, merge_slices
 from calib_serve.watch.priors import TrafficShares
-from calib_serve.watch.series import CONTRACTS, PROVISIONAL, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH
+from calib_serve.watch.series import (
+    CONTRACTS,
+    LEDGER_LABELS,
+    PROVISIONAL,
+    PUBLISHED,
+    SEGMENTS,
+    SERIES,
+    SHADOWS,
+    WATCH,
+)
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.slices import OTHER
-from calib_serve.watch.sources import labels_by_source, source_gaps
+from calib_serve.watch.sources import source_gaps
+from calib_serve.watch.sums import Key, Sums, Version, add_at
 from calib_serve.watch.windows import Window
 
 try:
@@ -55,7 +64,6 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 _ALL = (*SERIES, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
 _BY_NAME = {series.name: series for series in _ALL}
 _NONE: Mapping[str, str] = MappingProxyType({})
-_STAGES = ("ids", "keyring", "lease", "ledger", "samples", "scrape", "tokens")
 
 MAX_VERSIONS = 200
 """Versions with series of their own: of some 250 series each, a scrape is told within a second."""
@@ -104,54 +112,43 @@ class WatchCollector(Collector):
         watch = self._watch
         versions = list(watch.models)[: self._most]
         try:
-            published = watch.publication.read()
-            sources = labels_by_source(watch.ledger.slices("source", own=True))
-            told = [*self._detectors(versions, published.generation), *self._windows(versions)]
+            published = watch.ledger.published()
+            told = [
+                *_families(detector_rows(watch, versions, published)),
+                *self._looks(versions),
+                *self._windows(versions),
+            ]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
             watch.counts.errors["scrape"] += 1
         else:
-            sums = merge_slices(published.sums)
-            own = dict.fromkeys((*watch.models, *sorted(sums)), Sums.zeros(watch.ledger.bins)) | sums
+            own = sums_of(published, list(watch.models), bins=watch.ledger.bins)
             beyond = list(own)[self._most :]
             self._beyond = len(beyond)
             for version in beyond:
                 add_at(own, _REST, own.pop(version))
-            segments = {k: each for k, each in published.sums.items() if k.name and k.of in own}
-            yield from _sums(own, published.labels)
+            yield from _families(sum_rows(own, published))
+            yield from _expected(own)
+            segments = {k: each for k, each in published.segments.items() if k.name and k.of in own}
             yield from _segments(segments, published.labels)
-            named = [(of, n) for of, n in sources.items() if of[:2] in own]
+            labels = {key: float(one.labels.sum()) for key, one in published.sources.items() if key.of in own}
+            named = [((*key.of, key.name), n) for key, n in labels.items()]
             yield _family("calib_source_labels_total", named, published.labels)
             yield from told
         yield from self._troubles(versions)
 
-    def _detectors(self, versions: Sequence[Version], generation: int) -> Iterator[Metric]:
-        watch, feed = self._watch, self._watch.feed
-        alarms, incidents = feed.incidents.counts()
-        opened = [one for one in watch.incidents() if one.open and (one.model, one.version) in watch.models]
-        still = Counter((one.model, one.version) for one in opened)
-        late, waiting = feed.late(), watch.ledger.waiting()
+    def _looks(self, versions: Sequence[Version]) -> Iterator[Metric]:
+        """The reference, open incidents, and what is looked at without labels."""
+        watch = self._watch
         shares = {
             v: (reference.count / reference.n).tolist()
             for v in versions
             if (reference := watch.models[v].reference)
         }
         yield _family("calib_reference_share", _binned(shares))
-        for name, counts in (
-            ("calib_drift_alarms_total", alarms),
-            ("calib_incidents_total", incidents),
-            ("calib_incidents_open", still),
-            ("calib_feedback_late_total", late),
-            ("calib_feedback_waiting", waiting),
-        ):
-            kept = {"generation": str(generation)} if generation and name.endswith("_total") else {}
-            yield _family(name, [(v, counts.get(v, 0)) for v in versions], kept)
+        opened = [one for one in watch.incidents() if one.open and (one.model, one.version) in watch.models]
         yield from _open(opened)
-        yield _family("calib_maturity_seconds", [(v, feed.maturity(v).seconds) for v in versions])
-        evidence = [(v, feed.evidence[v]) for v in versions if v in feed.evidence]
-        yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in evidence])
-        yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in evidence])
         shifts = [(v, watch.shifts[v]) for v in versions if v in watch.shifts]
         yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v, _ in shifts])
         yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in shifts])
@@ -168,28 +165,17 @@ class WatchCollector(Collector):
             yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
 
     def _troubles(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        counts, requests = self._watch.counts, self._requests
-        refused = self._watch.intake.refused
-        yield _family("calib_feedback_refused_total", [((reason,), refused[reason]) for reason in REASONS])
-        yield _family("calib_invalid_outputs_total", [(v, counts.invalid[v]) for v in versions])
+        watch, requests = self._watch, self._requests
+        yield from _families(trouble_rows(watch))
+        yield _family("calib_invalid_outputs_total", [(v, watch.counts.invalid[v]) for v in versions])
         yield _family("calib_versions_left_out", [((), self._beyond)])
-        errors = counts.errors + Counter(lease=self._watch.publication.lost)
-        yield _family("calib_monitor_errors_total", [((stage,), errors[stage]) for stage in _STAGES])
-        yield _family("calib_ledger_rollbacks_total", [((), self._watch.publication.rollbacks)])
-        unknown = [((batch,), counts.unknown[batch]) for batch in get_args(Batch)]
+        unknown = [((batch,), watch.counts.unknown[batch]) for batch in get_args(Batch)]
         yield _family("calib_batches_unknown_total", unknown)
-        yield from self._ids()
-        found = self._watch.checks.reasons().items()
-        yield _family("calib_check_ok", [((name,), float(reason is None)) for name, reason in found])
+        yield _family("calib_prediction_ids_total", [((fate,), watch.ids.fates[fate]) for fate in FATES])
+        with contextlib.suppress(LedgerError):  # its check says so
+            yield _family("calib_ledger_bytes", [((), watch.ledger.database.size())])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
-
-    def _ids(self) -> Iterator[Metric]:
-        ids = self._watch.ids
-        fates = ids.fates() if ids is not None else dict.fromkeys(FATES, 0)
-        yield _family("calib_prediction_ids_total", [((fate,), n) for fate, n in fates.items()])
-        with contextlib.suppress(LedgerError):  # its check says so
-            yield _family("calib_prediction_ids", [((), ids.store.size() if ids is not None else 0)])
 
 
 def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
@@ -205,14 +191,25 @@ def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
     yield _family("calib_incident_bin_gap", list(bins.items()))
 
 
-def _sums(sums: Mapping[Version, Sums], more: Mapping[str, str]) -> Iterator[Metric]:
-    for one in PUBLISHED:
-        columns = {version: each[one.name] for version, each in sums.items()}
-        whole = [(version, float(column[0])) for version, column in columns.items()]
-        yield _family(one.name, _binned(columns) if one.per == "bin" else whole, more)
+def _expected(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
     expected = {v: expected_accuracy(s) for v, s in sums.items()}
     yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
     yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])
+
+
+def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
+    """The families of ``exposition.Row``s; those of predictions say their ledger beyond what is declared."""
+    by_name: dict[str, list[Row]] = {}
+    for name, labels, value in rows:
+        by_name.setdefault(name, []).append((labels, value))
+    for name, of in by_name.items():
+        series = _BY_NAME[name]
+        kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+        names = (*series.labels, *LEDGER_LABELS)[: len(of[0][0])]
+        family = kind(name, series.help, labels=names)
+        for labels, value in of:
+            family.add_metric(labels, value)
+        yield family
 
 
 def _segments(sums: Mapping[Key, Sums], more: Mapping[str, str]) -> Iterator[Metric]:

@@ -1,26 +1,23 @@
-"""What a ledger is given to count, and where each part of it is kept.
+"""What a ledger is given to count, what it gives back, and the spans of time that it keeps sums of.
 
-A label is noted in a journal, which is all that is written before it is acknowledged; sums are made of the
-journal later, many labels at a time. They are kept twice: over all time, for counters; and by the time of the
-*prediction*, in spans that grow with age, for windows. So a late label lands in the window of its prediction.
+Sums are kept twice: over all time, for counters; and by the time of the *prediction*, in spans that grow with
+age, for windows. So a late label lands in the window of its prediction.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from calib_serve.errors import ConflictError
-from calib_serve.receipts import DAY, TAG, Label
-from calib_serve.watch.ledger.sums import Key, Sums, add_at, changes
+from calib_serve.receipts import DAY, Label
+from calib_serve.watch.sums import Key, Sums, Version
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Mark", "Noted", "Once", "Place", "Shadowed", "check_content",
-    "coarser", "holding", "journal_sums", "label_sums", "noted", "places", "served", "span_of",
+    "SPANS", "Dated", "Entry", "Fate", "Noted", "Once", "Place", "Progress", "Published", "Shadowed", "State",
+    "check_content", "coarser", "places", "span_of",
 ]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
@@ -28,35 +25,6 @@ Fate = Literal["counted", "duplicate", "forgotten"]
 
 SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), (DAY, 400 * DAY))
 """Widths of the spans of prediction time, and the age until which each is kept; seconds."""
-
-_SHADOWED = struct.Struct(f">fB{TAG}s")
-_TAG = f"[0-9a-f]{{{2 * TAG}}}"
-
-
-class Mark(NamedTuple):
-    """Where a ledger keeps what became of a batch's labels, in the step that counts them: a key, the name."""
-
-    key: str
-    batch: str
-
-    @property
-    def given_up(self) -> str:
-        """The key under which a batch is named that shall no longer be counted."""
-        return f"{self.key}/given-up"
-
-    @staticmethod
-    def letters(fates: Sequence[Fate]) -> str:
-        """The first letter of each."""
-        return "".join(fate[0] for fate in fates)
-
-    def kept(self, fates: Sequence[Fate]) -> bytes:
-        """What is kept under the key."""
-        return f"{self.batch} {self.letters(fates)}".encode()
-
-    def fates_in(self, kept: bytes | None) -> str | None:
-        """The letters in what is kept; None where that is of another batch."""
-        batch, _, letters = (kept or b"").decode("utf-8", "replace").partition(" ")
-        return letters if batch == self.batch else None
 
 
 @dataclass(frozen=True)
@@ -124,39 +92,14 @@ class Shadowed(NamedTuple):
     same: bool
     tag: str
 
-    def packed(self) -> bytes:
-        """As SQLite ledgers keep it, in 9 bytes."""
-        return _SHADOWED.pack(self.confidence, self.correct + 2 * self.same, bytes.fromhex(self.tag))
-
-    @classmethod
-    def unpacked(cls, kept: bytes) -> Shadowed | None:
-        """The one behind ``packed``, None of no bytes; ValueError of others."""
-        if not kept:
-            return None
-        try:
-            confidence, bits, tag = _SHADOWED.unpack(kept)
-        except struct.error as error:
-            raise ValueError(f"a shadow is kept in {_SHADOWED.size} bytes, got {len(kept)}") from error
-        if bits > 3 or not 0 <= confidence <= 1:
-            raise ValueError(f"a shadow of the journal reads {(confidence, bits, tag)}")
-        return cls(confidence, bool(bits & 1), bool(bits & 2), tag.hex())
-
-    @classmethod
-    def of(cls, confidence: float, correct: bool, same: bool, tag: str) -> Shadowed:
-        """A sound one, else ValueError."""
-        if not 0 <= confidence <= 1 or not re.fullmatch(_TAG, tag):
-            raise ValueError(f"a shadow of the journal reads {(confidence, correct, same, tag)}")
-        return cls(float(confidence), bool(correct), bool(same), tag)
-
 
 class Noted(NamedTuple):
-    """A label in the ledger's journal, from which sums are made and the drift detector is fed.
+    """A label that was counted, as the drift detector and other followers are fed with it.
 
-    ``time`` of the prediction, and ``arrived``, when its label came; ``writer``: who counted it; ``shadow``:
-    what it says of the shadow's prediction, if one ran.
+    ``time`` of the prediction, and ``arrived``, when its label came; ``shadow``: what it says of the shadow's
+    prediction, if one ran.
     """
 
-    writer: str
     model: str
     version: str
     time: float
@@ -169,6 +112,49 @@ class Noted(NamedTuple):
     group: int
     slices: tuple[Key, ...]
     shadow: Shadowed | None = None
+
+
+class State(NamedTuple):
+    """What a follower of labels keeps of a version, by name, and when it last changed."""
+
+    version: Version
+    name: str
+    value: bytes
+    changed_at: float
+
+
+class Progress(NamedTuple):
+    """How far the drift detector of a version is.
+
+    ``fed_until``: which prediction time; ``late``: labels that came too late for it; alarms and incidents so
+    far, and the natural logs of its statistic and of where it alarms.
+    """
+
+    fed_until: float = -math.inf
+    late: int = 0
+    alarms: int = 0
+    incidents: int = 0
+    log_evidence: float = math.nan
+    log_threshold: float = math.nan
+
+
+@dataclass(frozen=True)
+class Published:
+    """The sums over all time that are published, of one moment: by segment, and by who sent labels.
+
+    ``ledger`` and ``edition`` tell its series from those of another ledger, and from those before sums last
+    went down.
+    """
+
+    ledger: str
+    edition: str
+    segments: Mapping[Key, Sums]
+    sources: Mapping[Key, Sums]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The two labels of its series."""
+        return {"ledger": self.ledger, "edition": self.edition}
 
 
 def places(key: Key, *, time: float, now: float) -> list[Place]:
@@ -191,75 +177,3 @@ def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | 
         if wider >= width and now - (start + width) <= most:
             return math.floor(start / wider) * wider, wider
     return None
-
-
-def noted(entry: Entry, *, writer: str) -> Noted:
-    """The label as the journal keeps it."""
-    one = entry.label.receipt
-    beside = one.shadow
-    return Noted(
-        writer,
-        one.model,
-        one.version,
-        one.time,
-        one.nonce,
-        entry.arrived,
-        one.confidence,
-        entry.label.correct,
-        one.predicted,
-        one.inclusion,
-        one.group,
-        entry.slices,
-        None
-        if beside is None
-        else Shadowed(
-            beside.confidence,
-            beside.predicted == entry.label.label,
-            beside.predicted == one.predicted,
-            beside.tag.hex(),
-        ),
-    )
-
-
-def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, Sums]]:
-    """The sums of labels, by writer and by where they are kept."""
-    if not rows:
-        return {}
-    members: dict[tuple[str, tuple[Key, ...], tuple[float, float]], list[int]] = {}
-    for i, row in enumerate(rows):
-        members.setdefault((row.writer, row.slices, span_of(row.time, row.arrived)), []).append(i)
-    where, values = changes(
-        "labels",
-        [row.confidence for row in rows],
-        [row.correct for row in rows],
-        [1 / row.inclusion for row in rows],
-        [row.arrived - row.time for row in rows],
-        bins=bins,
-    )
-    found: dict[str, dict[Place, Sums]] = {}
-    for (writer, slices, (start, width)), at in members.items():
-        more, mine = Sums.at(where[at], values[at], bins=bins), found.setdefault(writer, {})
-        for key in slices:
-            for place in (Place(key), Place(key, start, width))[: 2 if width else 1]:
-                add_at(mine, place, more)
-    return found
-
-
-def label_sums(rows: Sequence[Noted], *, bins: int) -> dict[tuple[str, Place], Sums]:
-    """The sums of labels that were counted, by writer and place; in spans they are those of no writer."""
-    found: dict[tuple[str, Place], Sums] = {}
-    for writer, sums in journal_sums(rows, bins=bins).items():
-        for place, more in sums.items():
-            add_at(found, ("" if place.width else writer, place), more)
-    return found
-
-
-def holding(place: Place) -> list[Place]:
-    """The spans in which the sums of this one may lie today: itself, and the wider ones that hold it."""
-    key, start, width = place
-    return [Place(key, math.floor(start / w) * w, w) for w, _ in SPANS if w >= width] if width else [place]
-
-
-def served(sums: Mapping[Key, Sums], *, time: float) -> dict[Place, Sums]:
-    """The sums of predictions made at ``time``, by where they are kept."""
-    return {place: more for key, more in sums.items() for place in places(key, time=time, now=time)}

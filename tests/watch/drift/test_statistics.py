@@ -7,7 +7,7 @@ import pytest
 
 from calib_serve.bins import Bins
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.sums import Sums
 
 
 def test_auroc_from_bins_is_sklearns_with_binned_scores():

@@ -1,15 +1,14 @@
-"""The ledger in SQL: SQLite in a file for one host, PostgreSQL for many, through SQLAlchemy Core.
+"""The ledger: each label is counted once, whoever sends it, however often, from any host.
 
 A label is one row of ``label``, inserted where its receipt is not there yet, committed before it is
 acknowledged. Any process rolls rows up into ``tally``; a read is the tallies and the rows that are not in
-them, of one snapshot. So nothing has to be marked, replayed or written twice.
+them, of one moment. So nothing has to be marked, replayed or written twice.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,28 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import (
-    Connection,
-    Table,
-    and_,
-    create_engine,
-    delete,
-    event,
-    func,
-    insert,
-    make_url,
-    select,
-    text,
-    tuple_,
-    update,
-)
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from calib_serve.bins import bin_index
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
+from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import (
     SPANS,
     Dated,
@@ -49,38 +31,51 @@ from calib_serve.watch.ledger.entries import (
     Noted,
     Once,
     Place,
+    Progress,
+    Published,
     Shadowed,
+    State,
     check_content,
     coarser,
     places,
     span_of,
 )
-from calib_serve.watch.ledger.sql_schema import (
+from calib_serve.watch.ledger.schema import (
     BATCH,
     COLUMNS,
     DELAY,
+    EDITION,
+    INCIDENT,
     LABEL,
     LEDGER,
     METADATA,
+    POSTGRESQL_VIEW,
+    PREDICTION_ID,
     SCHEMA,
-    SETTING,
+    STATE,
     TALLY,
     VERSION,
+    VIEWS,
 )
-from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
 from calib_serve.watch.series import DELAYS, SUMS
+from calib_serve.watch.sums import Key, Kind, Sums, Version, merge_slices
 
-__all__ = ["SqlLedger"]
+# After ``database``, which says what to install where it is missing.
+from sqlalchemy import (  # isort: skip
+    Connection, and_, delete, func, insert, inspect, select, text, tuple_, update,
+)  # fmt: skip
+
+__all__ = ["Ledger", "Revoked"]
 
 Floats = NDArray[np.float64]
 
-_AT_ONCE = 20_000  # rows that are rolled up in one transaction
+_AT_ONCE = 20_000  # rows that are rolled up or taken out at once
 _CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
 _AHEAD = DAY  # how far a sweep trusts the clock beyond the latest prediction whose label was counted
-_AGAIN = ("40001", "40P01")  # serialization failure, deadlock: PostgreSQL asks to try again
-_TRIES = 5
+_FAR = 1e15  # seconds: no prediction is that far from 1970
 _OF_LABELS = [one for one in SUMS if one.of == "labels" and one.per != "delay"]
 _NAMES = list(COLUMNS.values())
+_EMPTY = {COLUMNS[one.name]: 0.0 for one in _OF_LABELS}
 
 
 class _Row(NamedTuple):
@@ -90,6 +85,18 @@ class _Row(NamedTuple):
     receipt: str
     noted: Noted
     tallied: bool
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """How many labels were taken out, by version, and the nonces of their receipts."""
+
+    nonces: Mapping[Version, Sequence[bytes]]
+
+    @property
+    def labels(self) -> dict[Version, int]:
+        """How many, by version."""
+        return {version: len(of) for version, of in self.nonces.items()}
 
 
 @dataclass(frozen=True)
@@ -124,98 +131,72 @@ class _Tally:
         return Sums(bins, np.concatenate(parts))
 
 
-class SqlLedger:
-    """A ledger at ``url``: a path of SQLite, ``sqlite:///...`` or ``postgresql://...``.
+class Ledger:
+    """A ledger ``where``: a file of SQLite, for one host, or ``postgresql://...``, for many.
 
     ``retention``: seconds after its prediction for which a receipt is remembered; the longest that was ever
-    given. Raises LedgerError where the database cannot be reached or refuses; nothing is then counted.
+    given. ``must_exist``: where there is no ledger, that is an error, and none is made. Safe to use from
+    threads, and by any number of processes. Methods raise LedgerError where the database cannot be reached
+    or refuses, and nothing was counted; UnknownFate where that is not known.
     """
 
     def __init__(
         self,
-        url: str,
+        where: str,
         *,
         bins: int = 15,
         retention: float = 30 * DAY,
         timeout: float = 10.0,
+        must_exist: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.bins, self._clock, self._mine = bins, clock, threading.local()
+        self.bins, self._clock = bins, clock
         self._versions: dict[Version, int] = {}
-        address = make_url(url if "://" in url else f"sqlite:///{url}")
-        if address.drivername == "postgresql":
-            address = address.set(drivername="postgresql+psycopg")
-        self._lite = address.get_backend_name() == "sqlite"
-        more: dict[str, Any] = (
-            {"poolclass": NullPool, "connect_args": {"timeout": timeout}}
-            if self._lite
-            else {
-                "pool_timeout": timeout,
-                "pool_pre_ping": True,
-                "connect_args": {"connect_timeout": math.ceil(timeout)},
-            }
-        )
-        self._engine = create_engine(address, isolation_level="AUTOCOMMIT", **more)
-        if self._lite:
-            event.listen(self._engine, "connect", _durable)
+        self.database = Database(where, timeout=timeout, must_exist=must_exist)
         try:
-            self._make(retention)
+            self._make(retention, must_exist)
         except BaseException:
             self.close()
             raise
 
-    # --- transactions ---
+    def _make(self, retention: float, must_exist: bool) -> None:
+        """The tables, where there are none, and the longest retention that was ever asked for."""
+        with self.transaction() as connection:
+            if must_exist and not inspect(connection).has_table("ledger"):
+                raise LedgerError(f"there is no ledger in {self.database.name}")
+            if not self.database.lite:  # two processes that begin at once
+                connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve'))"))
+            METADATA.create_all(connection)
+            for view in VIEWS:
+                connection.execute(text(view if self.database.lite else view.replace(*POSTGRESQL_VIEW)))
+            known = connection.execute(select(LEDGER)).first()
+            if known is None:
+                row = {"id": 1, "uuid": str(uuid.uuid4()), "schema": SCHEMA, "bins": self.bins}
+                row |= {"retention": retention, "forgotten_until": -_FAR}
+                connection.execute(insert(LEDGER).values(row))
+                self.retention, self.uuid = retention, str(row["uuid"])
+                self._next_edition(connection, "it began")
+                return
+            if known.schema != SCHEMA or known.bins != self.bins:
+                raise LedgerError(
+                    f"the ledger {self.database.name} is of schema {known.schema} and {known.bins} bins, "
+                    f"not of {SCHEMA} and {self.bins}"
+                )
+            self.retention, self.uuid = max(retention, known.retention), known.uuid
+            if retention > known.retention:  # what the shorter one may have forgotten is refused
+                trusted = self._trusted(connection, self._clock())
+                until = max(known.forgotten_until, trusted - known.retention)
+                connection.execute(update(LEDGER).values(retention=retention, forgotten_until=until))
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[Connection]:
         """Everything inside is one transaction, seen by others when it ends and undone where it fails."""
-        with self._writing():
-            yield
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with self._begun("begin immediate" if self._lite else "begin") as connection:
-            yield connection
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """One snapshot."""
-        with self._begun("begin" if self._lite else "begin isolation level repeatable read read only") as one:
-            yield one
-
-    @contextmanager
-    def _begun(self, how: str) -> Iterator[Connection]:
-        open_one: Connection | None = getattr(self._mine, "connection", None)
-        if open_one is not None:  # within a transaction of this thread
-            yield open_one
-            return
         try:
-            with self._engine.connect() as connection:
-                connection.exec_driver_sql(how)
-                self._mine.connection = connection
-                try:
-                    yield connection
-                except BaseException:
-                    self._versions.clear()  # some may be undone
-                    connection.exec_driver_sql("rollback")
-                    raise
-                else:
-                    connection.exec_driver_sql("commit")
-                finally:
-                    self._mine.connection = None
-        except SQLAlchemyError as error:
-            raise _told(error) from error
-
-    def _again(self, work: Callable[[], Any]) -> Any:
-        """Do it, and once more where another transaction came between."""
-        for left in range(_TRIES - 1, -1, -1):
-            try:
-                return work()
-            except LedgerError as error:
-                code = getattr(getattr(error.__cause__, "orig", None), "sqlstate", "")
-                if code not in _AGAIN or not left or getattr(self._mine, "connection", None):
-                    raise
-        raise AssertionError("the last try returns or raises")
+            with self.database.writing() as connection:
+                yield connection
+        except BaseException:
+            self._versions.clear()  # some may be undone
+            raise
 
     # --- what is counted ---
 
@@ -224,13 +205,10 @@ class SqlLedger:
 
         With ``detect`` it also waits for the drift detector.
         """
-        if not entries:
-            return []
-        fates: list[Fate] = self._again(lambda: self._accepted(entries, detect))
-        return fates
+        return self.database.again(lambda: self._accepted(entries, detect)) if entries else []
 
     def _accepted(self, entries: Sequence[Entry], detect: bool) -> list[Fate]:
-        with self._writing() as connection:
+        with self.transaction() as connection:
             # Locked, so that no receipt is forgotten between this look and the insert.
             asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
             forgotten = connection.execute(asked).scalar_one()
@@ -239,6 +217,7 @@ class SqlLedger:
                 if entry.label.receipt.time > forgotten:
                     key = _key(entry)
                     rows.setdefault(key, self._row(connection, entry, key, detect))
+            # Sorted: two batches never wait for each other.
             counted = self._inserted(connection, [rows[key] for key in sorted(rows)])
         fates: list[Fate] = []
         for entry in entries:
@@ -252,33 +231,27 @@ class SqlLedger:
         return fates
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
-        """The keys of those that were not there. Sorted rows: two batches never wait for each other."""
+        """The keys of those that were not there."""
         if not rows:
             return set()
         names = [column.name for column in LABEL.columns]
-        if self._lite:  # nobody else writes until this transaction ends
-            seen = self._seen(connection, rows)
+        if self.database.lite:  # nobody else writes until this transaction ends
+            keys = json.dumps([[row["day"], row["receipt"]] for row in rows])
+            asked = f"select day, receipt from label where {self._among}"  # noqa: S608 - our own names
+            seen = {(day, receipt) for day, receipt in connection.execute(text(asked), {"keys": keys})}
             fresh = [row for row in rows if (row["day"], row["receipt"]) not in seen]
             if fresh:
                 into = f"insert into label ({', '.join(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
                 connection.exec_driver_sql(into, [tuple(row[name] for name in names) for row in fresh])
             return {(row["day"], row["receipt"]) for row in fresh}
         source = f"select {', '.join(names)} from json_populate_recordset(null::label, cast(:rows as json))"  # noqa: S608
-        asked = f"insert into label {source} on conflict do nothing returning day, receipt"
-        return {
-            (day, receipt) for day, receipt in connection.execute(text(asked), {"rows": json.dumps(rows)})
-        }
-
-    def _seen(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
-        """Which keys are there."""
-        keys = json.dumps([[row["day"], row["receipt"]] for row in rows])
-        asked = f"select day, receipt from label where {self._among}"  # noqa: S608 - our own names
-        return {(day, receipt) for day, receipt in connection.execute(text(asked), {"keys": keys})}
+        into = f"insert into label {source} on conflict do nothing returning day, receipt"
+        return {(day, receipt) for day, receipt in connection.execute(text(into), {"rows": json.dumps(rows)})}
 
     @property
     def _among(self) -> str:
         """That a row's key is among ``:keys``, in JSON."""
-        if self._lite:
+        if self.database.lite:
             return "(day, receipt) in (select value ->> 0, value ->> 1 from json_each(:keys))"
         among = "json_array_elements(cast(:keys as json)) as one"
         return f"(day, receipt) in (select (one ->> 0)::int, one ->> 1 from {among})"  # noqa: S608 - our own names
@@ -316,11 +289,10 @@ class SqlLedger:
 
         ConflictError where another batch was counted under the name of ``once``.
         """
-        fresh: bool = self._again(lambda: self._added(sums, time, once))
-        return fresh
+        return self.database.again(lambda: self._added(sums, time, once))
 
     def _added(self, sums: Mapping[Key, Sums], when: float, once: Once | None) -> bool:
-        with self._writing() as connection:
+        with self.transaction() as connection:
             if once is not None and not self._named(connection, once):
                 return False
             found: dict[Place, _Tally] = {}
@@ -334,7 +306,7 @@ class SqlLedger:
         """Whether no batch of this name was counted."""
         row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
         row |= {"sent_at": once.time, "expires_at": once.expires}
-        fresh = self._insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
+        fresh = self.database.insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
         if connection.execute(fresh).first():
             return True
         known = self.known(once)
@@ -344,7 +316,7 @@ class SqlLedger:
 
     def known(self, once: Once) -> Once | None:
         """The batch that was counted under this name, if any."""
-        with self._reading() as connection:
+        with self.database.reading() as connection:
             row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
         return None if row is None else Once(once.name, row.content, row.sent_at, row.expires_at, row.note)
 
@@ -354,15 +326,27 @@ class SqlLedger:
         """The sums over all time, by (model, version)."""
         return merge_slices(self.slices("segment"))
 
-    def slices(self, kind: Kind = "segment", *, version: Version | None = None) -> dict[Key, Sums]:
-        """The same, by slice of this kind; of all versions or one."""
-        with self._reading() as connection:
+    def slices(self, kind: Kind | None = "segment", *, version: Version | None = None) -> dict[Key, Sums]:
+        """The same, by slice of this kind, or of every kind; of all versions or one."""
+        with self.database.reading() as connection:
             found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
             rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
         for place, more in self._increments(rows).items():
-            if not place.width and place.key.kind == kind:
+            if not place.width and kind in (None, place.key.kind):
                 _add(found, place, more)
         return {place.key: one.sums(self.bins) for place, one in found.items()}
+
+    def published(self) -> Published:
+        """What is published of it, of one moment."""
+        with self.database.reading() as connection:
+            edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
+            sums = self.slices(None)
+        edition += f".{self.database.timeline}" if self.database.timeline else ""
+        of = {
+            kind: {key: one for key, one in sums.items() if key.kind == kind}
+            for kind in ("segment", "source")
+        }
+        return Published(self.uuid[:8], edition, of["segment"], of["source"])
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
@@ -372,7 +356,7 @@ class SqlLedger:
         def inside(c: Any) -> list[Any]:
             return [c.width > 0, c.start >= _finite(since), c.start + c.width <= _finite(until)]
 
-        with self._reading() as connection:
+        with self.database.reading() as connection:
             found = self._tallied(connection, kind, version, inside)
             rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
         for place, more in self._increments(rows).items():
@@ -386,7 +370,13 @@ class SqlLedger:
         return [Dated(*place, one.sums(self.bins)) for place, one in found.items()]
 
     def _tallied(
-        self, connection: Connection, kind: Kind | None, version: Version | None, where: Any
+        self,
+        connection: Connection,
+        kind: Kind | None,
+        version: Version | None,
+        where: Any,
+        *,
+        lock: bool = False,
     ) -> dict[Place, _Tally]:
         found: dict[Place, _Tally] = {}
         names = self._names(connection)
@@ -395,6 +385,8 @@ class SqlLedger:
             asked = asked if kind is None else asked.where(table.c.kind == kind)
             if version is not None:
                 asked = asked.where(table.c.version_id == self._known_version(connection, version))
+            if lock:
+                asked = asked.order_by(*table.primary_key).with_for_update()
             for row in connection.execute(asked):
                 model, name = names[row.version_id]
                 place = Place(Key(model, name, row.name, row.kind), row.start, row.width)
@@ -408,18 +400,27 @@ class SqlLedger:
     def roll_up(self) -> int:
         """Add rows that are not in the tallies yet; how many. Any process may, at any time."""
         done = 0
-        while some := self._again(self._rolled):
+        while some := self.database.again(self._rolled):
             done += some
             if some < _AT_ONCE:
                 break
         return done
 
     def _rolled(self) -> int:
-        with self._writing() as connection:
-            rows = self._rows(connection, ~LABEL.c.tallied, most=_AT_ONCE, lock=True)
+        if not self._is_new():
+            return 0
+        with self.transaction() as connection:
+            rows = self._rows(connection, ~LABEL.c.tallied, most=_AT_ONCE, lock="free ones")
             self._upsert(connection, self._increments(rows))
             self._set(connection, rows, tallied=True)
             return len(rows)
+
+    def _is_new(self) -> bool:
+        """Whether there is a row to roll up: a look costs no lock."""
+        with self.database.reading() as connection:
+            return (
+                connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
+            )
 
     def _increments(self, rows: Sequence[_Row]) -> dict[Place, _Tally]:
         found: dict[Place, _Tally] = {}
@@ -464,53 +465,115 @@ class SqlLedger:
                 continue
             keys = [column.name for column in table.primary_key]
             rows.sort(key=lambda row: tuple(row[name] for name in keys))
-            made = self._insert(table)
+            made = self.database.insert(table)
             raised = {name: table.c[name] + made.excluded[name] for name in rows[0] if name not in keys}
             connection.execute(made.on_conflict_do_update(index_elements=keys, set_=raised), rows)
 
-    # --- the detector ---
+    # --- the detector and other followers of labels ---
 
     def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
         """How many labels of predictions made before ``until`` wait for the drift detector."""
         due = (~LABEL.c.fed, LABEL.c.predicted_at < _finite(until))
         asked = select(LABEL.c.version_id, func.count()).where(*due).group_by(LABEL.c.version_id)
-        with self._reading() as connection:
+        with self.database.reading() as connection:
             names = self._names(connection)
             return {names[number]: labels for number, labels in connection.execute(asked)}
 
-    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """The labels of predictions made before ``until``, oldest first, as they wait."""
-        with self._reading() as connection:
-            return [row.noted for row in self._waiting(connection, version, until, most)]
-
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take them out; within a transaction, in which the detector's state is stored as well."""
-        with self._writing() as connection:
-            rows = self._waiting(connection, version, until, most, lock=True)
+        """Take labels of predictions made before ``until`` out, oldest first.
+
+        To be called in a transaction in which followers keep their states. None, where another process has
+        begun one for the same version: it takes them.
+        """
+        with self.transaction() as connection:
+            if not self._alone(connection, version):
+                return []
+            where = and_(~LABEL.c.fed, LABEL.c.predicted_at < _finite(until), *self._of(connection, version))
+            order = (LABEL.c.predicted_at, LABEL.c.day, LABEL.c.receipt)
+            rows = self._rows(connection, where, most=most, lock="all", order=order)
             self._set(connection, rows, fed=True)
             return [row.noted for row in rows]
 
-    def _waiting(
-        self, connection: Connection, version: Version, until: float, most: int, *, lock: bool = False
-    ) -> list[_Row]:
-        where = and_(
-            ~LABEL.c.fed,
-            LABEL.c.predicted_at < _finite(until),
-            *self._of(connection, version),
-        )
-        order = (LABEL.c.predicted_at, LABEL.c.day, LABEL.c.receipt)
-        return self._rows(connection, where, most=most, lock=lock, order=order)
+    def _alone(self, connection: Connection, version: Version) -> bool:
+        """Whether this transaction is the one that feeds the version."""
+        asked = select(VERSION.c.id).where(VERSION.c.id == self._known_version(connection, version))
+        return connection.execute(asked.with_for_update(skip_locked=True)).first() is not None
+
+    def progress(self) -> dict[Version, Progress]:
+        """How far the detector of each version is."""
+        with self.database.reading() as connection:
+            return {(row.model, row.version): _progress(row) for row in connection.execute(select(VERSION))}
+
+    def advance(
+        self,
+        version: Version,
+        *,
+        fed_until: float | None = None,
+        evidence: tuple[float, float] | None = None,
+        late: int = 0,
+        alarms: int = 0,
+        incidents: int = 0,
+    ) -> None:
+        """Note how far a detector is: ``evidence`` its statistic and threshold, the others counts on top."""
+        more: dict[str, Any] = {
+            "late": VERSION.c.late + late,
+            "alarms": VERSION.c.alarms + alarms,
+            "incidents": VERSION.c.incidents + incidents,
+        }
+        if fed_until is not None:
+            more["fed_until"] = fed_until
+        if evidence is not None:
+            more["log_evidence"], more["log_threshold"] = (
+                one if math.isfinite(one) else None for one in evidence
+            )
+        with self.transaction() as connection:
+            number = self._version(connection, version)
+            connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
+
+    def states(self, kind: str, version: Version | None = None) -> list[State]:
+        """What is kept of this kind, of all versions or one; what changed last comes last."""
+        with self.database.reading() as connection:
+            asked = select(STATE).where(STATE.c.kind == kind).order_by(STATE.c.changed_at, STATE.c.name)
+            if version is not None:
+                asked = asked.where(STATE.c.version_id == self._known_version(connection, version))
+            names = self._names(connection)
+            return [
+                State(names[row.version_id], row.name, row.value, row.changed_at)
+                for row in connection.execute(asked)
+            ]
+
+    def keep(self, kind: str, version: Version, name: str, value: bytes, *, now: float) -> None:
+        """Keep the state of a follower, in place of what was kept under this name."""
+        with self.transaction() as connection:
+            row = {"version_id": self._version(connection, version), "kind": kind, "name": name}
+            more = {"value": value, "changed_at": now}
+            kept = self.database.insert(STATE).values(row | more)
+            connection.execute(kept.on_conflict_do_update(index_elements=list(row), set_=more))
+
+    def discard(self, kind: str, version: Version, name: str) -> None:
+        """Keep it no longer."""
+        with self.transaction() as connection:
+            number = self._known_version(connection, version)
+            connection.execute(
+                delete(STATE).where(STATE.c.version_id == number, STATE.c.kind == kind, STATE.c.name == name)
+            )
 
     # --- what is forgotten and taken out ---
 
     def sweep(self, now: float) -> int:
         """Roll up, merge old spans, forget receipts that have expired by ``now``; how many of these."""
         self.roll_up()
-        with self._writing() as connection:
-            trusted = self._trusted(connection, now)
+        expired = self.database.again(lambda: self._swept(now))
+        return self.forget(expired, drop=True)
+
+    def _swept(self, now: float) -> float:
+        """Merge old spans, and delete what has expired but receipts; until when these have."""
+        with self.transaction() as connection:
+            expired = self._trusted(connection, now) - self.retention
             connection.execute(delete(BATCH).where(BATCH.c.expires_at <= now))
+            connection.execute(delete(PREDICTION_ID).where(PREDICTION_ID.c.bound_at < expired))
             self._merge_spans(connection, now)
-        return self.forget(trusted - self.retention, drop=True)
+            return expired
 
     def _trusted(self, connection: Connection, now: float) -> float:
         """What the clock says, but not far beyond the latest prediction whose label was counted."""
@@ -520,7 +583,10 @@ class SqlLedger:
     def _merge_spans(self, connection: Connection, now: float) -> None:
         _, most = SPANS[0]
         moved: dict[Place, _Tally] = {}
-        old = self._tallied(connection, None, None, lambda c: [c.width > 0, c.start + c.width < now - most])
+        # Locked, so that nothing is added to a span between this look and its end.
+        old = self._tallied(
+            connection, None, None, lambda c: [c.width > 0, c.start + c.width < now - most], lock=True
+        )
         for place, more in old.items():
             wider = coarser(place.start, place.width, now=now)
             if wider == (place.start, place.width):
@@ -532,13 +598,13 @@ class SqlLedger:
 
     def forget(self, until: float, *, drop: bool = False) -> int:
         """Refuse labels of predictions made until then; with ``drop``, how many receipts went."""
-        with self._writing() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 update(LEDGER).where(LEDGER.c.forgotten_until < until).values(forgotten_until=until)
             )
         gone = 0
         while drop:
-            with self._writing() as connection:
+            with self.transaction() as connection:
                 old = and_(LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
                 key = (LABEL.c.day, LABEL.c.receipt)
                 some = select(*key).where(old).limit(_CHUNK)
@@ -547,114 +613,109 @@ class SqlLedger:
             drop = went == _CHUNK
         return gone
 
-    def revoke(self, source: str, *, since: float = -math.inf, until: float = math.inf) -> int:
-        """Take out the labels of a source that arrived in [since, until); how many. Receipts stay seen."""
-        self.roll_up()
-        with self._writing() as connection:
-            where = and_(
-                LABEL.c.source == source, ~LABEL.c.revoked, LABEL.c.arrived_at >= _finite(since),
-                LABEL.c.arrived_at < _finite(until),
-            )  # fmt: skip
-            rows = self._rows(connection, where, lock=True)
-            tallied = [row for row in rows if row.tallied]
-            taken = self._increments(tallied)
-            self._upsert(
-                connection, {place: _Tally(-more.by_bin, -more.delays) for place, more in taken.items()}
-            )
-            empty = {name: 0.0 for name in _NAMES if name.startswith("feedback")}
-            connection.execute(update(TALLY).where(TALLY.c.feedback <= 0).values(empty))
-            self._set(connection, rows, revoked=True, tallied=True, fed=True)
-            self._next_edition(connection)
-        return len(rows)
+    def revoke(
+        self,
+        source: str,
+        *,
+        since: float = -math.inf,
+        until: float = math.inf,
+        by: str = "",
+        dry_run: bool = False,
+    ) -> Revoked:
+        """Take the labels of a source that arrived in [since, until) out of every sum, in one step.
 
-    def restored(self) -> None:
+        Their receipts stay seen, and what the drift detector was fed with stays. ``by``: who does so, for the
+        list of editions. With ``dry_run`` nothing is done.
+        """
+        where = and_(
+            LABEL.c.source == source, ~LABEL.c.revoked, LABEL.c.arrived_at >= _finite(since),
+            LABEL.c.arrived_at < _finite(until),
+        )  # fmt: skip
+        if dry_run:
+            with self.database.reading() as connection:
+                return Revoked(_by_version(self._rows(connection, where)))
+        return self.database.again(lambda: self._revoked(source, where, by))
+
+    def _revoked(self, source: str, where: Any, by: str) -> Revoked:
+        nonces: dict[Version, list[bytes]] = {}
+        with self.transaction() as connection:
+            while rows := self._rows(connection, where, most=_AT_ONCE, lock="all"):
+                taken = self._increments([row for row in rows if row.tallied])
+                less = {place: _Tally(-more.by_bin, -more.delays) for place, more in taken.items()}
+                self._upsert(connection, self._where_it_lies(connection, less))
+                self._set(connection, rows, revoked=True, tallied=True, fed=True)
+                for version, of in _by_version(rows).items():
+                    nonces.setdefault(version, []).extend(of)
+            if nonces:
+                # Where no label is left nothing is, not what floats leave of sums that were taken away.
+                connection.execute(update(TALLY).where(TALLY.c.feedback < 0.5).values(_EMPTY))
+                connection.execute(delete(DELAY).where(DELAY.c.labels < 0.5))
+                labels = sum(map(len, nonces.values()))
+                self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
+        return Revoked(nonces)
+
+    def _where_it_lies(self, connection: Connection, less: Mapping[Place, _Tally]) -> dict[Place, _Tally]:
+        """The places that hold these sums today: young spans are merged into wider ones, and old ones go."""
+        spans = select(TALLY.c.start, TALLY.c.width).where(TALLY.c.width > 0).distinct()
+        there = {(row.start, row.width) for row in connection.execute(spans)}
+        found: dict[Place, _Tally] = {}
+        for place, more in less.items():
+            wider = [w for w, _ in SPANS if w >= place.width]
+            of = [(math.floor(place.start / w) * w, w) for w in wider] if place.width else [(0.0, 0.0)]
+            if at := next((one for one in of if one in there or not place.width), None):
+                _add(found, Place(place.key, *at), more)
+        return found
+
+    def restored(self, *, by: str = "") -> None:
         """Say that this is an older state of the ledger: what may have been counted since is refused."""
-        self.forget(self._clock())
-        with self._writing() as connection:
-            self._next_edition(connection)
+        with self.transaction() as connection:
+            self.forget(self._clock())
+            self._next_edition(connection, "a backup was restored", by=by)
 
-    def drop(self, version: Version) -> None:
-        """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
-        with self._writing() as connection:
+    def drop(self, version: Version, *, by: str = "") -> int:
+        """Delete all sums and states of a version; how many labels. Its receipts are remembered."""
+        with self.transaction() as connection:
             number = self._known_version(connection, version)
-            for table in (TALLY, DELAY):
+            # Labels first: what others roll up by now is then in the tallies.
+            gone = (LABEL.c.version_id == number, ~LABEL.c.revoked)
+            out = update(LABEL).where(*gone).values(tallied=True, fed=True, revoked=True)
+            labels = connection.execute(out).rowcount
+            for table in (TALLY, DELAY, STATE, INCIDENT):
                 connection.execute(delete(table).where(table.c.version_id == number))
-            connection.execute(
-                update(LABEL).where(LABEL.c.version_id == number).values(tallied=True, fed=True, revoked=True)
-            )
-            self._next_edition(connection)
+            self._next_edition(connection, f"{version[0]} {version[1]} was dropped", by=by, labels=labels)
+        return labels
 
-    # --- what else is kept ---
-
-    def load(self, key: str) -> bytes | None:
-        """What was stored under ``key``."""
-        with self._reading() as connection:
-            return connection.execute(select(SETTING.c.value).where(SETTING.c.key == key)).scalar()
-
-    def store(self, key: str, value: bytes) -> None:
-        """Keep ``value`` under ``key``, durable on return."""
-        with self._writing() as connection:
-            kept = self._insert(SETTING).values(key=key, value=value)
-            connection.execute(kept.on_conflict_do_update(index_elements=["key"], set_={"value": value}))
-
-    def identity(self) -> str:
-        """Of this ledger, wherever a copy of it runs."""
-        with self._reading() as connection:
-            return str(connection.execute(select(LEDGER.c.uuid)).scalar_one())
-
-    def edition(self) -> int:
-        """1, then greater whenever sums went down: what is published of them is then another series."""
-        with self._reading() as connection:
-            return int(connection.execute(select(LEDGER.c.edition)).scalar_one())
-
-    def verify(self) -> list[str]:
-        """What of it is wrong; empty if nothing is. Changes nothing."""
-        with self._reading() as connection:
-            if self._lite:
-                found = [row[0] for row in connection.exec_driver_sql("pragma integrity_check")]
-                return [] if found == ["ok"] else found
-        return []
+    def check(self) -> list[str]:
+        """What of it is wrong; empty if nothing is. Changes nothing, and may take minutes of a large file."""
+        if found := self.database.damage():
+            return found
+        with self.database.reading() as connection:
+            whole = and_(TALLY.c.kind == "segment", TALLY.c.width == 0)
+            asked = select(func.coalesce(func.sum(TALLY.c.feedback), 0.0)).where(whole)
+            tallied = connection.execute(asked).scalar_one()
+            counted = and_(LABEL.c.tallied, ~LABEL.c.revoked)
+            rows = connection.execute(select(func.count()).select_from(LABEL).where(counted)).scalar_one()
+        # Rows are forgotten after the retention, and what they added stays.
+        return [f"{rows} labels are counted, and the sums hold {tallied:.0f}"] if rows > tallied + 0.5 else []
 
     def close(self) -> None:
         """Close files and connections."""
-        self._engine.dispose()
+        self.database.close()
 
     # --- below ---
 
-    def _make(self, retention: float) -> None:
-        """The tables, where there are none, and the longest retention that was ever asked for."""
-        with self._writing() as connection:
-            if not self._lite:  # two processes that begin at once
-                connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve'))"))
-            METADATA.create_all(connection)
-            known = connection.execute(select(LEDGER)).first()
-            if known is None:
-                row = {"id": 1, "uuid": str(uuid.uuid4()), "schema": SCHEMA, "bins": self.bins}
-                row |= {"retention": retention, "edition": 1, "forgotten_until": -_FAR}
-                connection.execute(insert(LEDGER).values(row))
-                self.retention = retention
-                return
-            if known.schema != SCHEMA or known.bins != self.bins:
-                raise LedgerError(
-                    f"this ledger is of schema {known.schema} and {known.bins} bins, "
-                    f"not of {SCHEMA} and {self.bins}"
-                )
-            self.retention = max(retention, known.retention)
-            if retention > known.retention:  # what the shorter one may have forgotten is refused
-                trusted = self._trusted(connection, self._clock())
-                until = max(known.forgotten_until, trusted - known.retention)
-                connection.execute(update(LEDGER).values(retention=retention, forgotten_until=until))
-
-    def _insert(self, table: Table) -> Any:
-        return (sqlite if self._lite else postgresql).insert(table)
+    def _next_edition(self, connection: Connection, why: str, *, by: str = "", labels: int = 0) -> None:
+        number = (connection.execute(select(func.max(EDITION.c.number))).scalar() or 0) + 1
+        row = {"number": number, "began_at": self._clock(), "why": why, "by": by, "labels": labels}
+        connection.execute(insert(EDITION).values(row))
 
     def _version(self, connection: Connection, version: Version) -> int:
         """Its number, a new one where it has none."""
         if version not in self._versions:
             if (known := self._known_version(connection, version)) < 0:
                 model, name = version
-                made = self._insert(VERSION).values(model=model, version=name).on_conflict_do_nothing()
-                connection.execute(made)
+                made = self.database.insert(VERSION).values(model=model, version=name)
+                connection.execute(made.on_conflict_do_nothing())
                 return self._known_version(connection, version)
             self._versions[version] = known  # another transaction's, so that no rollback takes it away
         return self._versions[version]
@@ -677,15 +738,18 @@ class SqlLedger:
         where: Any,
         *,
         most: int | None = None,
-        lock: bool = False,
+        lock: str = "",
         order: Any = None,
     ) -> list[_Row]:
-        """Rows of ``label`` in the order of their keys; ``lock``: those that nobody else is at work on."""
+        """Rows of ``label`` in the order of their keys.
+
+        ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
+        """
         names = self._names(connection)
         asked = select(LABEL).where(where).order_by(*(order or (LABEL.c.day, LABEL.c.receipt)))
         asked = asked if most is None else asked.limit(most)
-        if lock and not self._lite:
-            asked = asked.with_for_update(skip_locked=True)
+        if lock and not self.database.lite:
+            asked = asked.with_for_update(skip_locked=lock == "free ones")
         return [_read(row, names[row.version_id]) for row in connection.execute(asked)]
 
     def _set(self, connection: Connection, rows: Sequence[_Row], **values: bool) -> None:
@@ -709,24 +773,12 @@ class SqlLedger:
                 )
             )
 
-    def _next_edition(self, connection: Connection) -> None:
-        connection.execute(update(LEDGER).values(edition=LEDGER.c.edition + 1))
-
 
 def _add(found: dict[Place, _Tally], place: Place, more: _Tally) -> None:
     before = found.get(place)
     found[place] = (
         more if before is None else _Tally(before.by_bin + more.by_bin, before.delays + more.delays)
     )
-
-
-def _durable(connection: Any, _record: object) -> None:
-    """What is committed to a file outlives the host's power."""
-    connection.execute("pragma journal_mode = wal")
-    connection.execute("pragma synchronous = full")
-
-
-_FAR = 1e15  # seconds: no prediction is that far from 1970
 
 
 def _finite(seconds: float) -> float:
@@ -739,12 +791,26 @@ def _key(entry: Entry) -> tuple[int, str]:
     return math.floor(one.time / DAY), one.nonce.hex()
 
 
+def _by_version(rows: Sequence[_Row]) -> dict[Version, list[bytes]]:
+    found: dict[Version, list[bytes]] = {}
+    for row in rows:
+        found.setdefault((row.noted.model, row.noted.version), []).append(row.noted.nonce)
+    return found
+
+
+def _progress(row: Any) -> Progress:
+    numbers = (row.fed_until, row.log_evidence, row.log_threshold)
+    until, evidence, threshold = (math.nan if one is None else one for one in numbers)
+    return Progress(
+        -math.inf if math.isnan(until) else until, row.late, row.alarms, row.incidents, evidence, threshold
+    )
+
+
 def _read(row: Any, version: Version) -> _Row:
     shadow = None
     if row.shadow_tag is not None:
         shadow = Shadowed(row.shadow_confidence, row.shadow_correct, row.shadow_same, row.shadow_tag)
     noted = Noted(
-        "",
         *version,
         row.predicted_at,
         bytes.fromhex(row.receipt),
@@ -758,12 +824,3 @@ def _read(row: Any, version: Version) -> _Row:
         shadow,
     )
     return _Row(row.day, row.receipt, noted, row.tallied)
-
-
-def _told(error: SQLAlchemyError) -> LedgerError:
-    """Our error for one of the database's."""
-    why = str(getattr(error, "orig", None) or error).strip().splitlines()
-    what = "cannot be used" if isinstance(error, OperationalError) else "refused"
-    known = isinstance(error, DBAPIError) and not error.connection_invalidated
-    again = "" if known else "; whether this was counted is not known: send it again, each label counts once"
-    return LedgerError(f"the ledger's database {what}: {why[0] if why else error}{again}")

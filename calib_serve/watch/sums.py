@@ -1,4 +1,4 @@
-"""Sums over the predictions and labels of one slice of a model version, as one vector that ledgers store."""
+"""Sums over the predictions and labels of one slice of a model version, as one vector that adds up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Emission", "Key", "Kind", "Sums", "Version", "add_at", "changes", "label_places", "merge_slices"]
+__all__ = ["Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
 
 Floats = NDArray[np.float64]
 
@@ -28,8 +28,6 @@ predicted class; by random groups of the groups that they name; labels by the so
 the clauses of the contract that count them."""
 
 _PLACES = {"version": 1, "delay": len(DELAYS) + 1}
-_DIGITS = 1e-9  # sums that are made in another order differ by less, of themselves
-_PACKED = 2 + 8  # bytes of a number that is not 0: its place and its value
 
 
 class Key(NamedTuple):
@@ -51,13 +49,6 @@ def _layout(bins: int) -> dict[str, slice]:
     """Where each sum lies in the vector."""
     ends = np.cumsum([_PLACES.get(one.per, bins) for one in SUMS]).tolist()
     return {one.name: slice(start, end) for one, start, end in zip(SUMS, [0, *ends], ends, strict=False)}
-
-
-@functools.cache
-def _published(bins: int) -> NDArray[np.intp]:
-    """Where those lie that are published: none of them ever goes down while labels are counted."""
-    where = [np.arange(_length(bins))[_layout(bins)[one.name]] for one in SUMS if one.published]
-    return np.concatenate(where)
 
 
 def _length(bins: int) -> int:
@@ -151,38 +142,6 @@ class Sums:
         """
         return cls.at(*changes("labels", confidence, correct, weight, delay, bins=bins), bins=bins)
 
-    def packed(self) -> bytes:
-        """The numbers that are not 0, for stores: places as u16, then values as float64, little-endian."""
-        places = np.flatnonzero(self.vector)
-        return places.astype("<u2").tobytes() + self.vector[places].astype("<f8").tobytes()
-
-    @classmethod
-    def unpacked(cls, packed: bytes, *, bins: int) -> Sums:
-        """The sums that ``packed`` to this; ShapeError if they cannot have."""
-        count, left = divmod(len(packed), _PACKED)
-        places = np.frombuffer(packed[: 2 * count], "<u2").astype(np.intp)
-        vector = np.zeros(_length(bins))
-        if left or not (np.diff(places) > 0).all() or (places >= len(vector)).any():
-            raise ShapeError(f"these {len(packed)} bytes are no sums over {bins} bins")
-        vector[places] = np.frombuffer(packed[2 * count :], "<f8")
-        return cls(bins, vector)
-
-    def less(self, part: Sums) -> Sums:
-        """These sums without labels that are part of them; InputError where they cannot be.
-
-        Where no label is left nothing is, not what floats leave of sums that were added and taken away.
-        """
-        left = self - part
-        labels = left.labels
-        if (labels < 0).any():
-            raise InputError("these labels were never counted here")
-        vector, layout = left.vector.copy(), _layout(self.bins)
-        for one in SUMS:
-            if one.of == "labels":
-                empty = labels == 0 if one.per == "bin" else not labels.any()
-                vector[layout[one.name]][empty] = 0.0
-        return Sums(self.bins, vector)
-
     def of(self, kind: Literal["predictions", "labels"]) -> Sums:
         """The sums over predictions, or those over labels, alone."""
         layout, kept = _layout(self.bins), np.zeros(len(self.vector))
@@ -238,31 +197,6 @@ class Sums:
                 found[layout[name].start + place] = value
         return Sums(self.bins, found)
 
-    def below(self, other: Sums) -> bool:
-        """Whether a published sum is less than that of ``other``, by more than the last digits."""
-        at = _published(self.bins)
-        return bool((self.vector[at] < other.vector[at] * (1 - _DIGITS)).any())
-
-    def beyond(self, other: Sums) -> Sums:
-        """What these sums have more than ``other``, of those that are published; 0 where they have less."""
-        more = np.zeros_like(self.vector)
-        at = _published(self.bins)
-        a, b = self.vector[at], other.vector[at]
-        more[at] = np.where(a > b * (1 + _DIGITS), a - b, 0.0)
-        return Sums(self.bins, more)
-
-    def highest(self, other: Sums) -> Sums:
-        """These sums, but with those of ``other`` that are published and greater."""
-        found, at = self.vector.copy(), _published(self.bins)
-        found[at] = np.maximum(found[at], other.vector[at])
-        return Sums(self.bins, found)
-
-    def lowest(self, other: Sums) -> Sums:
-        """The same with those that are less."""
-        found, at = self.vector.copy(), _published(self.bins)
-        found[at] = np.minimum(found[at], other.vector[at])
-        return Sums(self.bins, found)
-
     def _combine(self, other: Sums, factor: float) -> Sums:
         if self.bins != other.bins:
             raise ShapeError(f"cannot combine {self.bins} bins with {other.bins}; use one bin count")
@@ -272,23 +206,6 @@ class Sums:
         return isinstance(other, Sums) and np.array_equal(self.vector, other.vector)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-@functools.cache
-def label_places(bins: int) -> tuple[list[int], list[list[int]], list[int]]:
-    """Where counts of labels lie in the vector; each bin's label sums, its count first; and the others."""
-    layout, labels = _layout(bins), [one for one in SUMS if one.of == "labels"]
-    counts = list(range(layout["calib_feedback_total"].start, layout["calib_feedback_total"].stop))
-    by_bin = [
-        [counts[b], *(layout[one.name].start + b for one in labels if one.per == "bin")] for b in range(bins)
-    ]
-    whole = [
-        at
-        for one in labels
-        if one.per != "bin"
-        for at in range(layout[one.name].start, layout[one.name].stop)
-    ]
-    return counts, by_bin, whole
 
 
 def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:
@@ -303,29 +220,3 @@ def merge_slices(sums: Mapping[Key, Sums] | Iterable[tuple[Key, Sums]]) -> dict[
         if key.kind == "segment":
             add_at(found, key.of, more)
     return found
-
-
-class Emission(NamedTuple):
-    """A writer's sums of one moment, by version: ``fresh`` is what of all ``counted`` was not published yet.
-
-    Labels may be counted while these are read: two reads of the ledger do not belong together.
-    """
-
-    fresh: Mapping[Version, Sums]
-    counted: Mapping[Version, Sums]
-
-    @classmethod
-    def of(cls, counted: Mapping[Version, Sums], published: Mapping[Version, Sums]) -> Emission:
-        """What was counted beyond what was published; nothing of a sum that is below it."""
-        fresh = {}
-        for version, total in counted.items():
-            before = published.get(version)
-            more = total if before is None else total.beyond(before)
-            if more.vector.any():
-                fresh[version] = more
-        return cls(fresh, counted)
-
-    def marks(self, published: Mapping[Version, Sums]) -> dict[Version, Sums]:
-        """What is published when this is, of the versions where that is new."""
-        found = {v: total.highest(published.get(v, total)) for v, total in self.counted.items()}
-        return {v: mark for v, mark in found.items() if mark != published.get(v)}
