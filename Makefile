@@ -1,5 +1,5 @@
 # Every target sets itself up: a virtual environment with pinned packages, and for the tests
-# the programs they start for real (promtool, prometheus, amtool, redis-server, nginx, chromium).
+# the programs they start for real (promtool, prometheus, amtool, nginx, chromium).
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= lock/torch.txt

@@ -30,7 +30,7 @@ from calib_serve.bins import bin_index
 from calib_serve.metrics import softmax
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.contracts.states import for_all, shares_of
-from calib_serve.watch.ledger import Sums
+from calib_serve.watch.sums import Sums
 from calib_serve.workflows.contract_plan import fixed_labels, labels_until_broken
 
 ABOVE, PROMISE, BINS = 0.9, 0.98, 15

@@ -26,9 +26,10 @@ import prometheus_cost
 
 from calib_serve.nonces import PER_EPOCH
 from calib_serve.receipts import Keyring
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.intake import Intake
+from calib_serve.watch.ledger import Ledger
 
 DAY = 86_400
 GIB = 2**30
@@ -52,12 +53,12 @@ def ledger_bytes(epochs: int, labelled: float, folder: Path) -> dict[str, float]
     ring, sizes = Keyring.new(), []
     for part in (epochs // 3, epochs):
         path, n, waiting = folder / f"ledger{part}", 0, []
-        ledger = SqliteLedger(path)
+        ledger = Ledger(path)
         intake = Intake(ring, ledger, models={("digits", "1.0"): Classes(10)})
         feed = DriftFeed(ledger, maturity=0.0)
 
         def count(items: list[dict[str, Any]], intake: Intake = intake, feed: DriftFeed = feed) -> int:
-            accepted = sum(outcome.accepted for outcome in intake.take(items))
+            accepted = sum(outcome.accepted for outcome in intake.take(items).outcomes)
             feed.tick()
             return accepted
 

@@ -476,7 +476,7 @@ BENCHMARKS = (
             ),
         ),
         page="serving",
-        programs=("redis-server", "redis-cli"),
+        programs=("initdb",),
     ),
     Benchmark(
         "serving",

@@ -7,10 +7,10 @@ are; the last row is one so far off that the detector alarms about every 15 labe
 case. The unit is the least work that any label takes, measured in turns with ours: its receipt's HMAC-SHA256
 and a row in an SQLite transaction that is as durable. Times are the process's own CPU seconds, so that what
 else the machine does does not count, and wall seconds beside them. Then the same by one process and two, on
-one SQLite file, two files and one Redis, in HMACs of the same run (a receipt's, alone); and the bytes that a
-ledger keeps of each. Writes benchmarks/results/labels.json.
+one SQLite file, two files and one PostgreSQL, in HMACs of the same run (a receipt's, alone); and the bytes
+that a ledger keeps of each. Writes benchmarks/results/labels.json.
 
-    python benchmarks/labels.py [--labels 50000] [--rounds 5] [--epochs 100]
+    python benchmarks/labels.py [--labels 50000] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ import peers
 import stores
 
 from calib_serve.receipts import Keyring
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.intake import Intake
+from calib_serve.watch.ledger import Ledger
 
 
 def counted(
     items: list[dict], request: int, ring: Keyring, folder: Path, *, sums: bool = True, drift: bool = True
 ) -> None:
     """Every label through the intake, ``request`` at a time, and what follows an acknowledgement."""
-    ledger = SqliteLedger(folder / "ledger")
+    ledger = Ledger(folder / "ledger")
     intake = Intake(ring, ledger, models={("digits", "1.0"): Classes(10)}, detect=drift)
     feed = DriftFeed(ledger, maturity=0.0)
     for at in range(0, len(items), request):
-        assert all(outcome.accepted for outcome in intake.take(items[at : at + request]))
+        assert all(outcome.accepted for outcome in intake.take(items[at : at + request]).outcomes)
         if drift:
             feed.tick()
     if sums:
+        ledger.roll_up()
         assert ledger.sums()["digits", "1.0"].labels.sum() == len(items)
     ledger.close()
 
@@ -108,8 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--labels", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=100, help="of 65,536 predictions, whose bytes are told")
-    args = peers.arguments(parser, labels=5_000, rounds=2, epochs=2)
+    args = peers.arguments(parser, labels=5_000, rounds=2)
     ring = Keyring.new()
     calibrated, off = (stream(args.labels, ring, gap=gap) for gap in (0.0, 0.7))
     cases = {
@@ -132,10 +133,9 @@ def main() -> None:
     result["processes"] = stores.over_processes(args.labels, args.rounds)
     for name, found in result["processes"].items():
         print(f"{name:38} {found['hmacs']:6.1f} HMACs {found['per_cpu_second']:15,.0f} per CPU second")
-    result["bytes"] = stores.remembered(args.epochs)
+    result["bytes"] = stores.kept(args.labels)
     for name, found in result["bytes"].items():
-        print(f"{name:38} {found['bytes_a_prediction']:.3f} bytes a prediction", end="")
-        print(f" {found['bytes_a_label']:.2f} a label")
+        print(f"{name:38} {found:.0f} bytes a label")
     peers.save("labels", result, args)
 
 

@@ -43,9 +43,10 @@ from scipy.optimize import brentq, minimize_scalar  # noqa: E402
 from calib_serve.judgement.bets import BETS, MeanBets  # noqa: E402
 from calib_serve.metrics import softmax  # noqa: E402
 from calib_serve.receipts import Keyring, Shadow  # noqa: E402
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.feed import DriftFeed  # noqa: E402
-from calib_serve.watch.intake import Classes, Intake  # noqa: E402
-from calib_serve.watch.ledger import Noted, Shadowed, SqliteLedger  # noqa: E402
+from calib_serve.watch.intake import Intake  # noqa: E402
+from calib_serve.watch.ledger import Ledger, Noted, Shadowed  # noqa: E402
 from calib_serve.watch.shadow import ALPHA, ShadowFollower, ShadowTest  # noqa: E402
 
 LABELS, EVERY = 20_000, 100
@@ -184,7 +185,7 @@ def items_of(n: int, ring: Keyring, *, shadow: bool) -> list[dict]:
 def spent(items: list[dict], request: int, ring: Keyring) -> float:
     """Processor seconds of counting them and of feeding detector and shadow's test."""
     with tempfile.TemporaryDirectory() as folder:
-        ledger = SqliteLedger(Path(folder) / "ledger")
+        ledger = Ledger(Path(folder) / "ledger")
         intake = Intake(ring, ledger, models={("digits", "1.0"): Classes(10)})
         feed = DriftFeed(ledger, maturity=0.0, followers=[ShadowFollower(ledger)])
         began = time.process_time()

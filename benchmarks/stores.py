@@ -1,8 +1,7 @@
-"""What labels cost over several processes and stores, and what ledgers take to remember them; for labels.py.
+"""What a label costs in each database: by one process and two, and the bytes that are kept of it.
 
-Each process signs its receipts first; all begin together, and each says its CPU seconds and when it began and
-ended. A rate by CPU is what the processes would do with a core each and a store that never kept them waiting;
-a rate by the clock is what this machine did, and means little where others use its cores.
+Labels go through the intake, 500 a request, durable before they are acknowledged. PostgreSQL runs on this host
+with what it comes with, so that its commits are on disk as well. ``benchmarks/labels.py`` reports it.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import hmac
 import multiprocessing
-import random
+import os
 import shutil
-import socket
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -24,83 +21,68 @@ from pathlib import Path
 from typing import Any
 
 import peers
+import psutil
 
-from calib_serve.nonces import PER_EPOCH, Nonces
-from calib_serve.receipts import Keyring, Label, Receipt
-from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import Entry, Key, Ledger, open_ledger
+from calib_serve.receipts import Keyring
+from calib_serve.watch.classes import Classes
+from calib_serve.watch.intake import Intake
+from calib_serve.watch.ledger import Ledger
 
 REQUEST = 500  # labels of one request
-A_MONTH = 30 * 100_000_000  # predictions of 100 million a day
 
 
 @contextlib.contextmanager
-def redis_server(folder: Path, *more: str) -> Iterator[str]:
-    """A Redis of this run's own, which writes every label to its disk before it answers."""
-    if not (program := shutil.which("redis-server")):
-        sys.exit("there is no redis-server here")
-    port = peers.free_port()
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", *more]
-    durable = ["--appendonly", "yes", "--appendfsync", "always"]
-    server = subprocess.Popen([program, *options, *durable], stdout=subprocess.DEVNULL)
-    try:
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.05)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.terminate()
-        server.wait()
-
-
-@contextlib.contextmanager
-def redis_cluster(folder: Path) -> Iterator[str]:
-    """Three such nodes as a Redis Cluster."""
-    with contextlib.ExitStack() as nodes:
-        addresses = []
-        for name in "012":
-            (folder / name).mkdir()
-            url = nodes.enter_context(redis_server(folder / name, "--cluster-enabled", "yes"))
-            addresses.append(url.removeprefix("redis://").removesuffix("/0"))
-        made = ["redis-cli", "--cluster", "create", *addresses, "--cluster-yes"]
-        subprocess.run(made, check=True, capture_output=True, timeout=120)
-        time.sleep(3)  # until every node has heard of all slots
-        yield f"redis+cluster://{addresses[0]}"
+def postgresql() -> Iterator[tuple[str, psutil.Process]]:
+    """A PostgreSQL of this run's own, and its process."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if not (
+        programs := found[-1].parent
+        if found
+        else shutil.which("initdb") and Path(shutil.which("initdb") or "").parent
+    ):
+        sys.exit("there is no PostgreSQL here")
+    owner = [] if os.getuid() else ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    with tempfile.TemporaryDirectory(prefix="pg-") as folder:
+        if owner:
+            shutil.chown(folder, "postgres")
+        data, port = f"{folder}/data", peers.free_port()
+        made = [f"{programs}/initdb", "-D", data, "-U", "labels", "-A", "trust"]
+        subprocess.run([*owner, *made], check=True, capture_output=True, cwd=folder)
+        options = ["-p", str(port), "-k", folder, "-c", "listen_addresses=127.0.0.1"]
+        server = subprocess.Popen(
+            [*owner, f"{programs}/postgres", "-D", data, *options],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
+        )  # fmt: skip
+        try:
+            ready = [f"{programs}/pg_isready", "-h", "127.0.0.1", "-p", str(port)]
+            while subprocess.run(ready, check=False, capture_output=True).returncode:
+                time.sleep(0.05)
+            yield f"postgresql://labels@127.0.0.1:{port}/postgres", psutil.Process(server.pid)
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def over_processes(labels: int, rounds: int) -> dict[str, Any]:
-    """One and two processes on one store, on stores of their own, and on one in partitions."""
+    """One and two processes on one ledger, and on ledgers of their own."""
     found: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory() as redis_folder,
-        redis_server(Path(redis_folder)) as redis,
-        tempfile.TemporaryDirectory() as cluster_folder,
-        redis_cluster(Path(cluster_folder)) as cluster,
-    ):
+    with postgresql() as (address, server):
         for turn in range(rounds):
             with tempfile.TemporaryDirectory() as folder:
                 files = [f"{folder}/{name}.db" for name in "abcd"]
-                parts = [f"{folder}/{name}.db?parts=4" for name in "ef"]
                 for name, stores in {
                     "one process, one file": files[:1],
                     "two processes, one file": files[1:2] * 2,
                     "two processes, two files": files[2:4],
-                    "one process, one Redis": [redis],
-                    "two processes, one Redis": [redis] * 2,
-                    "one process, four partitions": parts[:1],
-                    "two processes, four partitions": parts[1:] * 2,
-                    "one process, a Redis Cluster": [cluster],
-                    "two processes, a Redis Cluster": [cluster] * 2,
+                    "one process, PostgreSQL": [address],
+                    "two processes, PostgreSQL": [address] * 2,
                 }.items():
-                    found.setdefault(name, []).append(together(stores, labels, redis=redis, turn=turn))
+                    found.setdefault(name, []).append(together(stores, labels, server=server, turn=turn))
     rates = {name: _medians(runs) for name, runs in found.items()}
     for name, alone in (
         ("two processes, one file", "one process, one file"),
         ("two processes, two files", "one process, one file"),
-        ("two processes, one Redis", "one process, one Redis"),
-        ("two processes, four partitions", "one process, four partitions"),
-        ("two processes, a Redis Cluster", "one process, a Redis Cluster"),
+        ("two processes, PostgreSQL", "one process, PostgreSQL"),
     ):
         one = rates[alone]
         rates[name] |= {
@@ -116,45 +98,45 @@ def _medians(runs: list[dict[str, float]]) -> dict[str, Any]:
     return found | {"hmacs_range": [min(hmacs), max(hmacs)], "rounds": len(runs)}
 
 
-def together(stores: list[str], labels: int, *, redis: str, turn: int) -> dict[str, float]:
+def together(stores: list[str], labels: int, *, server: psutil.Process, turn: int) -> dict[str, float]:
     """One process for each of the stores, at once; labels a second of them all."""
     spawn = multiprocessing.get_context("spawn")
     begin, told = spawn.Barrier(len(stores)), spawn.Queue()
     workers = [
-        spawn.Process(target=_work, args=(store, f"w{i}", labels, begin, told))
+        spawn.Process(target=_work, args=(store, f"{turn}.{i}", labels, begin, told))
         for i, store in enumerate(stores)
     ]
-    before = _server_cpu(redis)
+    before = _cpu(server)
     for one in workers:
         one.start()
     runs = [told.get() for _ in workers]
     for one in workers:
         one.join()
     wall = max(run["ended"] for run in runs) - min(run["began"] for run in runs)
-    server = (_server_cpu(redis) - before) / (labels * len(stores)) if stores[0] == redis else 0.0
+    spent = (_cpu(server) - before) / (labels * len(stores)) if "://" in stores[0] else 0.0
     return {
         "per_cpu_second": sum(labels / run["cpu"] for run in runs),
         "per_wall_second": labels * len(stores) / wall,
         "cpu_us_a_label": 1e6 * statistics.mean(run["cpu"] for run in runs) / labels,
         "hmac_us": 1e6 * statistics.mean(run["hmac"] for run in runs),
         "hmacs": statistics.mean(run["cpu"] / labels / run["hmac"] for run in runs),
-        "store_cpu_us_a_label": 1e6 * server,
+        "store_cpu_us_a_label": 1e6 * spent,
     }
 
 
-def _work(store: str, writer: str, labels: int, begin: Any, told: Any) -> None:
+def _work(store: str, version: str, labels: int, begin: Any, told: Any) -> None:
     ring = Keyring.new()
-    facts = {"model": "digits", "version": "1.0"}
+    facts = {"model": "digits", "version": version}
     items = [
         {"receipt": ring.sign(**facts, predicted=i % 10, confidence=0.9), "label": i % 10}
         for i in range(labels)
     ]
-    ledger = open_ledger(store, writer=writer)
-    intake = Intake(ring, ledger, models={("digits", "1.0"): Classes(10)}, detect=False)
+    ledger = Ledger(store)
+    intake = Intake(ring, ledger, models={("digits", version): Classes(10)}, detect=False)
     begin.wait()
     began, cpu = time.time(), time.process_time()
     for at in range(0, labels, REQUEST):
-        assert all(one.accepted for one in intake.take(items[at : at + REQUEST]))
+        assert all(one.accepted for one in intake.take(items[at : at + REQUEST]).outcomes)
     cpu, ended = time.process_time() - cpu, time.time()
     ledger.close()
     told.put({"cpu": cpu, "began": began, "ended": ended, "hmac": _hmac_of(items[0]["receipt"])})
@@ -169,65 +151,30 @@ def _hmac_of(receipt: str, times: int = 20_000) -> float:
     return (time.process_time() - began) / times
 
 
-def _server_cpu(address: str) -> float:
-    import redis
+def _cpu(server: psutil.Process) -> float:
+    """Processor seconds of a PostgreSQL, also of its processes that have ended."""
+    own = server.cpu_times()
+    living = [one.cpu_times() for one in server.children()]
+    return own.children_user + own.children_system + sum(one.user + one.system for one in (own, *living))
 
-    with redis.Redis.from_url(address) as server:
-        cpu = server.info("cpu")
-    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
 
-
-def remembered(epochs: int) -> dict[str, Any]:
-    """Bytes that a store keeps of receipts that were counted, by the share of predictions with a label."""
+def kept(labels: int) -> dict[str, float]:
+    """Bytes that a ledger grows by a label while its row is kept."""
     found = {}
-    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder)) as redis:
-        for name, share, many in (("dense", 1.0, max(epochs // 10, 1)), ("1 % sparse", 0.01, epochs)):
-            for kind, where in (("SQLite", f"{folder}/{many}.db"), ("Redis", redis)):
-                ledger = open_ledger(where)
-                labels = _count(ledger, share, many)
-                ledger.close()
-                taken = _file_bytes(where) if kind == "SQLite" else _redis_bytes(redis)
-                predictions = many * PER_EPOCH
-                found[f"{kind}, {name}"] = {
-                    "predictions": predictions,
-                    "labels": labels,
-                    "bytes_a_prediction": taken / predictions,
-                    "bytes_a_label": taken / labels,
-                    "gb_of_a_month": taken / predictions * A_MONTH / 1e9,
-                }
+    with tempfile.TemporaryDirectory() as folder, postgresql() as (address, _):
+        for name, where in (("SQLite", f"{folder}/l.db"), ("PostgreSQL", address)):
+            ring, sizes = Keyring.new(), []
+            ledger = Ledger(where)
+            intake = Intake(ring, ledger, models={("digits", "1.0"): Classes(10)}, detect=False)
+            for _ in range(3):
+                for _ in range(labels // REQUEST):
+                    tokens = [
+                        ring.sign(model="digits", version="1.0", predicted=1, confidence=0.9)
+                        for _ in range(REQUEST)
+                    ]
+                    intake.take([{"receipt": token, "label": 1} for token in tokens])
+                ledger.roll_up()
+                sizes.append(ledger.database.size())
+            ledger.close()
+            found[name] = (sizes[2] - sizes[1]) / (labels // REQUEST * REQUEST)
     return found
-
-
-def _count(ledger: Ledger, share: float, epochs: int) -> int:
-    drawn, rng, now, rows, labels = Nonces(), random.Random(0), time.time(), [], 0
-    for i in range(epochs * PER_EPOCH):
-        nonce = drawn.draw()
-        if rng.random() < share:
-            label = Label(Receipt("k", "m", "1", now, nonce, 1, 0.9), 1)
-            rows.append(Entry(label, now, (Key("m", "1"),)))
-        if len(rows) == REQUEST or (rows and i == epochs * PER_EPOCH - 1):
-            labels += ledger.accept(rows, detect=False).count("counted")
-            rows.clear()
-    return labels
-
-
-def _file_bytes(path: str) -> int:
-    """Pages of the epochs' table and index, where SQLite tells; else the length of what is in them."""
-    with contextlib.closing(sqlite3.connect(path)) as file:
-        try:
-            asked = "SELECT sum(pgsize) FROM dbstat WHERE name LIKE 'epochs%'"
-            return int(file.execute(asked).fetchone()[0])
-        except sqlite3.Error:
-            asked = "SELECT sum(length(bits) + length(epoch) + 3 * 8) FROM epochs"
-            return int(file.execute(asked).fetchone()[0])
-
-
-def _redis_bytes(address: str) -> int:
-    """By MEMORY USAGE, of all keys that remember receipts; empties the store."""
-    import redis
-
-    with redis.Redis.from_url(address) as server:
-        keys = [*server.scan_iter("*:epoch*", count=1000), *server.scan_iter("*:bits")]
-        taken = sum(int(server.memory_usage(key, samples=0) or 0) for key in keys)
-        server.flushall()
-    return taken

@@ -326,12 +326,12 @@ def _folder(asked: Asked, packages: Packages) -> Iterator[Finding]:
 def _ledger(asked: Asked, packages: Packages) -> Iterator[Finding]:
     """Check the record of accepted labels where it is a file; a database is not asked."""
     where = asked.ledger or str((asked.folder and asked.folder / "ledger.sqlite") or "")
-    path = Path(where.partition("?")[0])  # parts lie side by side, in one folder
+    path = Path(where)
     parent = path.absolute().parent
     if not where:
         return
     if "://" in where:
-        yield Finding("note", "ledger", "no database is asked here", "calib-serve ledger verify asks it")
+        yield Finding("note", "ledger", "no database is asked here", "calib-serve ledger check asks it")
         return
     if not parent.is_dir():
         yield Finding("note", "ledger", f"{parent} is not there", "nothing: it is made with the ledger")

@@ -42,9 +42,9 @@ from calib_serve.report import (
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
 from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.http.page import render
 from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.http.page import render
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -148,7 +148,7 @@ def watched(folder: Path) -> Path:
     clock = [now]
     rng = np.random.default_rng(3)
     models = {("digits", "2"): Watched(Classes(10, NAMES))}
-    ledger = SqliteLedger(folder / "labels.db", clock=lambda: clock[0])
+    ledger = Ledger(folder / "labels.db", clock=lambda: clock[0])
     watch = Watch(Keyring("k", {"k": bytes(32)}), ledger, models=models, maturity=0.0, clock=lambda: clock[0])
     for hour in range(240):
         clock[0] = now + 3600 * hour

@@ -29,11 +29,11 @@ lock() { # FILE, PYTHON, and what uv reads; torch and torchvision are in files o
 # gpu beside onnx for its pin; no lock has both.
 pins constraints.txt 3.11.7 pyproject.toml --extra dev --extra gpu "$@"
 printf '%s\n' pytest pytest-xdist hypothesis httpx scikit-learn psutil |
-  pins constraints-3.10.txt 3.10 pyproject.toml - --extra watch "$@"
+  pins constraints-3.10.txt 3.10 pyproject.toml - --extra postgres "$@"
 # For users: of the same versions those that the extras bring. mlflow holds others back, and is not among them.
 compile --no-annotate --python-version 3.11.7 pyproject.toml --extra all --extra gpu --extra hugging-face -c constraints.txt
 mv "$tools/log" "$tools/3.11.txt"
-compile --no-annotate --python-version 3.10 pyproject.toml --extra watch -c constraints-3.10.txt
+compile --no-annotate --python-version 3.10 pyproject.toml --extra postgres -c constraints-3.10.txt
 mv "$tools/log" "$tools/3.10.txt"
 "$tools/bin/python" scripts/user_constraints.py "$tools/3.11.txt" "$tools/3.10.txt" >calib_serve/constraints.txt
 
@@ -44,12 +44,12 @@ lock lock/dev.txt 3.11.7 pyproject.toml --extra dev "${same[@]}"
 
 # The images. torchvision and captum are what TorchServe's image_classifier imports; torchvision is of the CPU
 # build there, as torch is.
-image=(--extra torchserve --extra onnx --extra watch --no-emit-package torchvision "${same[@]}")
+image=(--extra torchserve --extra onnx --extra postgres --no-emit-package torchvision "${same[@]}")
 printf '%s\n' captum torchvision | lock lock/torchserve.txt 3.11.7 pyproject.toml - "${image[@]}"
 printf '%s\n' captum torchvision transformers | lock lock/transformers.txt 3.11.7 pyproject.toml - "${image[@]}"
 # Triton's Python is 3.10, and its Python backend, built for numpy 1, misreads the arrays of numpy 2.
 grep -v '^numpy==' constraints-3.10.txt >"$tools/triton.txt"
-echo 'numpy<2' | lock lock/triton.txt 3.10 pyproject.toml - --extra watch --no-annotate -c "$tools/triton.txt"
+echo 'numpy<2' | lock lock/triton.txt 3.10 pyproject.toml - --extra postgres --no-annotate -c "$tools/triton.txt"
 echo hatchling | lock lock/triton-build.txt 3.10 - --no-annotate -c "$tools/triton.txt"
 
 # What scripts/system_tools.sh puts into folders of their own, for tests.

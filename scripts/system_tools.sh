@@ -42,7 +42,6 @@ declare -A package=(
   [promtool]=prometheus
   [prometheus]=prometheus
   [amtool]=prometheus-alertmanager
-  [redis-server]=redis-server
   [nginx]=nginx
   [curl]=curl
   [chromium]=chromium

@@ -100,11 +100,11 @@ def test_a_ledger_of_the_network_is_wrong(site: Site, monkeypatch: pytest.Monkey
     point = str(folder).replace(" ", "\\040")
     mounts.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:9 / {point} rw - nfs4 nas:/labels rw\n")
     monkeypatch.setattr(doctor, "_MOUNTS", mounts)
-    assert site.found("onnx", ledger=str(folder / "ledger.db?parts=2"))["ledger"].level == "wrong"
+    assert site.found("onnx", ledger=str(folder / "ledger.db"))["ledger"].level == "wrong"
     near = site.found("onnx", ledger=str(site.folder / "net drive.db"))
     assert near["ledger's folder"].level == "ok"
     assert "ledger" not in near
-    assert site.found("onnx", ledger="redis://10.255.255.1:6379/0")["ledger"].level == "note"
+    assert site.found("onnx", ledger="postgresql://10.255.255.1/labels")["ledger"].level == "note"
 
 
 def test_what_others_may_use_or_replace_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

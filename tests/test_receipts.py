@@ -16,7 +16,7 @@ from calib_serve.errors import Refused
 from calib_serve.nonces import NONCE_BYTES
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 
 NOW = 1_700_000_000.0
 RING = Keyring("k1", {"k1": bytes(range(32)), "k0": bytes(32)})
@@ -106,9 +106,7 @@ def test_nonces_differ_over_processes_that_share_a_seed() -> None:
 
 def intake(path: Path, **options: Any) -> Intake:
     models = {("digits", "1.0"): Classes(10, tuple(f"digit {k}" for k in range(10)))}
-    return Intake(
-        RING, SqliteLedger(path, clock=lambda: NOW), models=models, **{"clock": lambda: NOW, **options}
-    )
+    return Intake(RING, Ledger(path, clock=lambda: NOW), models=models, **{"clock": lambda: NOW, **options})
 
 
 @pytest.mark.store

@@ -18,7 +18,7 @@ from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.ledger.schema import INCIDENT, VERSION
 from calib_serve.watch.sums import Version
 
-from sqlalchemy import Connection, and_, select  # isort: skip
+from sqlalchemy import Connection, and_, or_, select  # isort: skip
 
 __all__ = ["Incident", "IncidentLog", "Trend"]
 
@@ -115,11 +115,12 @@ class IncidentLog:
         self._ledger = ledger
 
     def latest(self, version: Version | None = None) -> list[Incident]:
-        """The last 200 of them, oldest first."""
-        asked = _ALL if version is None else _ALL.where(_is(version))
+        """Those that are open, and the last 200 of all, oldest first."""
+        last = select(INCIDENT.c.id).order_by(INCIDENT.c.id.desc()).limit(_MOST)
+        asked = _ALL.where(or_(INCIDENT.c.closed.is_(None), INCIDENT.c.id.in_(last)))
+        asked = asked if version is None else asked.where(_is(version))
         with self._ledger.database.reading() as connection:
-            rows = connection.execute(asked.order_by(INCIDENT.c.id.desc()).limit(_MOST)).all()
-        return [_read(row) for row in reversed(rows)]
+            return [_read(row) for row in connection.execute(asked.order_by(INCIDENT.c.id))]
 
     def observe(
         self,
@@ -147,7 +148,7 @@ class IncidentLog:
                 end = min(max(alarm.label - first + 1, done), len(excess))
                 if one is None:
                     one = _opened(version, alarm, now)
-                    made = connection.execute(INCIDENT.insert().values(_row(one, connection)))
+                    made = connection.execute(INCIDENT.insert().values(self._row(one, connection)))
                     (number,) = made.inserted_primary_key or (0,)
                     one = replace(one, id=number)
                     opened.append(one)
@@ -157,7 +158,9 @@ class IncidentLog:
             assert one is not None
             one = _more(one, excess[done:])
             one = replace(one, closed=now, closed_by="recovery") if one._recovered() else one
-            connection.execute(INCIDENT.update().where(INCIDENT.c.id == one.id).values(_row(one, connection)))
+            connection.execute(
+                INCIDENT.update().where(INCIDENT.c.id == one.id).values(self._row(one, connection))
+            )
         return opened
 
     def close(self, number: int, *, by: str, note: str = "", now: float) -> Incident:
@@ -170,6 +173,13 @@ class IncidentLog:
             if connection.execute(INCIDENT.update().where(*still).values(closed)).rowcount:
                 return _read(connection.execute(_ALL.where(INCIDENT.c.id == number)).one())
         raise InputError(f"there is no open incident {number}")
+
+    def _row(self, one: Incident, connection: Connection) -> dict[str, Any]:
+        """Its columns but for its number."""
+        said = {name: value for name, value in asdict(one).items() if name not in ("id", "model", "version")}
+        said |= {name: json.dumps(said[name]) for name in _LISTS}
+        said["onset"] = None if math.isnan(one.onset) else one.onset
+        return {**said, "version_id": self._ledger.version_id(connection, (one.model, one.version))}
 
 
 _ALL = select(INCIDENT, VERSION.c.model, VERSION.c.version).join(
@@ -186,15 +196,6 @@ def _read(row: Any) -> Incident:
     said = {one.name: getattr(row, one.name) for one in fields(Incident)}
     said |= {name: tuple(json.loads(said[name])) for name in _LISTS}
     return Incident(**said | {"onset": math.nan if row.onset is None else row.onset})
-
-
-def _row(one: Incident, connection: Connection) -> dict[str, Any]:
-    """Its columns but for its number."""
-    said = {name: value for name, value in asdict(one).items() if name not in ("id", "model", "version")}
-    said |= {name: json.dumps(said[name]) for name in _LISTS}
-    said["onset"] = None if math.isnan(one.onset) else one.onset
-    asked = select(VERSION.c.id).where(_is((one.model, one.version)))
-    return {**said, "version_id": connection.execute(asked).scalar_one()}
 
 
 def _opened(version: Version, alarm: Alarm, now: float) -> Incident:

@@ -82,7 +82,9 @@ class Sum:
     def segment_series(self) -> Series:
         """The metric family that publishes it by segment."""
         name = self.name.replace("calib_", "calib_segment_", 1)
-        return Series(name, "counter", ("model", "version", "segment", "bin"), self.by_segment)
+        return Series(
+            name, "counter", ("model", "version", "segment", "bin", *LEDGER_LABELS), self.by_segment
+        )
 
 
 # Their order is that of the vectors in ledgers (``Sums``): new ones go to the end.
@@ -280,7 +282,12 @@ WATCH: tuple[Series, ...] = (
     ),
     Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),
     Series("calib_slice_gap_error", "gauge", (*_MODEL, "kind", "slice"), "Its standard error."),
-    Series("calib_source_labels_total", "counter", (*_MODEL, "source"), "Labels counted, by who sent them."),
+    Series(
+        "calib_source_labels_total",
+        "counter",
+        (*_MODEL, "source", *LEDGER_LABELS),
+        "Labels counted, by who sent them.",
+    ),
     Series(
         "calib_source_gap_difference",
         "gauge",

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mutants.changes import CODED, changes_of, is_logging, short
-from mutants.lua import is_lua, lua_changes
 
 __all__ = ["Mutant", "applied", "mutants_of"]
 
@@ -131,12 +130,6 @@ def _edits(place: _Place) -> Iterator[tuple[str, Edit]]:
         if isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
             test = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
             yield f"if {short(node.test)} -> if {short(test)}", Edit(node, "test", None, test)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_lua(node.value):
-        for told, script in lua_changes(node.value):
-            yield (
-                told,
-                Edit(place.parent, place.field, place.at, ast.copy_location(ast.Constant(script), node)),
-            )
     else:
         for new in changes_of(node, place.parent):
             ast.fix_missing_locations(ast.copy_location(new, node))

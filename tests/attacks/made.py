@@ -30,7 +30,7 @@ from small_models import everything
 from calib_serve.nonces import NONCE_BYTES
 from calib_serve.receipts import Shadow
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog
 
 Files = dict[str, bytes]
@@ -283,7 +283,7 @@ def ledgers() -> Files:
     """A ledger, and a database whose tables never end."""
     endless = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i FROM r) SELECT i FROM r"
     with scratch() as folder:
-        book = SqliteLedger(folder / "l.db")
+        book = Ledger(folder / "l.db")
         accept(book, [make_label(i) for i in range(3)])
         book.close()
         sound = (folder / "l.db").read_bytes()

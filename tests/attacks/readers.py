@@ -47,7 +47,7 @@ from calib_serve.serve.inputs import decode
 from calib_serve.serve.properties import changed, read_properties
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.http import read_tokens
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.sender import read_labels
 from calib_serve.workflows.contracts import read_contract
@@ -345,7 +345,7 @@ def ledger(path: Path) -> None:
     """An SQLite file where a ledger should be."""
     with scratch() as folder:
         shutil.copy(path, folder / "l.db")
-        book = SqliteLedger(folder / "l.db")
+        book = Ledger(folder / "l.db")
         try:
             accept(book, [make_label(i) for i in range(20)])
             book.sums()

@@ -13,7 +13,7 @@ from sizes import sized
 
 from calib_serve.monitoring.alerts import BURN_ALERTS
 from calib_serve.watch.estimates import estimate
-from calib_serve.watch.ledger import Sums
+from calib_serve.watch.sums import Sums
 
 HOURS = {"5m": 1 / 12, "30m": 0.5, "1h": 1.0, "6h": 6.0, "3d": 72.0}
 STEP = 1 / 12  # hours between evaluations

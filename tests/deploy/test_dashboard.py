@@ -10,8 +10,8 @@ from real_prometheus import Published, prometheus, publishing
 from rules_by_numpy import bins_by_numpy, by_numpy
 from sizes import sized
 
-from calib_serve.watch.sums import Sums
 from calib_serve.watch.series import CONTRACTS, SERIES, SHADOWS, WATCH, WORKERS, Series
+from calib_serve.watch.sums import Sums
 
 pytestmark = pytest.mark.server
 

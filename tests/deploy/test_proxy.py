@@ -70,7 +70,7 @@ def _status(url: str) -> int | None:
 
 
 @pytest.fixture(scope="module")
-def pod(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[Pod]:
+def pod(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[Pod]:
     """Both containers, in a folder and on ports of their own."""
     folder = tmp_path_factory.mktemp("pod")
     (folder / "models").mkdir()
@@ -87,7 +87,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[Po
         "/tmp/": f"{folder}/tmp/",
         "/dev/stdout": str(folder / "access.log"),
         "/keys/keyring.json": str(folder / "keyring.json"),
-        "redis://redis:6379/0": redis_url,
+        "postgresql://labels@postgres/labels": postgres_url,
         **ports,
     }
     (folder / "nginx.conf").write_text(_here(OBJECTS["ConfigMap"]["data"]["nginx.conf"], places))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ledgers import accept, entries, make_label
+from ledgers import accept, ask, entries, make_label
 from real_watch import RING, make_watch
 from sizes import sized
 
@@ -12,7 +12,7 @@ from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import SqliteLedger, sqlite
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.store
@@ -38,54 +38,52 @@ def label_of_epoch(epoch, *, when, i=0):
     return make_label((epoch << 16) + i, when=when)
 
 
+def feed(ledger):
+    """Nothing waits for the detector: what waits is not forgotten."""
+    with ledger.transaction():
+        ledger.take_waiting(("m", "1"), until=np.inf, most=10_000)
+
+
+def receipts(path):
+    return ask(str(path), "select count(*) from label")[0][0]
+
+
 def test_expired_receipts_are_forgotten_and_stay_refused_when_the_clock_jumps_back(tmp_path, clock):
-    clock.now = 1000.0
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=1000.0)
+    ledger = Ledger(tmp_path / "l.db", clock=clock, retention=1000.0)
     assert accept(ledger, [label_of_epoch(1, when=1000.0)]) == [True]
-    clock.now = 3000.0
     assert accept(ledger, [label_of_epoch(2, when=3000.0)]) == [True]
-    assert kept(ledger, "epochs") == 1
+    feed(ledger)
+    assert ledger.sweep(3000.0) == 1
+    assert receipts(tmp_path / "l.db") == 1
     clock.now = 1500.0  # the receipt of label 1 is young again, but it was counted
     assert ledger.accept(entries([label_of_epoch(1, when=1000.0)])) == ["forgotten"]
     assert ledger.sums()["m", "1"].feedback.n == 2
     ledger.close()
 
 
-def kept(ledger, table):
-    return ledger._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-
-
-def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(sqlite, "_PRUNE_AT_MOST", 100)
-    monkeypatch.setitem(SqliteLedger.prune.__kwdefaults__, "at_most", 100)
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10.0)
-    for second in range(180):  # four a second, each welcome for ten seconds
-        clock.now = when = 1000.0 + second
-        accept(ledger, [label_of_epoch(i, when=when) for i in range(4 * second, 4 * second + 4)])
-    # 720 came; there are those of ten seconds, and what expired since the last sweep.
-    assert kept(ledger, "epochs") <= 4 * (10 + 60)
-    ledger.close()
-
-
-def test_pruning_goes_in_bounded_sweeps(tmp_path):
-    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: 0.0, retention=1.0)
+def test_many_receipts_are_forgotten_in_bounded_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr("calib_serve.watch.ledger.ledger._CHUNK", 30)
+    ledger = Ledger(tmp_path / "l.db", retention=1.0)
     accept(ledger, [label_of_epoch(i, when=float(i)) for i in range(100)])
-    assert ledger.prune(1000.0, at_most=30) == 30
+    feed(ledger)
+    assert ledger.sweep(1000.0) == 100
     again = [label_of_epoch(i, when=float(i)) for i in (0, 29, 30)]
-    assert ledger.accept(entries(again)) == ["forgotten", "forgotten", "duplicate"]
-    assert ledger.prune(1000.0) == 70
-    assert ledger.prune(1000.0) == 0
+    assert ledger.accept(entries(again)) == ["forgotten"] * 3
+    assert ledger.sweep(1000.0) == 0
     ledger.close()
 
 
 @pytest.mark.parametrize("dated_ahead", [False, True], ids=["labels of now", "predictions dated ahead"])
 def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp_path, clock, dated_ahead):
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
+    ledger = Ledger(tmp_path / "l.db", clock=clock)
     counted = [label_of_epoch(age, when=NOW - age * DAY) for age in (0, 1, 10, 25)]
     fresh = [label_of_epoch(age, when=NOW - age * DAY, i=1) for age in (0, 1, 10, 25)]
     assert accept(ledger, counted) == [True] * 4
     clock.now = NOW + 31 * DAY
     assert accept(ledger, [label_of_epoch(100, when=clock.now if dated_ahead else NOW)]) == [True]
+    feed(ledger)
+    if not dated_ahead:
+        assert ledger.sweep(clock.now) == 0
     clock.now = NOW + 60
     assert ledger.accept(entries(counted + fresh)) == ["duplicate"] * 4 + ["counted"] * 4
     ledger.close()
@@ -93,33 +91,20 @@ def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp
 
 def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
     old, young = label_of_epoch(1, when=NOW), label_of_epoch(2, when=NOW + 8 * DAY)
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
-    accept(ledger, [old])
-    for day in range(1, 13):  # the first is forgotten on the way
-        clock.now = NOW + day * DAY
-        accept(ledger, [young, label_of_epoch(100 + day, when=clock.now)])
-    assert kept(ledger, "epochs") == 12
+    ledger = Ledger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
+    accept(ledger, [old, young])
+    feed(ledger)
+    clock.now = NOW + 12 * DAY
+    accept(ledger, [label_of_epoch(3, when=clock.now)])
+    assert ledger.sweep(clock.now) == 1
     ledger.close()
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
+    ledger = Ledger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
     assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
-    for day in range(13, 60):
-        clock.now = NOW + day * DAY
-        accept(ledger, [label_of_epoch(100 + day, when=clock.now)])
+    clock.now = NOW + 60 * DAY
+    ledger.sweep(clock.now)
     assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
-    assert ledger.sums()["m", "1"].labels.sum() == 1 + 1 + 12 + 47
+    assert ledger.sums()["m", "1"].labels.sum() == 3
     ledger.close()
-
-
-def test_whoever_opened_it_for_less_remembers_for_the_longest_retention(tmp_path, clock):
-    clock.now = 100 * DAY
-    short, long = (SqliteLedger(tmp_path / "l.db", clock=clock, retention=days * DAY) for days in (10, 60))
-    label = label_of_epoch(1, when=clock.now)
-    assert accept(short, [label]) == [True]
-    clock.now += 30 * DAY
-    assert accept(long, [label_of_epoch(2, when=clock.now)]) == [True]
-    long.sweep(clock.now)
-    assert long.accept(entries([label])) == ["duplicate"]
-    short.close(), long.close()
 
 
 @pytest.mark.parametrize("jump", sized([-400 * DAY, DAY], [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY]))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from injection import bytes_to_try
-from ledgers import NOW, accept, make_label
+from ledgers import NOW, accept, ask, entries, make_label
 from real_watch import make_watch
 from sizes import sized
 from small_models import archive, everything
+from sqlalchemy.exc import IntegrityError
 
 from calib_serve import Artifact
 from calib_serve.errors import (
@@ -27,7 +26,7 @@ from calib_serve.errors import (
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.watch.ledger import SqliteLedger, quarantine
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
 
 # --- artifacts --------------------------------------------------------------------------------
@@ -112,62 +111,65 @@ def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.store
-def test_a_damaged_ledger_is_said_and_can_be_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(sized(6, 200)))
+def test_a_damaged_ledger_is_said_and_counts_nothing_twice(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "l.db"
-    ledger = SqliteLedger(path)
-    accept(ledger, [make_label(i) for i in range(500)])
-    ledger.close()
+    labels, rng = [make_label(i) for i in range(500)], np.random.default_rng(seed)
+    with closing(Ledger(path)) as ledger:
+        accept(ledger, labels)
+        ledger.roll_up()
     content = bytearray(path.read_bytes())
-    content[100:] = os.urandom(len(content) - 100)
+    at = int(rng.integers(len(content) - 4096))
+    content[at : at + 4096] = rng.bytes(4096)
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match=str(path)):
-        SqliteLedger(path)
-    aside = quarantine(path, clock=lambda: 7.0)
-    assert aside.name == "l.db.damaged-7"
-    assert aside.read_bytes() == bytes(content)
-    fresh = SqliteLedger(path)
-    assert fresh.sums() == {}
-    fresh.close()
+    try:
+        with closing(Ledger(path)) as ledger:
+            assert ledger.check(), "said by a whole look at it"
+            assert "counted" not in ledger.accept(entries(labels))
+    except LedgerError as error:
+        assert str(path) in str(error)
+
+
+@pytest.mark.store
+def test_a_ledger_that_is_no_database_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    path.write_bytes(b"junk" * 5000)
+    with pytest.raises(LedgerError, match="put a backup in its place, then say so by calib-serve ledger"):
+        Ledger(path)
 
 
 @pytest.mark.store
 def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "l.db")
-    assert ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    ledger = Ledger(tmp_path / "l.db")
+    with ledger.transaction() as connection:
+        assert connection.exec_driver_sql("pragma synchronous").scalar() == 2  # FULL
     assert accept(ledger, [make_label(1)]) == [True]
-    reader = sqlite3.connect(f"file:{ledger.path}?mode=ro", uri=True)
-    assert reader.execute("SELECT count(*) FROM epochs").fetchone() == (1,)
-    reader.close()
+    assert ask(str(tmp_path / "l.db"), "select count(*) from label") == [(1,)]
     ledger.close()
 
 
-STATE = "INSERT OR REPLACE INTO state (crc, key, value) VALUES "
 SPOILED = [
-    "UPDATE totals SET sums = x'00'",
-    "UPDATE spans SET start = 'soon', width = -1",
-    "UPDATE epochs SET bits = 'a text', expires = 'soon'",
-    "UPDATE journal SET confidence = 'high', correct = x'00', predicted = -1",
-    "UPDATE journal SET model = x'ff'",
-    "UPDATE state SET value = x'ff' WHERE key = 'ledger/bins'",
-    STATE + "(0, 'ledger/forgotten_before', 'nan')",
-    STATE + "(0, 'ledger/retention', x'fffe')",
-    STATE + '(0, \'watch/incidents\', \'{"incidents": [{}], "opened": [], "alarms": []}\')',
-    STATE + "(0, 'watch/late', '{\"a\": 1}')",
-    STATE + "(0, 'fed/detector/1/m/1', 'nan')",
-    STATE + "(0, 'detector/1/m/1', 'PK')",
+    "update tally set feedback = 'many'",
+    "update tally set width = -1",
+    "update label set confidence = 'high', correct = 7",
+    "update label set slices = 'no JSON'",
+    "update label set receipt = 'no hex'",
+    "update ledger set bins = 'some'",
+    "insert into state values (1, 'detector', '', x'504b', 0)",
+    "insert into state values (1, 'clause', 'a', x'5b', 0)",
+    "insert into state values (1, 'shadow', '0a1b2c3d', x'7b7d', 0)",
 ]
 
 
 @pytest.mark.store
-@pytest.mark.parametrize("statement", SPOILED, ids=[s[:60] for s in SPOILED])
+@pytest.mark.parametrize("statement", SPOILED)
 def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(tmp_path: Path, statement: str) -> None:
     watch = make_watch(tmp_path, maturity=1.0)
     accept(watch.ledger, [make_label(1, when=NOW - 60)])
+    watch.ledger.roll_up()
     watch.ledger.close()
-    db = sqlite3.connect(tmp_path / "l.db")
-    db.execute(statement)
-    db.commit()
-    db.close()
+    with suppress(IntegrityError):  # then the database refuses it
+        ask(str(tmp_path / "l.db"), statement)
     try:
         watch = make_watch(tmp_path, maturity=1.0)
     except LedgerError as error:
@@ -176,12 +178,12 @@ def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(tmp_path: P
     for work in (
         watch.incidents,
         watch.ledger.sums,
-        watch.feed.late,
+        watch.ledger.progress,
         lambda: accept(watch.ledger, [make_label(2)]),
         watch.feed.tick,
         lambda: watch.window(("m", "1"), "24h"),
         lambda: watch.window(("m", "1"), "all"),
-        lambda: watch.ledger.prune(NOW),
+        lambda: watch.ledger.sweep(NOW),
     ):
         with suppress_said(tmp_path):
             work()
@@ -199,7 +201,6 @@ def suppress_said(folder: Path) -> Iterator[None]:
 
 def assert_said(error: LedgerError, folder: Path) -> None:
     assert str(folder) in str(error)
-    assert "quarantine" in str(error)
 
 
 # --- samples, keys, settings ------------------------------------------------------------------

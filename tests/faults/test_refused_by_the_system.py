@@ -14,7 +14,7 @@ from small_models import archive, linear_onnx, temperature
 from calib_serve import Keyring
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog
 
 pytestmark = pytest.mark.server
@@ -43,7 +43,7 @@ def save_checkpoint(folder: Path) -> None:
 
 
 def open_ledger(folder: Path) -> None:
-    ledger = SqliteLedger(folder / "l.db")
+    ledger = Ledger(folder / "l.db")
     try:
         accept(ledger, [make_label(1)])
     finally:

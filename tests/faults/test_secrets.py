@@ -19,7 +19,7 @@ from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import configure
 from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.ledger import REDIS_PASSWORD, open_ledger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.sender import read_token
 from calib_serve.watch.service import Watch
 
@@ -56,7 +56,7 @@ def test_what_a_watch_and_a_fit_write_is_for_their_owner_alone(tmp_path: Path, n
         (receipt,) = watch.predictions([ServedPrediction("m", "1", 1, 0.9, logits=(0.0, 1.0, 0.0))])
         assert watch.labels([{"receipt": receipt, "label": 1}])[0].accepted
         assert {p.name for p in (tmp_path / "run").iterdir()} == {
-            "ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.writer",
+            "ledger.db", "ledger.db-wal", "ledger.db-shm",
         }  # fmt: skip
         (tmp_path / "run").chmod(0o700)
         assert for_others(tmp_path) == {}
@@ -76,8 +76,6 @@ def test_a_file_of_secrets_that_the_group_may_read_is_refused_unless_the_host_sa
     for read in (read_tokens, read_token):
         with pytest.raises(InputError, match=FILE_OF_SECRETS):
             read(path)
-    with pytest.raises(InputError, match=FILE_OF_SECRETS):
-        open_ledger("redis://127.0.0.1:1/0", password_file=path)
     monkeypatch.setenv(GROUP_READS, "1")
     assert read_token(path) == "0123456789abcdef"
     assert read_tokens(path) == [http.Token.of(read_token(path))]
@@ -86,15 +84,15 @@ def test_a_file_of_secrets_that_the_group_may_read_is_refused_unless_the_host_sa
         read_token(path)
 
 
-# --- the password of a Redis ------------------------------------------------------------------
+# --- the password of a database ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "where",
     [
+        f"postgresql://user:{PASSWORD}@127.0.0.1:1/labels",
+        f"postgres://127.0.0.1:1/labels?password={PASSWORD}",
         f"redis://:{PASSWORD}@127.0.0.1:1/0",
-        f"rediss://user:{PASSWORD}@127.0.0.1:1/0",
-        f"redis://127.0.0.1:1/0?password={PASSWORD}",
     ],
 )
 def test_a_password_in_the_address_is_refused_and_not_repeated(
@@ -107,7 +105,7 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(
     archive(tmp_path, name="m")
     told = []
     for work in (
-        lambda: open_ledger(where),
+        lambda: Ledger(where),
         lambda: run(cli, watch, catch_exceptions=False),
         lambda: configure(tmp_path, ["m.mar"], folder=tmp_path / "run"),
         lambda: configure(tmp_path, ["m.mar"], folder=tmp_path / "run", ledger=where),
@@ -115,5 +113,5 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(
         with pytest.raises(CalibServeError) as refused:
             work()
         told.append(str(refused.value))
-    assert REDIS_PASSWORD in told[0] == told[1] == told[2] == told[3]
+    assert told[0] == told[1] == told[2] == told[3]
     assert not any(part in line for line in told for part in ("hunter2", "Zx/9", PASSWORD))

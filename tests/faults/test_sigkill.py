@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from injection import Fault, bytes_to_try, killed_everywhere, under
-from ledgers import accept, make_label, open_one
+from ledgers import accept, make_label
 from processes import started
 from sizes import sized
 from small_models import archive, linear_onnx, temperature
@@ -24,7 +24,7 @@ from calib_serve.fuse.onnx.files import read
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server
 
@@ -99,7 +99,7 @@ def test_what_is_replaced_is_the_old_or_the_new_at_every_operation(
 
 
 def count_labels(path: str, told: str, batches: int) -> None:
-    ledger = SqliteLedger(path)
+    ledger = Ledger(path)
     with Path(told).open("wb") as file:
         for at in range(0, 10 * batches, 10):
             accept(ledger, [make_label(i) for i in range(at, at + 10)])
@@ -114,7 +114,7 @@ def test_a_ledger_whose_writer_dies_at_any_byte_holds_what_was_acknowledged(tmp_
         ended = under(Fault(kill_at_byte=max(n, 8)), count_labels, str(path), str(told), batches)
         died += bool(ended.signal)
         acknowledged = int(told.read_text() or 0) if told.exists() else 0
-        ledger = SqliteLedger(path)
+        ledger = Ledger(path)
         sums = ledger.sums().get(("m", "1"))
         counted = 0 if sums is None else int(sums.feedback.n)
         assert acknowledged <= counted <= acknowledged + 10
@@ -129,11 +129,11 @@ def with_support() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("at_batch", sized([5], [1, 5, 20, 50, 100]))
-def test_a_killed_writer_neither_loses_nor_doubles_a_label(store, at_batch: int) -> None:
+def test_a_killed_writer_neither_loses_nor_doubles_a_label(url: str, at_batch: int) -> None:
     # It is killed at a moment of its own, in the middle of its work, and then starts again.
     script = f"""
 from ledgers import *
-ledger = open_one(*{store!r})
+ledger = Ledger({url!r})
 for at in range(0, 100_000, 10):
     accept(ledger, [make_label(i) for i in range(at, at + 10)])
     print(at, flush=True)
@@ -146,7 +146,7 @@ for at in range(0, 100_000, 10):
         rest = writer.stdout.read().split()
         assert writer.wait() == -signal.SIGKILL
     acknowledged = int(rest[-1]) if rest else acknowledged
-    ledger = open_one(*store)
+    ledger = Ledger(url)
     counted = ledger.sums()["m", "1"].feedback.n
     assert acknowledged + 10 <= counted <= acknowledged + 20  # the last batch may lack its acknowledgement
     again = [
@@ -186,7 +186,7 @@ def test_killed_between_ledger_and_acknowledgement_no_label_is_lost_or_doubled(
                 stop.set()
 
     def counted() -> int:
-        ledger = SqliteLedger(server.folder / "ledger.db")
+        ledger = Ledger(server.folder / "ledger.db")
         n = ledger.sums()["digits", "1.0"].feedback.n
         ledger.close()
         return int(n)

@@ -10,7 +10,7 @@ from injection import Fault, bytes_to_try, under
 from real_watch import RING, make_watch
 from sizes import sized
 
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server
 
@@ -42,7 +42,7 @@ def test_a_batch_that_memory_does_not_suffice_for_is_counted_whole_or_not_at_all
         ended = under(Fault(memory=spare), label_all, tmp_path, count, seconds=30, may_hang=True)
         failed += not ended.well
         assert ended.well or ended.signal or ended.ours or "MemoryError" in ended.error, ended
-        with closing(SqliteLedger(tmp_path / "l.db")) as ledger:
+        with closing(Ledger(tmp_path / "l.db")) as ledger:
             sums = ledger.sums()
         counted = int(sums["m", "1"].feedback.n) if sums else 0
         assert counted in (0, count)

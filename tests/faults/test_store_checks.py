@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
+from cut_proxy import cut_after_commit
+from engines import restarting_postgres
 from real_watch import RING, make_watch, talk_to
 
+from calib_serve.receipts import DAY
 from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger.redis import RedisLedger
+from calib_serve.watch.host_checks import counting_checks
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
@@ -32,50 +31,71 @@ def test_receipts_from_ahead_and_another_host_s_clock_are_said(tmp_path: Path) -
         assert outcome["refused"] == 1
         watch.checks.run()
         assert "dated 3600 s ahead" in client.get("/healthz").json()["checks"]["receipts"]
-        ahead.ledger.writer = "another"
-        other = Watch(RING, ahead.ledger, models=ahead.models, clock=ahead._clock)
-        other.checks.run()
+        another = counting_checks(
+            ahead.ledger, ahead.intake, program="another", ttl=30 * DAY, clock=lambda: time.time() + 3600
+        )
+        another[0].run()
         watch.checks.run()
-        assert "3600 s behind that of watch another" in client.get("/healthz").json()["checks"]["clock"]
+        assert "3600 s behind that of another" in client.get("/healthz").json()["checks"]["clock"]
         assert client.get("/healthz").json()["status"] == "degraded"
     watch.ledger.close(), ahead.ledger.close()
 
 
-def test_of_a_batch_that_a_frozen_store_took_it_is_said_that_its_fate_is_unknown(redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as server:
-        process = server.info()["process_id"]
-    ledger = RedisLedger(redis_url, prefix=uuid.uuid4().hex, timeout=0.5)
-    watch = Watch(RING, ledger, models={("m", "1"): Watched(Classes(3))})
+def test_of_a_batch_whose_commit_was_not_answered_it_is_said_that_its_fate_is_unknown(
+    postgres_database: str,
+) -> None:
+    with cut_after_commit(postgres_database) as (address, cut):
+        ledger = Ledger(address)
+        watch = Watch(RING, ledger, models={("m", "1"): Watched(Classes(3))})
 
-    def while_frozen(ask: Callable[[], Any]) -> Any:
-        os.kill(process, signal.SIGSTOP)
-        try:
-            with ThreadPoolExecutor(1) as pool:
-                return pool.submit(ask).result(timeout=120)
-        finally:
-            os.kill(process, signal.SIGCONT)
+        def unanswered(ask: Callable[[], Any]) -> Any:
+            cut.set()
+            try:
+                return ask()
+            finally:
+                cut.clear()
 
-    with talk_to(watch) as client:
+        with talk_to(watch) as client:
 
-        def send(**headers: str) -> Any:
-            return client.post("/v1/predictions", json=[ONE] * 10, headers=headers)
+            def send(**headers: str) -> Any:
+                return client.post("/v1/predictions", json=[ONE] * 10, headers=headers)
 
-        assert send().status_code == 200
-        keyed = while_frozen(lambda: send(**{"idempotency-key": "a"}))
-        assert keyed.status_code == 503
-        assert "not known whether the batch was counted" in keyed.json()["detail"]
-        again = [send(**{"idempotency-key": "a"}) for _ in range(2)]
-        assert [one.status_code for one in again] == [200, 200]
-        assert ledger.sums()["m", "1"].predictions.sum() == 20
+            assert send().status_code == 200
+            keyed = unanswered(lambda: send(**{"idempotency-key": "a"}))
+            assert keyed.status_code == 503
+            assert "not known whether the batch was counted" in keyed.json()["detail"]
+            again = [send(**{"idempotency-key": "a"}) for _ in range(2)]
+            assert [one.status_code for one in again] == [200, 200]
+            assert ledger.sums()["m", "1"].predictions.sum() == 20
 
-        labels = [{"receipt": one["receipt"], "label": 1} for one in again[0].json()["items"]]
-        client.post("/v1/labels", json=labels[:1])  # over a connection of its own again
-        refused = while_frozen(lambda: client.post("/v1/labels", json=labels))
-        assert refused.status_code == 503
-        assert "each is counted once" in refused.json()["detail"]
-        client.post("/v1/labels", json=labels)
-        assert ledger.sums()["m", "1"].labels.sum() == 10
-        text = client.get("/metrics").text
-        assert 'calib_batches_unknown_total{batch="predictions"} 1.0' in text
-        assert 'calib_batches_unknown_total{batch="labels"} 1.0' in text
-    ledger.close()
+            labels = [{"receipt": one["receipt"], "label": 1} for one in again[0].json()["items"]]
+            refused = unanswered(lambda: client.post("/v1/labels", json=labels))
+            assert refused.status_code == 503
+            assert "each is counted once" in refused.json()["detail"]
+            client.post("/v1/labels", json=labels)
+            assert ledger.sums()["m", "1"].labels.sum() == 10
+            text = client.get("/metrics").text
+            assert 'calib_batches_unknown_total{batch="predictions"} 1.0' in text
+            assert 'calib_batches_unknown_total{batch="labels"} 1.0' in text
+        ledger.close()
+
+
+def test_a_postgresql_that_is_away_for_a_while_is_503_and_then_all_goes_on(tmp_path: Path) -> None:
+    with restarting_postgres() as server:
+        ledger = Ledger(server.url, timeout=2)
+        watch = Watch(RING, ledger, models={("m", "1"): Watched(Classes(3))})
+        with talk_to(watch) as client:
+            items = client.post("/v1/predictions", json=[ONE] * 3).json()["items"]
+            labels = [{"receipt": one["receipt"], "label": 1} for one in items]
+            assert client.post("/v1/labels", json=labels[:1]).json()["accepted"] == 1
+            server.stop()
+            away = client.post("/v1/labels", json=labels)
+            assert (away.status_code, away.headers["retry-after"]) == (503, "5")
+            watch.checks.run()
+            assert watch.checks.status != "ready"
+            assert "calib_feedback_total{" not in client.get("/metrics").text
+            server.start()
+            assert client.post("/v1/labels", json=labels).json()["accepted"] == 2
+            watch.checks.run()
+            assert "calib_feedback_total{" in client.get("/metrics").text
+        ledger.close()

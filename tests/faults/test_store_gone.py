@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ledgers import ask
 from real_watch import make_watch, talk_to
 
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 
@@ -22,9 +23,8 @@ def errors(text: str, stage: str) -> float:
 
 
 def test_a_locked_ledger_is_503_and_the_batch_may_be_sent_again(tmp_path: Path) -> None:
-    watch = make_watch(tmp_path)
-    watch.ledger._db.execute("PRAGMA busy_timeout = 200")
-    other = SqliteLedger(tmp_path / "l.db")
+    watch = make_watch(tmp_path, timeout=0.2)
+    other = Ledger(tmp_path / "l.db")
     with talk_to(watch) as client:
         receipt = client.post("/v1/predictions", json=[ONE]).json()["items"][0]["receipt"]
         with other.transaction():
@@ -63,11 +63,11 @@ def test_a_ledger_that_is_taken_away_is_noticed_before_anything_is_acknowledged(
 def test_a_scrape_that_cannot_read_the_ledger_leaves_a_gap_and_not_zeros(tmp_path: Path) -> None:
     watch = make_watch(tmp_path)
     with talk_to(watch) as client:
-        watch.ledger._db.execute("ALTER TABLE totals RENAME TO gone")
+        ask(str(tmp_path / "l.db"), "alter table delay rename to gone")
         text = client.get("/metrics").text
         assert "calib_predictions_total{" not in text
         assert errors(text, "scrape") == 1
-        watch.ledger._db.execute("ALTER TABLE gone RENAME TO totals")
+        ask(str(tmp_path / "l.db"), "alter table gone rename to delay")
         assert "calib_predictions_total{" in client.get("/metrics").text
     watch.ledger.close()
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from injection import CONTEXT
-from ledgers import accept, make_label, open_one
+from ledgers import NOW, accept, make_label
 from sizes import sized
 from small_models import archive, temperature
 
 from calib_serve import Artifact, Keyring
 from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.receipts import DAY
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server
 
@@ -28,41 +30,27 @@ def together(*works: tuple) -> None:
         assert process.exitcode == 0
 
 
-def count(kind: str, place: object, start: int) -> None:
-    ledger = open_one(kind, place, timeout=60)
+def count(url: str, start: int) -> None:
+    ledger = Ledger(url, timeout=60)
     for at in range(start, start + 200, 10):
         accept(ledger, [make_label(i) for i in range(at, at + 10)])
+        ledger.roll_up()
     ledger.close()
 
 
-def test_writers_of_one_ledger_with_overlapping_labels_lose_and_double_nothing(store) -> None:
-    together(*((count, *store, 100 * k) for k in range(3)))
-    ledger = open_one(*store)
+def sweep(url: str) -> None:
+    ledger = Ledger(url, timeout=60)
+    for i in range(TURNS):
+        ledger.sweep(NOW + 3 * DAY * (i + 1) / TURNS)
+    ledger.close()
+
+
+def test_writers_of_one_ledger_with_overlapping_labels_lose_and_double_nothing(url: str) -> None:
+    Ledger(url).close()
+    together(*((count, url, 100 * k) for k in range(3)), (sweep, url), (sweep, url))
+    ledger = Ledger(url)
     assert ledger.sums()["m", "1"].feedback.n == 400
-    ledger.close()
-
-
-def publish(kind: str, place: object, told: str) -> None:
-    """Publishes what is fresh, again and again, as the workers of a server that is restarted do."""
-    ledger, sent = open_one(kind, place, timeout=60), 0.0
-    for _ in range(TURNS):
-        with ledger.emission("torchserve") as (fresh, _):
-            sent += sum(sums.feedback.n for sums in fresh.values())
-    Path(told).write_text(repr(sent))
-    ledger.close()
-
-
-def test_two_publishers_of_one_ledger_publish_each_label_once(store, tmp_path: Path) -> None:
-    together(
-        (count, *store, 0),
-        (publish, *store, str(tmp_path / "one")),
-        (publish, *store, str(tmp_path / "two")),
-    )
-    ledger = open_one(*store)
-    with ledger.emission("torchserve") as (fresh, _):
-        rest = sum(sums.feedback.n for sums in fresh.values())
-    sent = [float((tmp_path / name).read_text()) for name in ("one", "two")]
-    assert sum(sent) + rest == 200
+    assert sum(one.sums.feedback.n for one in ledger.dated(0, 1e11, kind="segment")) == 400
     ledger.close()
 
 

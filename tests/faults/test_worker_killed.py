@@ -15,7 +15,7 @@ import pytest
 from live_server import Running, inputs, serve, small_store, total, until
 from sizes import sized
 
-from calib_serve.watch.ledger import open_ledger
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server
 
@@ -108,7 +108,7 @@ def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running)
 
 def labels_shown(running: Running) -> float:
     """The labels of the ledger, once the server's counters show them all."""
-    with closing(open_ledger(str(running.server.folder / "ledger.sqlite"))) as ledger:
+    with closing(Ledger(running.server.folder / "ledger.sqlite")) as ledger:
         kept = sum(float(sums.labels.sum()) for sums in ledger.sums().values())
     until(lambda: total(running.server.scrape(), "calib_feedback_total") == kept)
     return kept
@@ -129,5 +129,5 @@ def test_a_killed_feedback_worker_loses_no_acknowledged_label(running: Running) 
     assert total(running.server.scrape(), "calib_feedback_total") - before == acknowledged
     again = running.label([{"receipt": r, "label": 1} for r in receipts]).json()
     assert again["accepted"] == 0, "the new worker knows what the old one counted"
-    with closing(open_ledger(str(running.server.folder / "ledger.sqlite"))) as ledger:
+    with closing(Ledger(running.server.folder / "ledger.sqlite")) as ledger:
         assert ledger.sums()["digits", "1.0"].feedback.n == before + acknowledged

@@ -13,7 +13,7 @@ from sizes import sized
 from calib_serve import judge
 from calib_serve.judgement import Verdict
 from calib_serve.watch.estimates import estimate
-from calib_serve.watch.ledger import Sums
+from calib_serve.watch.sums import Sums
 from calib_serve.watch.verdict import judge as judge_live
 
 FIRST = 1000

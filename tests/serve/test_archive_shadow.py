@@ -25,7 +25,7 @@ from calib_serve.fuse.torchserve import pack, pack_around, recalibrated, same_mo
 from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
 from calib_serve.watch.contracts import contract_states
-from calib_serve.watch.ledger import open_ledger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.shadow import shadow_states
 
@@ -73,7 +73,7 @@ def test_receipts_say_what_the_shadow_would_have_and_labels_count_for_both(runni
     assert 0 < acted.sum() < len(acted)
     told = [{"receipt": one["receipt"], "label": one["predicted"]} for one in replies]
     assert running.label(told).json()["accepted"] == len(X)
-    ledger = open_ledger(str(running.server.folder / "ledger.sqlite"))
+    ledger = Ledger(running.server.folder / "ledger.sqlite")
     try:
         until(lambda: [one.labels for one in shadow_states(ledger, V)] == [len(X)])
         (state,) = contract_states(ledger, V, CONTRACT, maturity=Maturity(0.0, given=True), now=2e9)

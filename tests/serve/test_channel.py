@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ledgers import accept, make_label
+from ledgers import accept, entries, make_label
+from real_watch import make_watch
 
 from calib_serve.errors import InputError
 from calib_serve.serve.emit import LINE, Emitter, label_value, metric_line
 from calib_serve.serve.publish import Publisher
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.series import SERIES, WORKERS
 
 anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=80)
@@ -72,16 +71,47 @@ def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
 
 @pytest.mark.store
 def test_an_alarm_as_the_last_label_is_published_and_no_failure(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "l.db")
     sent: list[str] = []
-    feed = DriftFeed(ledger, detector=lambda: Detector(arl=100, tolerance=0.01), maturity=0.0)
-    publisher = Publisher(ledger, Emitter(write=sent.append, host="h"), name="a", feed=feed)
-    accept(ledger, [make_label(i, label=0) for i in range(60)])
-    feed.tick()
-    assert feed.evidence["m", "1"][0] == -math.inf  # the detector has started afresh
+    watch = make_watch(tmp_path, detector=lambda: Detector(arl=100, tolerance=0.01), maturity=0.0)
+    publisher = Publisher(watch, Emitter(write=sent.append, host="h"))
+    publisher.publish()
+    accept(watch.ledger, [make_label(i, label=0) for i in range(60)])
+    watch.feed.tick()
+    assert math.isnan(watch.ledger.progress()["m", "1"].log_evidence)  # the detector has started afresh
     publisher.publish()
     publisher.publish()
     text = "".join(sent)
-    assert "calib_drift_alarms_total.Count:12" in text
-    assert "calib_monitor_errors_total" not in text
-    ledger.close()
+    alarms = [read_back(line) for line in text.splitlines() if "calib_drift_alarms_total" in line]
+    assert [value for _, value, _ in alarms] == [0, 12]  # each value is sent once
+    labels = [read_back(line) for line in text.splitlines() if "calib_feedback_total" in line]
+    assert (sum(value for _, value, _ in labels), len(labels)) == (60, 15 + 1)
+    published = watch.ledger.published()
+    assert labels[-1][2][-2:] == [("ledger", published.ledger), ("edition", published.edition)]
+    assert not [line for line in text.splitlines() if "calib_monitor_errors_total.Count:1" in line]
+    watch.close()
+
+
+@pytest.mark.store
+def test_the_next_worker_publishes_the_same_sums_and_after_a_revocation_another_edition(
+    tmp_path: Path,
+) -> None:
+    watch = make_watch(tmp_path)
+
+    def shown() -> dict[str, float]:
+        """The labels that a new worker sends, by edition."""
+        sent: list[str] = []
+        Publisher(watch, Emitter(write=sent.append, host="h")).publish()
+        found: dict[str, float] = {}
+        for _, value, pairs in (
+            read_back(one) for one in sent[0].splitlines() if "calib_feedback_total" in one
+        ):
+            edition = dict(pairs)["edition"]
+            found[edition] = found.get(edition, 0.0) + value
+        return found
+
+    watch.ledger.accept(entries([make_label(i) for i in range(5)], source="lab"))
+    watch.ledger.accept(entries([make_label(9)]))
+    assert shown() == shown() == {"1": 6}
+    watch.ledger.revoke("lab")
+    assert shown() == {"2": 1}
+    watch.close()

@@ -8,9 +8,7 @@ import pytest
 from real_watch import RING
 
 from calib_serve.serve.feedback import CalibrationFeedback, read_source
-from calib_serve.watch.journal import read_journal
-from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.revoke import revoke
+from calib_serve.watch.ledger import Ledger
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it leaves a file open
@@ -45,7 +43,7 @@ def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_r
     (tmp_path / "models.json").write_text(json.dumps([{"name": "m", "version": "1", "classes": 3}]))
     for name, value in (
         ("KEYRING", tmp_path / "keys.json"), ("MODELS", tmp_path / "models.json"),
-        ("LEDGER", tmp_path / "l.db"), ("SOURCE_HEADER", "x-client"), ("LABEL_JOURNAL", tmp_path / "j"),
+        ("LEDGER", tmp_path / "l.db"), ("SOURCE_HEADER", "x-client"),
     ):  # fmt: skip
         monkeypatch.setenv(f"CALIB_SERVE_{name}", str(value))
     feedback = CalibrationFeedback()
@@ -62,13 +60,10 @@ def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_r
     ]
     answers = [json.loads(one) for one in feedback.handle(rows, context)]
     assert [one["accepted"] for one in answers] == [1, 1, 2]
-    feedback._intake._journal.close()
-    (batch,) = read_journal(tmp_path / "j")
-    assert [line.source for line in batch.lines.values()] == ["lab", "crowd", "lab", "lab"]
-    ledger = SqliteLedger(tmp_path / "l.db")
+    ledger = Ledger(tmp_path / "l.db")
     assert {key.name: sums.labels.sum() for key, sums in ledger.slices("source").items()} == {
         "lab": 3,
         "crowd": 1,
     }
-    assert revoke(ledger, tmp_path / "j", source="lab").labels == {V: 3}
-    ledger.close(), feedback._ledger.close()
+    assert ledger.revoke("lab").labels == {V: 3}
+    ledger.close(), feedback._watch.close()

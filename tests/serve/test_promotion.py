@@ -19,7 +19,7 @@ from calib_serve.cli import app as cli
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, recalibrated
 from calib_serve.promotion import Host, evidence_of, swap
-from calib_serve.watch.ledger import Noted, Shadowed, SqliteLedger
+from calib_serve.watch.ledger import Ledger, Noted, Shadowed
 from calib_serve.watch.shadow import ShadowFollower
 
 MODEL, X = "exchanged", inputs(1)[0].tolist()
@@ -50,7 +50,7 @@ def rows(n: int, served: float, shadow: float) -> list[Noted]:
 def test_a_verdict_is_enough_or_not(
     tmp_path: Path, served: float, shadow: float, verdict: str, *, alone: bool, unless_worse: bool
 ) -> None:
-    ledger = SqliteLedger(str(tmp_path / "ledger.db"))
+    ledger = Ledger(tmp_path / "ledger.db")
     with ledger.transaction():
         ShadowFollower(ledger).feed(("m", "2"), rows(4000, served, shadow), now=NOW)
     found = evidence_of(ledger, ("m", "2"), FINGERPRINT)

@@ -42,53 +42,110 @@ def postgres_programs() -> Path:
     missing("Postgres is not installed")
 
 
+class Postgres:
+    """One that may be stopped, killed and started; its files lie in ``folder``, which its user can enter."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self.port, self._options = folder, free_port(), options
+        self._programs = postgres_programs()
+        # It refuses to run as root, and who it runs as may not enter the folders of tests.
+        self._owner = ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"]
+        if os.getuid():
+            self._owner = []
+        elif folder.owner() != _USER:
+            shutil.chown(folder, _USER)
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"postgres://auditor@127.0.0.1:{self.port}/postgres"
+
+    def make(self, password: str = "") -> None:
+        """Make an empty one, whose user has the password, if any."""
+        secret = self.folder / "secret"
+        secret.write_text(password or "unused")
+        if self._owner:
+            shutil.chown(secret, _USER)
+        how = ["-A", "scram-sha-256" if password else "trust", f"--pwfile={secret}"]
+        self._run(
+            "initdb",
+            "-D",
+            self.folder / "data",
+            "-U",
+            "auditor",
+            "--no-sync",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            *how,
+        )
+
+    def follow(self, primary: Postgres, name: str) -> None:
+        """Make a standby of another one."""
+        source = f"host=127.0.0.1 port={primary.port} user=auditor application_name={name}"
+        self._run(
+            "pg_basebackup", "-D", self.folder / "data", "-d", source, "-R", "-X", "stream", "-c", "fast"
+        )
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "promote", "-w", "-D", self.folder / "data")
+
+    def start(self) -> Postgres:
+        """Start it, and wait until it answers."""
+        options = [
+            "-p",
+            str(self.port),
+            "-k",
+            str(self.folder),
+            "-c",
+            "listen_addresses=127.0.0.1",
+            *self._options,
+        ]
+        command = [*self._owner, str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
+        with (self.folder / "log").open("w") as log:
+            self._server = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        _wait(self.port, self._server, self.folder / "log")
+        return self
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End it; by SIGINT it waits for nobody, SIGQUIT is a crash."""
+        assert self._server is not None
+        self._server.send_signal(how)
+        self._server.wait(30)
+        self._server = None
+
+    def _run(self, program: str, *arguments: object) -> None:
+        command = [*self._owner, str(self._programs / program), *map(str, arguments)]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.folder)
+
+    def __enter__(self) -> Postgres:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self.stop()
+
+
 @contextmanager
 def postgres(*, password: str = "", durable: bool = False) -> Iterator[str]:
     """A Postgres of its own on this host; yields its address. Its user has the password, if any.
 
     ``durable``: what is committed is on disk, as in production.
     """
-    programs = postgres_programs()
-    # It refuses to run as root, and who it runs as may not enter the folders of tests.
-    owner = ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"] if os.getuid() == 0 else []
-    with tempfile.TemporaryDirectory(prefix="pg-") as name:
-        folder = Path(name)
-        data, secret = folder / "data", folder / "secret"
-        secret.write_text(password or "unused")
-        if owner:
-            shutil.chown(folder, _USER)
-            shutil.chown(secret, _USER)
-        made = [programs / "initdb", "-D", data, "-U", "auditor", f"--pwfile={secret}"]
-        made += ["-A", "scram-sha-256" if password else "trust"]
-        subprocess.run(
-            [*owner, *map(str, made), "--no-sync", "-E", "UTF8", "--locale=C"],
-            check=True,
-            capture_output=True,
-            cwd=folder,
-        )
-        port = free_port()
-        options = [
-            *([] if durable else ["-F"]),
-            "-p",
-            str(port),
-            "-k",
-            name,
-            "-c",
-            "listen_addresses=127.0.0.1",
-        ]
-        with (folder / "log").open("w") as log:
-            server = subprocess.Popen(
-                [*owner, str(programs / "postgres"), "-D", str(data), *options],
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-            )
-        try:
-            _wait(port, server, folder / "log")
-            yield f"postgres://auditor@127.0.0.1:{port}/postgres"
-        finally:
-            server.send_signal(signal.SIGINT)  # waits for nobody
-            server.wait(30)
+    options = [] if durable else ["-F"]
+    with tempfile.TemporaryDirectory(prefix="pg-") as name, Postgres(Path(name), *options) as server:
+        server.make(password)
+        yield server.start().url
+
+
+@contextmanager
+def restarting_postgres() -> Iterator[Postgres]:
+    """One of its own, to be stopped and started."""
+    with tempfile.TemporaryDirectory(prefix="pg-") as name, Postgres(Path(name)) as server:
+        server.make()
+        yield server.start()
 
 
 def _wait(port: int, server: subprocess.Popen[bytes], log: Path) -> None:

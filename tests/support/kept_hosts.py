@@ -1,4 +1,4 @@
-"""A host that watched a model: its ledger, backup, keyring, ids, samples and label journal, kept in git.
+"""A host that watched a model: its ledger, keyring and samples, kept in git.
 
     python tests/support/kept_hosts.py
 
@@ -23,11 +23,10 @@ from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.receipts import DAY, Keyring, KeyTimes, Shadow
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.ids.sqlite import SqliteIds
-from calib_serve.watch.journal import LabelJournal
-from calib_serve.watch.ledger import SqliteLedger, Sums, backup_ledger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.service import Watch, Watched
+from calib_serve.watch.sums import Sums
 
 KEPT = Path(__file__).parents[1] / "kept" / "host"
 V = ("pets", "1")
@@ -60,7 +59,7 @@ class Host:
 @contextmanager
 def watching(folder: Path, clock: Any) -> Iterator[Watch]:
     """A watch over the files of a folder."""
-    ledger = SqliteLedger(folder / "ledger.db", writer="w1", clock=clock)
+    ledger = Ledger(folder / "ledger.db", clock=clock)
     artifact = Artifact((LogitMap.temperature(1.0),), method="t", classes=3, contract=CONTRACT)
     watch = Watch(
         Keyring.load(folder / "keyring.json"),
@@ -70,14 +69,11 @@ def watching(folder: Path, clock: Any) -> Iterator[Watch]:
         maturity=0.0,
         clock=clock,
         samples=SampleLog(folder / "samples", rate=1.0, clock=clock),
-        journal=LabelJournal(folder / "journal", ledger, clock=clock),
-        ids=SqliteIds(folder / "ledger.db.ids", most=1000, ttl=30 * DAY, clock=clock),
     )
     try:
         yield watch
     finally:
         watch.close()
-        ledger.close()
 
 
 def numbers(sums: Sums) -> list[float]:
@@ -91,15 +87,15 @@ def numbers(sums: Sums) -> list[float]:
 
 def said(watch: Watch) -> dict[str, Any]:
     """What a watch says of its version."""
-    head, _, _ = (watch.ledger.load(f"detector/4/{V[0]}/{V[1]}") or b"").partition(b"\n")
-    evidence = watch.feed.evidence.get(V)
+    (state,) = watch.ledger.states("detector", V)
+    evidence = watch.ledger.progress()[V].log_evidence
     return {
         "sums": numbers(watch.ledger.sums()[V]),
         "segments": {key.name: numbers(sums) for key, sums in watch.ledger.slices().items()},
         "waiting": sum(watch.ledger.waiting().values()),
         "detector": {
-            "labels": json.loads(head)["labels"],
-            "log_evidence": evidence and evidence[0],
+            "labels": json.loads(state.value.partition(b"\n")[0])["labels"],
+            "log_evidence": evidence,
         },
         "incidents": [one.as_dict() for one in watch.incidents()],
         "clauses": {one.clause.name: one.labels for one in watch.contract_states(V)},
@@ -151,9 +147,6 @@ def write(folder: Path) -> dict[str, Any]:
                 send(watch, receipts[80:85], [0] * 5, "lab")  # they wait for the detector
     with watching(folder, lambda: now[0]) as watch:
         told = {"before": said(watch)}
-    last = max((folder / "journal").glob("labels-*"))
-    last.write_text("".join(last.read_text().splitlines(keepends=True)[:-1]))  # as where the writer is killed
-    backup_ledger(str(folder / "ledger.db"), folder / "ledger.backup", clock=lambda: now[0])
     told |= {
         "closed": now[0],
         "counted": receipts[:85],

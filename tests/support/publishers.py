@@ -51,7 +51,7 @@ def torchserve(folder: Path, ledger: str) -> None:
     items = [{"receipt": receipt, "label": 0} for receipt in receipts]
     (answer,) = feedback.handle([{"body": json.dumps(items)}], context)
     assert json.loads(answer)["accepted"] == len(receipts)
-    feedback._feed.tick()
+    feedback._watch.feed.tick()
     feedback._flush()
 
 
@@ -64,13 +64,13 @@ def watch(folder: Path) -> None:
     from calib_serve.priors import Confusion
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.watch.batch import ServedPrediction
-    from calib_serve.watch.http.exporter import export
     from calib_serve.watch.classes import Classes
-    from calib_serve.watch.ledger import open_ledger
+    from calib_serve.watch.http.exporter import export
+    from calib_serve.watch.ledger import Ledger
     from calib_serve.watch.priors import LabelledBefore
     from calib_serve.watch.service import Watch, Watched
 
-    ledger = open_ledger(str(folder / "watch.db"))
+    ledger = Ledger(folder / "watch.db")
     labels = [0] * 300 + [1] * 300 + [2] * 300
     contract = Contract((Clause("act", 0.9, above=0.5), Clause("coverage", 0.9, above=0.9)))
     before = LabelledBefore(Confusion.tally(labels, CONFIDENCES * 300, labels, classes=3))

@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 from real_servers import needed
 
 from calib_serve.monitoring import WINDOWS, rules_file
-from calib_serve.watch.sums import Sums
 from calib_serve.watch.series import PUBLISHED, Series
+from calib_serve.watch.sums import Sums
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus"
 

@@ -3,16 +3,15 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 from engines import postgres
-from processes import end, ended_on_failure, started
+from processes import end, ended_on_failure
 from processes import free_port as _free_port
 
 from calib_serve.receipts import Keyring

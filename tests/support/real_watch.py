@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.receipts import Keyring
-from calib_serve.watch.http.app import create_app
 from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.http.app import create_app
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 with warnings.catch_warnings():
@@ -25,8 +25,9 @@ RING = Keyring("k", {"k": bytes(32)})
 def make_watch(folder: Path, **options: Any) -> Watch:
     """A watch of one model ``m``, version ``1``, of three classes, over ``folder/l.db``."""
     models = {("m", "1"): Watched(Classes(3, ("zero", "one", "two")))}
-    clock = {"clock": options["clock"]} if "clock" in options else {}
-    return Watch(RING, SqliteLedger(folder / "l.db", **clock), models=models, **options)
+    own = {"clock": options["clock"]} if "clock" in options else {}
+    own |= {"timeout": options.pop("timeout")} if "timeout" in options else {}
+    return Watch(RING, Ledger(folder / "l.db", **own), models=models, **options)
 
 
 @contextmanager

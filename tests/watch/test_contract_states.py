@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from calib_serve.errors import LedgerError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.contracts import ClauseState
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
@@ -31,7 +31,7 @@ class Stream:
     def __init__(self, folder: Path, contract: Contract, **options: object) -> None:
         self.now = float(int(time.time()))
         folder.mkdir(exist_ok=True)
-        self.ledger = SqliteLedger(folder / "ledger.db")
+        self.ledger = Ledger(folder / "ledger.db")
         watched = Watched.of(Artifact((LogitMap.temperature(1.0),), method="t", classes=4, contract=contract))
         options = {"detector": None, "maturity": 0.0, **options}
         self.watch = Watch(RING, self.ledger, models={V: watched}, clock=lambda: self.now, **options)  # type: ignore[arg-type]
@@ -158,17 +158,17 @@ def test_what_nobody_labels_is_left_open(folder: Path) -> None:
 
 def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(folder, ACT)
-    store = SqliteLedger.store
+    keep = Ledger.keep
 
-    def fails(ledger: SqliteLedger, key: str, value: bytes) -> None:
-        store(ledger, key, value)
+    def fails(ledger: Ledger, *what: Any, **when: Any) -> None:
+        keep(ledger, *what, **when)
         raise LedgerError("the disk is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(stream.watch.feed, "tick", lambda: None)
         stream.serve(np.full(50, 0.9), np.ones(50))
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteLedger, "store", fails)
+        patch.setattr(Ledger, "keep", fails)
         with pytest.raises(LedgerError):
             stream.watch.feed.tick()
     stream.watch.feed.tick()
@@ -190,9 +190,11 @@ def test_another_promise_begins_anew_and_damage_is_said(
     assert (other.states[0].state, other.states[0].labels) == ("unknown", 0)
     assert other.states[0].why == "no label that is mature is of it"
     other.serve(np.full(5, 0.9), np.ones(5))
-    kept = json.loads(other.ledger.load("contract/4/pets/1") or b"")
-    for damaged in (b"[]", b"{", json.dumps({next(iter(kept)): {"labels": -3}}).encode()):
-        other.ledger.store("contract/4/pets/1", damaged)
+    (kept,) = [
+        one.name for one in other.ledger.states("clause", ("pets", "1")) if b'"labels": 5' in one.value
+    ]
+    for damaged in (b"[]", b"{", b'{"labels": -3}'):
+        other.ledger.keep("clause", ("pets", "1"), kept, damaged, now=0.0)
         assert other.states[0].labels == 0
         assert "begins anew" in caplog.text
         caplog.clear()

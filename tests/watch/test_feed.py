@@ -4,12 +4,12 @@ import threading
 
 import numpy as np
 import pytest
-from ledgers import NOW, accept, entries, make_label, open_one
+from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.feed import DriftFeed, detector_key
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 def restored(ledger):
-    return Detector.restore(ledger.load(detector_key(V)))
+    return Detector.restore(ledger.states("detector", V)[0].value)
 
 
 def told_sooner_when_wrong(rng, count):
@@ -47,7 +47,7 @@ def false_alarms(path, maturity, *, count=6000):
     """What the feed raises as the labels arrive, minute by minute."""
     labels, come = told_sooner_when_wrong(np.random.default_rng(0), count)
     order, clock = np.argsort(come), Clock()
-    ledger = SqliteLedger(path, clock=clock)
+    ledger = Ledger(path, clock=clock)
     feed = DriftFeed(ledger, maturity=maturity, clock=clock)
     at = 0
     while at < count:
@@ -60,8 +60,8 @@ def false_alarms(path, maturity, *, count=6000):
         feed.tick()
     clock.now += DAY
     feed.tick()
-    alarms = feed.incidents.counts()[0].get(V, 0)
-    found = alarms, restored(ledger).labels, feed.late().get(V, 0), feed.maturity(V)
+    told = ledger.progress()[V]
+    found = told.alarms, restored(ledger).labels, told.late, feed.maturity(V)
     ledger.close()
     return found
 
@@ -75,26 +75,26 @@ def test_labels_fed_behind_a_learned_maturity_raise_none(tmp_path):
     assert not maturity.given
 
 
-def test_late_labels_are_counted_as_late_and_never_fed(store):
-    ledger = open_one(*store)
+def test_late_labels_are_counted_as_late_and_never_fed(url):
+    ledger = Ledger(url)
     feed = DriftFeed(ledger, maturity=100.0, clock=lambda: NOW)
     accept(ledger, [make_label(i, when=NOW - 1000 + i) for i in range(10)])
     feed.tick()
     accept(ledger, [make_label(100 + i, when=NOW - 2000 + i) for i in range(3)])
     accept(ledger, [make_label(200, when=NOW - 500), make_label(201, when=NOW - 50)])
     feed.tick()
-    assert feed.late() == {V: 3}
+    assert ledger.progress()[V].late == 3
     assert restored(ledger).labels == 11
     assert ledger.waiting() == {V: 1}  # not mature yet
     accept(ledger, [make_label(300, when=NOW - 1500)])
     again = DriftFeed(ledger, maturity=100.0, clock=lambda: NOW)  # another process
     again.tick()
-    assert again.late() == {V: 4}
+    assert ledger.progress()[V].late == 4
     assert ledger.sums()[V].labels.sum() == 16  # late labels count as others do
     ledger.close()
 
 
-def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(store):
+def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(url):
     rng = np.random.default_rng(1)
     c = rng.uniform(0.5, 1, 600)
     right = rng.random(600) < c - 0.2
@@ -102,7 +102,7 @@ def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(store):
     alone = Detector(arl=1000)
     alarms = alone.update(c, right, time=times, predicted=np.ones(600, int))
     assert len(alarms) > 1
-    ledgers = [open_one(*store, writer=name) for name in ("one", "two")]
+    ledgers = [Ledger(url) for _ in range(2)]
     feeds = [
         DriftFeed(one, detector=lambda: Detector(arl=1000), maturity=60.0, clock=lambda: NOW)
         for one in ledgers
@@ -118,18 +118,18 @@ def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(store):
         [thread.join() for thread in threads]
     assert restored(ledgers[0]).labels == 600
     assert restored(ledgers[0]).evidence == pytest.approx(alone.evidence, rel=1e-9)
-    assert feeds[0].incidents.counts() == feeds[1].incidents.counts()
-    assert feeds[0].incidents.counts()[0] == {V: len(alarms)}
-    assert feeds[0].late() == {}
+    told = ledgers[0].progress()
+    assert told == ledgers[1].progress()
+    assert (told[V].alarms, told[V].late) == (len(alarms), 0)
     [one.close() for one in ledgers]
 
 
 @pytest.mark.parametrize(
     "state", [b"rubbish", b"", Detector(arl=77).state()], ids=["rubbish", "none", "other"]
 )
-def test_a_spoilt_state_or_other_options_start_the_detector_anew(store, state):
-    ledger = open_one(*store)
-    ledger.store(detector_key(V), state)
+def test_a_spoilt_state_or_other_options_start_the_detector_anew(url, state):
+    ledger = Ledger(url)
+    ledger.keep("detector", V, "", state, now=NOW)
     feed = DriftFeed(ledger, detector=lambda: Detector(arl=1000), maturity=0.0)
     accept(ledger, [make_label(1)])
     feed.tick()
@@ -139,7 +139,7 @@ def test_a_spoilt_state_or_other_options_start_the_detector_anew(store, state):
 
 def test_groups_are_fed_whole_although_the_clock_ticks_between_their_predictions(tmp_path):
     clock = Clock()
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
+    ledger = Ledger(tmp_path / "l.db", clock=clock)
     feed = DriftFeed(ledger, maturity=600.0, clock=clock)
     for i in range(400):  # sessions of 10 predictions, 6 s apart
         clock.now = START + 6.0 * i

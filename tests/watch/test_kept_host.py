@@ -10,9 +10,7 @@ import pytest
 from kept_hosts import BATCH, LABELS_AFTER, Host, V, said, send
 
 from calib_serve.receipts import Keyring, KeyTimes, Shadow
-from calib_serve.watch.anew import begun_anew
-from calib_serve.watch.ledger import restore_ledger, verify_file
-from calib_serve.watch.revoke import revoke
+from calib_serve.watch.anew import told_anew
 from calib_serve.watch.samples import read_samples
 
 pytestmark = pytest.mark.store
@@ -39,14 +37,14 @@ def alike(found: object, told: object) -> bool:
 def test_ledger_and_states_go_on_where_they_were(host: Host) -> None:
     counted, told = host.told["counted"], host.told
     with host.watch() as watch:
-        assert watch.ledger.verify() == []
+        assert watch.ledger.check() == []
         assert send(watch, counted, [0] * len(counted)) == ["duplicate"] * len(counted)
         watch.predictions(BATCH, once=b"batch-1")
         assert alike(json.loads(json.dumps(said(watch))), told["before"])
         assert send(watch, told["open"][:20], LABELS_AFTER) == [None] * 20
         watch.feed.tick()
         assert alike(json.loads(json.dumps(said(watch))), told["after"])
-        assert begun_anew(watch.ledger) == []
+        assert told_anew(watch.ledger, now=host.now) is None
 
 
 def test_a_keyring_and_the_receipts_that_it_signed(host: Host) -> None:
@@ -65,26 +63,10 @@ def test_a_keyring_and_the_receipts_that_it_signed(host: Host) -> None:
     assert first.group == receipts[1].group != receipts[2].group
 
 
-def test_a_backup(host: Host, tmp_path: Path) -> None:
-    place = host.folder / "ledger.db"
-    backup = host.folder / "ledger.backup"
-    found = restore_ledger(backup, str(place), replace=True, recount=True, clock=lambda: host.now)
-    assert found.taken == host.told["closed"]
-    assert verify_file(place) == []
-    with host.watch() as watch:
-        assert send(watch, host.told["counted"], [0] * 85) == ["duplicate"] * 85
-        assert send(watch, host.told["open"][:5], [0] * 5) == [None] * 5
-
-
-def test_a_label_journal_whose_writer_was_killed_over_its_last_batch(host: Host) -> None:
+def test_what_a_source_sent_is_taken_back(host: Host) -> None:
     with host.watch() as watch:
         before = watch.ledger.sums()[V].labels.sum()
-        for labels, earlier in ({V: 45}, 0), ({}, 45):
-            told = revoke(
-                watch.ledger, host.folder / "journal", source="lab", samples=host.folder / "samples",
-                clock=lambda: host.now,
-            )  # fmt: skip
-            assert (told.labels, told.before) == (labels, earlier)
+        assert watch.ledger.revoke("lab").labels == {V: 45}
         assert watch.ledger.sums()[V].labels.sum() == before - 45
         assert set(send(watch, host.told["counted"], [0] * 85)) == {"duplicate"}
 

@@ -15,7 +15,7 @@ from calib_serve.receipts import Keyring
 from calib_serve.reporter.decisions import decisions
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.observer import Observer
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.service import Watch, Watched
 
@@ -35,7 +35,7 @@ def tags_artifact(names: tuple[str, ...] = TAGS) -> Artifact:
 def watch_tags(folder: Path, *, names: tuple[str, ...] = TAGS, **options: Any) -> Watch:
     clock = options.setdefault("clock", lambda: NOW)
     watched = {("tags", "1"): Watched.of(tags_artifact(names))}
-    return Watch(RING, SqliteLedger(folder / "l.db", clock=clock), models=watched, **options)
+    return Watch(RING, Ledger(folder / "l.db", clock=clock), models=watched, **options)
 
 
 def observer(sent: list[str], policy: LabelPolicy | None = None, ring: Keyring = RING) -> Observer:

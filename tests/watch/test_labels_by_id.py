@@ -1,17 +1,21 @@
 """Labels that name their prediction by the user's own id, from the request that counted it on."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from ledgers import NOW, ask
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from real_servers import Server
 from real_watch import RING, make_watch, talk_to
 
 from calib_serve import Reporter
-from calib_serve.receipts import Keyring
-from calib_serve.watch.ids import open_ids
+from calib_serve.errors import Refused
+from calib_serve.receipts import DAY, Keyring
+from calib_serve.watch.ids import Binding, PredictionIds, receipt_of
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 
@@ -22,7 +26,7 @@ def prediction(id_="", **more):
 
 @pytest.fixture
 def watch(tmp_path):
-    with make_watch(tmp_path, ids=open_ids(str(tmp_path / "l.db"), most=100)) as watch:
+    with make_watch(tmp_path) as watch:
         yield watch
 
 
@@ -59,7 +63,7 @@ def test_a_label_may_name_the_id_that_its_prediction_came_with(client, watch):
     assert [one["reason"] for one in again] == ["duplicate"] * 3
     assert watch.ledger.sums()["m", "1"].labels.sum() == 2
     found = scrape(client)
-    assert found["calib_prediction_ids_total", "bound"] == found["calib_prediction_ids",] == 2
+    assert found["calib_prediction_ids_total", "bound"] == watch.ids.count() == 2
 
 
 def test_a_label_of_an_unknown_id_is_refused_for_that(client):
@@ -130,9 +134,9 @@ def test_a_reporter_sends_ids_and_labels_come_by_them(tmp_path):
         ]
 
 
-def test_a_store_that_is_gone_stops_no_prediction_and_no_label_of_a_receipt(client, watch, tmp_path):
+def test_ids_that_cannot_be_kept_stop_no_prediction_and_no_label_of_a_receipt(client, watch, tmp_path):
     (one,) = predict(client, prediction("a"))
-    (tmp_path / "l.db.ids").unlink()
+    ask(str(tmp_path / "l.db"), "alter table prediction_id rename to gone")
     (two,) = predict(client, prediction("b"))
     assert two["id_bound"] is False
     assert label(client, {"receipt": one["receipt"], "label": 1}) == [{"accepted": True}]
@@ -143,18 +147,42 @@ def test_a_store_that_is_gone_stops_no_prediction_and_no_label_of_a_receipt(clie
     found = scrape(client)
     assert found["calib_prediction_ids_total", "failed"] == 1
     assert found["calib_monitor_errors_total", "ids"] == 1
-    assert ("calib_prediction_ids",) not in found
-    watch.checks.run("ids")
-    assert "removed" in watch.checks.reasons()["ids"]
-    assert str(tmp_path) not in client.get("/healthz").text
 
 
-def test_labels_whose_ids_gave_way_are_an_alert_and_ids_that_nobody_names_are_none(client, watch):
-    predict(client, *(prediction(f"order-{i}") for i in range(150)))
-    watch.checks.run("ids")
-    assert watch.checks.reasons()["ids"] is None
-    assert scrape(client)["calib_prediction_ids_total", "evicted"] == 50
-    assert label(client, {"id": "order-0", "label": 1})[0]["reason"] == "unknown_id"
-    watch.checks.run("ids")
-    assert "--max-ids" in watch.checks.reasons()["ids"]
-    assert scrape(client)["calib_check_ok", "ids"] == 0
+def test_an_id_stands_for_the_first_receipt_whoever_binds_it_and_its_text_is_not_kept(url):
+    facts = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
+    ledgers = [Ledger(url) for _ in range(4)]
+    offered = [[Binding("m", f"patient Ana {i}", RING.sign(**facts)) for i in range(50)] for _ in ledgers]
+
+    def bind(i):
+        order = offered[i] if i % 2 else offered[i][::-1]
+        return PredictionIds(ledgers[i]).bind(order, now=NOW)
+
+    with ThreadPoolExecutor(4) as pool:
+        bound = list(pool.map(bind, range(4)))
+    assert sum(map(sum, bound)) == 50
+    found = PredictionIds(ledgers[0]).find([f"patient Ana {i}" for i in range(50)] + ["nobody"])
+    assert [len(one) for one in found] == [1] * 50 + [0]
+    assert {of for one in found for of in one.values()} <= {one.receipt for of in offered for one in of}
+    assert not ask(url, "select * from prediction_id where id_hash like '%Ana%'")
+    [one.close() for one in ledgers]
+
+
+def test_an_id_may_name_predictions_of_two_models(ledger):
+    ids, signed = PredictionIds(ledger), {}
+    for model in ("m", "n"):
+        signed[model] = RING.sign(model=model, version="1", predicted=1, confidence=0.9)
+        assert ids.bind([Binding(model, "a", signed[model])], now=NOW) == [True]
+    (found,) = ids.find(["a"])
+    assert receipt_of(found, id="a", model="n") == signed["n"]
+    for model, reason in ((None, "malformed"), ("o", "unknown_id"), (7, "malformed")):
+        with pytest.raises(Refused) as refusal:
+            receipt_of(found, id="a", model=model)
+        assert refusal.value.reason == reason
+
+
+def test_ids_leave_when_labels_of_their_predictions_are_not_accepted_any_more(ledger):
+    ids = PredictionIds(ledger)
+    ids.bind([Binding("m", "a", "old")], now=NOW - 31 * DAY), ids.bind([Binding("m", "b", "new")], now=NOW)
+    ledger.sweep(NOW)
+    assert ids.find(["a", "b"]) == [{}, {"m": "new"}]

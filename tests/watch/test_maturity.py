@@ -7,8 +7,9 @@ import pytest
 
 from calib_serve.receipts import DAY
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import Dated, Key, SqliteLedger, Sums
+from calib_serve.watch.ledger import Dated, Ledger
 from calib_serve.watch.maturity import learned_delay
+from calib_serve.watch.sums import Key, Sums
 
 NOW = 1_700_000_000.0
 SPAN = 300.0
@@ -76,7 +77,7 @@ def test_too_few_labels_say_infinity():
 @pytest.mark.store
 def test_learned_maturities_are_asked_of_each_version(tmp_path):
     soon, late, never = ("m", "soon"), ("m", "late"), ("m", "never")
-    ledger = SqliteLedger(tmp_path / "l.db")
+    ledger = Ledger(tmp_path / "l.db")
     for version, delay in ((soon, 50.0), (late, 5000.0)):
         sums = Sums.labelled([0.9] * 99, [1] * 99, delay=[delay] * 99)
         for age in (0.3 * DAY, 1.0 * DAY):

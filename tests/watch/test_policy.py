@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledgers import open_one
 
 from calib_serve.errors import ConflictError, InputError
 from calib_serve.receipts import Keyring
-from calib_serve.watch.estimates import estimate
 from calib_serve.watch.classes import Classes
-from calib_serve.watch.sums import Sums
+from calib_serve.watch.estimates import estimate
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.policy import LEAST_CHANCE, LabelPolicy, parse_policy
 from calib_serve.watch.service import ServedPrediction, Watch, Watched
+from calib_serve.watch.sums import Sums
 
 DAY = 86_400.0
 
@@ -125,9 +125,9 @@ def test_text_that_is_no_policy_is_refused_with_what_to_say(text):
         partial(LabelPolicy.uniform, 0.5),
     ],
 )
-def test_a_batch_that_is_sent_again_later_has_the_same_receipts(store, policy):
+def test_a_batch_that_is_sent_again_later_has_the_same_receipts(url, policy):
     now = [time.time()]
-    ledger, models = open_one(*store), {("m", "1"): Watched(Classes(2))}
+    ledger, models = Ledger(url), {("m", "1"): Watched(Classes(2))}
     watch = Watch(Keyring.new(), ledger, models=models, policy=policy, clock=lambda: now[0])
     batch = [ServedPrediction("m", "1", 1, i / 100) for i in range(100)]
     first = watch.predictions(batch, once=b"a")

@@ -12,7 +12,7 @@ import pytest
 from calib_serve.errors import InputError, Refused
 from calib_serve.receipts import Keyring
 from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.sender import read_labels
 
 RING = Keyring("k", {"k": bytes(32)})
@@ -52,7 +52,7 @@ def test_a_text_that_may_be_two_classes_is_refused_and_says_what_to_do() -> None
 
 def intake(folder: Path, names: Sequence[str]) -> Intake:
     models = {("m", "1"): Classes(len(names), tuple(names))}
-    return Intake(RING, SqliteLedger(folder / "l.db"), models=models)
+    return Intake(RING, Ledger(folder / "l.db"), models=models)
 
 
 def receipts(count: int, predicted: int = 0) -> list[str]:

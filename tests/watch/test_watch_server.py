@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +25,7 @@ def get_receipts(server, count):
 
 
 def counted(server):
-    ledger = SqliteLedger(server.folder / "ledger.db")
+    ledger = Ledger(server.folder / "ledger.db")
     n = ledger.sums()["digits", "1.0"].feedback.n
     ledger.close()
     return n

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from ledgers import NOW, accept, entries, make_label, open_one
+from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Entry, Key, SqliteLedger, Sums
+from calib_serve.watch.ledger import Entry, Ledger
 from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.sums import Key, Sums
 from calib_serve.watch.verdict import judge
 from calib_serve.watch.windows import WINDOWS, read_window, read_windows
 
@@ -29,8 +30,8 @@ def window(ledger, name, maturity=AT_ONCE, now=NOW + 1):
 
 
 @pytest.mark.parametrize("maturity", [AT_ONCE, HOUR, UNKNOWN, Maturity(5 * DAY, given=False)])
-def test_mature_and_immature_add_up_to_the_totals(store, maturity):
-    ledger = open_one(*store, retention=60 * DAY)
+def test_mature_and_immature_add_up_to_the_totals(url, maturity):
+    ledger = Ledger(url, retention=60 * DAY)
     rng = np.random.default_rng(0)
     ages = rng.exponential(4 * DAY, 200).clip(max=50 * DAY)
     labels = [
@@ -91,7 +92,7 @@ def test_what_is_not_mature_stands_apart(ledger):
 @pytest.mark.parametrize("name", ["1h", "24h", "7d"])
 def test_a_window_is_about_as_long_as_it_says_whatever_the_maturity(tmp_path, name, seconds):
     """Old spans are wide: a window must not fall between two of them."""
-    ledger = SqliteLedger(tmp_path / "l.db", retention=60 * DAY)
+    ledger = Ledger(tmp_path / "l.db", retention=60 * DAY)
     step = WINDOWS[name] / 48
     ages = seconds + np.arange(-4 * 3600, 2 * WINDOWS[name] + 2 * DAY, step)
     ledger.add({Key(*V): Sums.served([0.9])}, time=NOW)  # makes the file
@@ -99,7 +100,7 @@ def test_a_window_is_about_as_long_as_it_says_whatever_the_maturity(tmp_path, na
     ledger.accept(entries([make_label(i, when=t) for i, t in enumerate(times)]))
     rows = [Entry(one.label, NOW, one.slices) for one in entries([make_label(10**6, when=NOW)])]
     ledger.accept(rows)
-    ledger.prune(NOW)
+    ledger.sweep(NOW)
     for shift in (0.0, 1000.0, 2500.0) if seconds else (0.0,):  # nothing came after NOW
         found = window(ledger, name, Maturity(seconds, given=True), now=NOW + shift)
         assert 36 <= found.sums.labels.sum() <= 60

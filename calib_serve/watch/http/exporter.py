@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import LedgerError, MissingDependency
@@ -28,6 +27,7 @@ from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, troub
 from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.ledger import Published
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.series import (
     CONTRACTS,
@@ -63,7 +63,6 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 
 _ALL = (*SERIES, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
 _BY_NAME = {series.name: series for series in _ALL}
-_NONE: Mapping[str, str] = MappingProxyType({})
 
 MAX_VERSIONS = 200
 """Versions with series of their own: of some 250 series each, a scrape is told within a second."""
@@ -131,10 +130,10 @@ class WatchCollector(Collector):
             yield from _families(sum_rows(own, published))
             yield from _expected(own)
             segments = {k: each for k, each in published.segments.items() if k.name and k.of in own}
-            yield from _segments(segments, published.labels)
-            labels = {key: float(one.labels.sum()) for key, one in published.sources.items() if key.of in own}
-            named = [((*key.of, key.name), n) for key, n in labels.items()]
-            yield _family("calib_source_labels_total", named, published.labels)
+            yield from _segments(segments, published)
+            told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
+            rows = [((*k.of, k.name, *published.labels.values()), n.sum()) for k, n in told_by.items()]
+            yield _family("calib_source_labels_total", rows)
             yield from told
         yield from self._troubles(versions)
 
@@ -212,25 +211,25 @@ def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Me
         yield family
 
 
-def _segments(sums: Mapping[Key, Sums], more: Mapping[str, str]) -> Iterator[Metric]:
+def _segments(sums: Mapping[Key, Sums], published: Published) -> Iterator[Metric]:
+    own = tuple(published.labels.values())
     for one in PUBLISHED:
         if one.by_segment:
-            columns = {(key.model, key.version, key.name): each[one.name] for key, each in sums.items()}
-            yield _family(one.segment_series.name, _binned(columns), more)
+            rows = _binned({(key.model, key.version, key.name): each[one.name] for key, each in sums.items()})
+            yield _family(one.segment_series.name, [((*labels, *own), value) for labels, value in rows])
 
 
 def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
     return [((*key, str(b)), float(x)) for key, column in columns.items() for b, x in enumerate(column)]
 
 
-def _family(name: str, rows: Iterable[Row], more: Mapping[str, str] = _NONE) -> Metric:
-    """``more``: labels beside those of the series, alike in all rows."""
+def _family(name: str, rows: Iterable[Row]) -> Metric:
     series = _BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-    family = kind(name, series.help, labels=(*series.labels, *more))
+    family = kind(name, series.help, labels=series.labels)
     for labels, value in rows:
         if math.isfinite(value):  # unknown values are left out
-            family.add_metric((*labels, *more.values()), value)
+            family.add_metric(labels, float(value))
     return family
 
 

@@ -10,11 +10,11 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from calib_serve.addresses import shown
+from calib_serve.addresses import holds_password, shown
 from calib_serve.errors import InputError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.files import make_private
 
@@ -22,7 +22,7 @@ try:
     import sqlalchemy as sql
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
-    from sqlalchemy.pool import NullPool
+    from sqlalchemy.pool import QueuePool
 except ImportError as error:
     raise MissingDependency("sqlalchemy", "watch") from error
 
@@ -72,16 +72,16 @@ class Database:
         self.name = shown(where)
         self.timeline = ""
         self._mine, self._turn = threading.local(), threading.RLock()
-        more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
+        more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_timeout": timeout}
         if self.lite:
             self.path = Path(where.removeprefix(_LITE))
             self._timeout = timeout
             self._opened = self._make_file(must_exist=must_exist)
-            dialect, connect, more["poolclass"] = "sqlite", self._open_file, NullPool
+            dialect, connect, more["poolclass"] = "sqlite", self._open_file, QueuePool
         else:
             self._conninfo = _conninfo(where, timeout)
             dialect, connect = "postgresql+psycopg", self._connect
-            more |= {"pool_timeout": timeout, "pool_pre_ping": True}
+            more["pool_pre_ping"] = True
         self._engine = sql.create_engine(f"{dialect}://", creator=connect, **more)
 
     # --- transactions ---
@@ -113,6 +113,8 @@ class Database:
             yield self._mine.connection
             return
         committing = False
+        if self.lite:
+            self._check_file()
         try:
             with self._engine.connect() as connection:
                 connection.exec_driver_sql(how)
@@ -151,7 +153,8 @@ class Database:
         why = f"the ledger {self.name} {what}: {lines[0] if lines else error}"
         if "malformed" in why or "not a database" in why:
             why += "; put a backup in its place, then say so by calib-serve ledger restored"
-        if committing and not _comes_again(error):
+        undone = _comes_again(error) or (self.lite and "full" in why)
+        if committing and not undone:
             return UnknownFate(f"{why}; whether this was counted is not known: send it again")
         return LedgerError(why)
 
@@ -217,7 +220,8 @@ class Database:
             with path.open("rb") as written:
                 os.fsync(written.fileno())
         except (SQLAlchemyError, OSError) as error:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             raise LedgerError(f"the backup {path} cannot be written: {error}") from error
         return path.stat().st_size
 
@@ -236,13 +240,16 @@ class Database:
         except OSError as error:
             raise LedgerError(f"the ledger {self.path} cannot be opened: {error}") from error
 
-    def _open_file(self) -> sqlite3.Connection:
+    def _check_file(self) -> None:
+        """LedgerError where the file is not the one that was opened: SQLite would write to a removed one."""
         try:
             same = os.path.samestat(self._opened, self.path.stat())
         except OSError:
             same = False
-        if not same:  # SQLite would write to the removed one
-            raise sqlite3.OperationalError("its file was removed or replaced while in use; start again")
+        if not same:
+            raise LedgerError(f"the ledger {self.path} was removed or replaced while in use; start again")
+
+    def _open_file(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=self._timeout, check_same_thread=False)
         try:
             connection.execute("pragma journal_mode = wal")
@@ -284,7 +291,7 @@ def _conninfo(where: str, timeout: float) -> str:
         given = conninfo_to_dict(where)
     except ProgrammingError as error:
         raise InputError(f"{shown(where)!r} is no address of a PostgreSQL") from error
-    if "password" in given:
+    if "password" in given or holds_password(where):
         raise InputError(
             "the ledger's address holds a password, which others could read; leave it out, and give it by "
             "PGPASSFILE or PGPASSWORD, as to psql"

@@ -40,7 +40,7 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
                     ]
                 )
                 asked = text(f"select {', '.join(columns)} from {view}")  # noqa: S608 - our own names
-                found = connection.execution_options(yield_per=_AT_ONCE).execute(asked)
+                found = connection.execute(asked, execution_options={"yield_per": _AT_ONCE})
                 rows[view] = 0
                 with (
                     written_whole(folder / f"{view}.parquet") as partial,

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,11 +113,10 @@ class _Tally:
 
     @classmethod
     def of(cls, sums: Sums) -> _Tally:
-        """Sums of predictions, which have nothing of a version's labels."""
-        found = cls.zeros(sums.bins)
+        """Those of a whole version lie in its first bin."""
+        found = cls(np.zeros((sums.bins, len(_NAMES))), sums["calib_feedback_delay"])
         for j, name in enumerate(COLUMNS):
-            if len(sums[name]) == sums.bins:
-                found.by_bin[:, j] = sums[name]
+            found.by_bin[: len(sums[name]), j] = sums[name]
         return found
 
     def sums(self, bins: int) -> Sums:
@@ -142,7 +142,7 @@ class Ledger:
 
     def __init__(
         self,
-        where: str,
+        where: str | Path,
         *,
         bins: int = 15,
         retention: float = 30 * DAY,
@@ -152,7 +152,7 @@ class Ledger:
     ) -> None:
         self.bins, self._clock = bins, clock
         self._versions: dict[Version, int] = {}
-        self.database = Database(where, timeout=timeout, must_exist=must_exist)
+        self.database = Database(str(where), timeout=timeout, must_exist=must_exist)
         try:
             self._make(retention, must_exist)
         except BaseException:
@@ -252,7 +252,10 @@ class Ledger:
     def _among(self) -> str:
         """That a row's key is among ``:keys``, in JSON."""
         if self.database.lite:
-            return "(day, receipt) in (select value ->> 0, value ->> 1 from json_each(:keys))"
+            return (
+                "(day, receipt) in (select json_extract(value, '$[0]'), json_extract(value, '$[1]')"
+                " from json_each(:keys))"
+            )
         among = "json_array_elements(cast(:keys as json)) as one"
         return f"(day, receipt) in (select (one ->> 0)::int, one ->> 1 from {among})"  # noqa: S608 - our own names
 
@@ -264,7 +267,7 @@ class Ledger:
         return {
             "day": key[0],
             "receipt": key[1],
-            "version_id": self._version(connection, (one.model, one.version)),
+            "version_id": self.version_id(connection, (one.model, one.version)),
             "predicted_at": one.time,
             "arrived_at": entry.arrived,
             "confidence": one.confidence,
@@ -453,7 +456,7 @@ class Ledger:
         tallies, delays = [], []
         for place, more in found.items():
             at = {
-                "version_id": self._version(connection, place.key.of), "kind": place.key.kind,
+                "version_id": self.version_id(connection, place.key.of), "kind": place.key.kind,
                 "name": place.key.name, "start": place.start, "width": place.width,
             }  # fmt: skip
             for b in np.flatnonzero(more.by_bin.any(axis=1)).tolist():
@@ -527,7 +530,7 @@ class Ledger:
                 one if math.isfinite(one) else None for one in evidence
             )
         with self.transaction() as connection:
-            number = self._version(connection, version)
+            number = self.version_id(connection, version)
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
 
     def states(self, kind: str, version: Version | None = None) -> list[State]:
@@ -545,7 +548,7 @@ class Ledger:
     def keep(self, kind: str, version: Version, name: str, value: bytes, *, now: float) -> None:
         """Keep the state of a follower, in place of what was kept under this name."""
         with self.transaction() as connection:
-            row = {"version_id": self._version(connection, version), "kind": kind, "name": name}
+            row = {"version_id": self.version_id(connection, version), "kind": kind, "name": name}
             more = {"value": value, "changed_at": now}
             kept = self.database.insert(STATE).values(row | more)
             connection.execute(kept.on_conflict_do_update(index_elements=list(row), set_=more))
@@ -709,7 +712,7 @@ class Ledger:
         row = {"number": number, "began_at": self._clock(), "why": why, "by": by, "labels": labels}
         connection.execute(insert(EDITION).values(row))
 
-    def _version(self, connection: Connection, version: Version) -> int:
+    def version_id(self, connection: Connection, version: Version) -> int:
         """Its number, a new one where it has none."""
         if version not in self._versions:
             if (known := self._known_version(connection, version)) < 0:
@@ -750,7 +753,10 @@ class Ledger:
         asked = asked if most is None else asked.limit(most)
         if lock and not self.database.lite:
             asked = asked.with_for_update(skip_locked=lock == "free ones")
-        return [_read(row, names[row.version_id]) for row in connection.execute(asked)]
+        try:
+            return [_read(row, names[row.version_id]) for row in connection.execute(asked)]
+        except (ValueError, TypeError, KeyError) as error:
+            raise LedgerError(f"a label in {self.database.name} is damaged: {error!r}") from error
 
     def _set(self, connection: Connection, rows: Sequence[_Row], **values: bool) -> None:
         if not rows:

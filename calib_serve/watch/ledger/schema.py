@@ -16,15 +16,14 @@ from sqlalchemy import (
     Column,
     Double,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
-    SmallInteger,
-    String,
     Table,
+    Text,
     UniqueConstraint,
     text,
 )
+from sqlalchemy.dialects import sqlite
 
 from calib_serve.watch.series import SUMS
 
@@ -36,6 +35,12 @@ __all__ = [
 SCHEMA = 1
 METADATA = MetaData()
 
+# SQLite's tables are strict: a column holds what it says, whoever writes to it.
+_WHOLE = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
+_REAL: Double[float] = Double().with_variant(sqlite.REAL(), "sqlite")
+_FLAG = Boolean().with_variant(sqlite.INTEGER(), "sqlite")
+_TEXT, _BYTES = Text(), LargeBinary()
+
 
 def _must(name: str, kind: Any, **more: Any) -> Column[Any]:
     return Column(name, kind, nullable=False, **more)
@@ -45,72 +50,72 @@ def _key(name: str, kind: Any) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False)
 
 
+def _table(name: str, *columns: Any) -> Table:
+    return Table(name, METADATA, *columns, sqlite_strict=True)
+
+
 def _number() -> Column[Any]:
     """A number that the database gives each row."""
-    return Column("id", Integer, primary_key=True, autoincrement=True)
+    return Column("id", _WHOLE, primary_key=True, autoincrement=True)
 
 
-LEDGER = Table(
+LEDGER = _table(
     "ledger",
-    METADATA,
-    _key("id", SmallInteger),  # 1: there is one
-    _must("uuid", String),
-    _must("schema", Integer),
-    _must("bins", Integer),
-    _must("retention", Double),
-    _must("forgotten_until", Double),
+    _key("id", _WHOLE),  # 1: there is one
+    _must("uuid", _TEXT),
+    _must("schema", _WHOLE),
+    _must("bins", _WHOLE),
+    _must("retention", _REAL),
+    _must("forgotten_until", _REAL),
 )
 
-EDITION = Table(
+EDITION = _table(
     "edition",
-    METADATA,
-    _key("number", Integer),
-    _must("began_at", Double),
-    _must("why", String),
-    _must("by", String),
-    _must("labels", Integer),
+    _key("number", _WHOLE),
+    _must("began_at", _REAL),
+    _must("why", _TEXT),
+    _must("by", _TEXT),
+    _must("labels", _WHOLE),
 )
 """Each time that sums went down, from which on they are published as another series: what took labels out."""
 
-VERSION = Table(
+VERSION = _table(
     "version",
-    METADATA,
     _number(),
-    _must("model", String),
-    _must("version", String),
-    Column("fed_until", Double),
-    _must("late", Integer, server_default="0"),
-    _must("alarms", Integer, server_default="0"),
-    _must("incidents", Integer, server_default="0"),
-    Column("log_evidence", Double),
-    Column("log_threshold", Double),
+    _must("model", _TEXT),
+    _must("version", _TEXT),
+    Column("fed_until", _REAL),
+    _must("late", _WHOLE, server_default="0"),
+    _must("alarms", _WHOLE, server_default="0"),
+    _must("incidents", _WHOLE, server_default="0"),
+    Column("log_evidence", _REAL),
+    Column("log_threshold", _REAL),
     UniqueConstraint("model", "version"),
 )
 """A model version, and how far its drift detector is."""
 
-LABEL = Table(
+LABEL = _table(
     "label",
-    METADATA,
-    _key("day", Integer),
-    _key("receipt", String),
-    _must("version_id", Integer),
-    _must("predicted_at", Double),
-    _must("arrived_at", Double),
-    _must("confidence", Double),
-    _must("correct", Boolean),
-    _must("predicted", BigInteger),
-    _must("inclusion", Double),
-    _must("segment", String),
-    _must("source", String),
-    _must("group_id", BigInteger),
-    _must("slices", String),
-    Column("shadow_confidence", Double),
-    Column("shadow_correct", Boolean),
-    Column("shadow_same", Boolean),
-    Column("shadow_tag", String),
-    _must("tallied", Boolean),
-    _must("fed", Boolean),
-    _must("revoked", Boolean),
+    _key("day", _WHOLE),
+    _key("receipt", _TEXT),
+    _must("version_id", _WHOLE),
+    _must("predicted_at", _REAL),
+    _must("arrived_at", _REAL),
+    _must("confidence", _REAL),
+    _must("correct", _FLAG),
+    _must("predicted", _WHOLE),
+    _must("inclusion", _REAL),
+    _must("segment", _TEXT),
+    _must("source", _TEXT),
+    _must("group_id", _WHOLE),
+    _must("slices", _TEXT),
+    Column("shadow_confidence", _REAL),
+    Column("shadow_correct", _FLAG),
+    Column("shadow_same", _FLAG),
+    Column("shadow_tag", _TEXT),
+    _must("tallied", _FLAG),
+    _must("fed", _FLAG),
+    _must("revoked", _FLAG),
 )
 
 
@@ -132,79 +137,74 @@ COLUMNS = {
 def _place() -> list[Column[Any]]:
     """The slice and the span of prediction time that a sum is of."""
     return [
-        _key("version_id", Integer),
-        _key("kind", String),
-        _key("name", String),
-        _key("start", Double),
-        _key("width", Double),
+        _key("version_id", _WHOLE),
+        _key("kind", _TEXT),
+        _key("name", _TEXT),
+        _key("start", _REAL),
+        _key("width", _REAL),
     ]
 
 
-TALLY = Table(
+TALLY = _table(
     "tally",
-    METADATA,
     *_place(),
-    _key("bin", SmallInteger),
-    *(_must(name, Double) for name in COLUMNS.values()),
+    _key("bin", _WHOLE),
+    *(_must(name, _REAL) for name in COLUMNS.values()),
 )
 
-DELAY = Table("delay", METADATA, *_place(), _key("step", SmallInteger), _must("labels", Double))
+DELAY = _table("delay", *_place(), _key("step", _WHOLE), _must("labels", _REAL))
 
-BATCH = Table(
+BATCH = _table(
     "batch",
-    METADATA,
-    _key("name", String),
-    _must("content", LargeBinary),
-    _must("note", LargeBinary),
-    _must("sent_at", Double),
-    _must("expires_at", Double),
+    _key("name", _TEXT),
+    _must("content", _BYTES),
+    _must("note", _BYTES),
+    _must("sent_at", _REAL),
+    _must("expires_at", _REAL),
 )
 """Batches of predictions that were counted, by their Idempotency-Key, for a day."""
 
-PREDICTION_ID = Table(
+PREDICTION_ID = _table(
     "prediction_id",
-    METADATA,
-    _key("model", String),
-    _key("id_hash", String),
-    _must("receipt", String),
-    _must("bound_at", Double),
+    _key("model", _TEXT),
+    _key("id_hash", _TEXT),
+    _must("receipt", _TEXT),
+    _must("bound_at", _REAL),
 )
 """The receipt behind a user's own id of a prediction, of which a hash is kept."""
 
-STATE = Table(
+STATE = _table(
     "state",
-    METADATA,
-    _key("version_id", Integer),
-    _key("kind", String),
-    _key("name", String),
-    _must("value", LargeBinary),
-    _must("changed_at", Double),
+    _key("version_id", _WHOLE),
+    _key("kind", _TEXT),
+    _key("name", _TEXT),
+    _must("value", _BYTES),
+    _must("changed_at", _REAL),
 )
 """What followers of labels keep: a version's drift detector, clauses, shadows; and what of it began anew."""
 
-INCIDENT = Table(
+INCIDENT = _table(
     "incident",
-    METADATA,
     _number(),
-    _must("version_id", Integer),
-    _must("opened", Double),
-    Column("onset", Double),
-    _must("direction", String),
-    _must("bins", String),
-    _must("classes", String),
-    _must("alarms", Integer),
-    _must("latest", Double),
-    _must("took", Integer),
-    _must("labels", Integer),
-    _must("excess", Double),
-    _must("labels_since", Integer),
-    _must("excess_since", Double),
-    Column("closed", Double),
-    _must("closed_by", String),
-    _must("note", String),
+    _must("version_id", _WHOLE),
+    _must("opened", _REAL),
+    Column("onset", _REAL),
+    _must("direction", _TEXT),
+    _must("bins", _TEXT),
+    _must("classes", _TEXT),
+    _must("alarms", _WHOLE),
+    _must("latest", _REAL),
+    _must("took", _WHOLE),
+    _must("labels", _WHOLE),
+    _must("excess", _REAL),
+    _must("labels_since", _WHOLE),
+    _must("excess_since", _REAL),
+    Column("closed", _REAL),
+    _must("closed_by", _TEXT),
+    _must("note", _TEXT),
 )
 
-PROGRAM = Table("program", METADATA, _key("name", String), _must("wrote_at", Double), _must("ttl", Double))
+PROGRAM = _table("program", _key("name", _TEXT), _must("wrote_at", _REAL), _must("ttl", _REAL))
 """When each program that counts here wrote last, and for how many seconds it takes labels."""
 
 MEANINGS = {

@@ -12,10 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve.bins import Bins
 from calib_serve.receipts import Keyring
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.http.app import create_app
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.series import LEDGER_LABELS
 from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
@@ -34,7 +35,7 @@ MODELS = {
 
 @pytest.fixture
 def watch(tmp_path):
-    ledger = SqliteLedger(tmp_path / "l.db", bins=2)
+    ledger = Ledger(tmp_path / "l.db", bins=2)
     detector = functools.partial(Detector, arl=1000, bins=2)
     yield Watch(RING, ledger, models=MODELS, detector=detector, maturity=0.0, max_segments=2)
     ledger.close()
@@ -51,10 +52,13 @@ def prediction(**more):
 
 
 def scrape(client):
-    """{(name, sorted labels): value} of /metrics."""
+    """{(name, sorted labels): value} of /metrics; without those that tell its ledger."""
     text = client.get("/metrics").text
     return {
-        (sample.name, *sorted(sample.labels.items())): sample.value
+        (
+            sample.name,
+            *sorted((k, v) for k, v in sample.labels.items() if k not in LEDGER_LABELS),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -218,7 +222,7 @@ def test_what_cannot_close_an_incident_is_refused_and_closes_none(client, watch,
 
 def test_names_from_clients_are_escaped_on_the_page(tmp_path):
     name = "<script>alert(1)</script>"
-    ledger = SqliteLedger(tmp_path / "x.db")
+    ledger = Ledger(tmp_path / "x.db")
     watch = Watch(RING, ledger, models={(name, "1"): Watched(Classes(2))})
     client = TestClient(create_app(watch, hosts=["testserver"]))
     client.post("/v1/predictions", json=[prediction(model=name, version="1", segment=name)])

@@ -4,11 +4,11 @@ import pytest
 
 from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.drift.alarm import ShiftedBin
 from calib_serve.watch.http.exporter import Requests, WatchCollector
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
@@ -21,7 +21,7 @@ REST = ("other", "other")
 @pytest.fixture
 def watch(tmp_path):
     models = {version: Watched(Classes(10)) for version in VERSIONS}
-    opened = Watch(Keyring.new(), SqliteLedger(tmp_path / "l.db"), models=models, maturity=0.0)
+    opened = Watch(Keyring.new(), Ledger(tmp_path / "l.db"), models=models, maturity=0.0)
     yield opened
     opened.close()
 
@@ -40,7 +40,7 @@ def scraped(watch, **options):
 
 def predictions(told):
     found = {}
-    for (model, version, _), n in told["calib_predictions"].items():
+    for (model, version, *_), n in told["calib_predictions"].items():
         found[model, version] = found.get((model, version), 0) + n
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import ledger_model
@@ -346,7 +345,7 @@ def test_a_database_that_is_away_is_an_error_of_ours_that_counts_nothing(tmp_pat
         Ledger("postgresql://nobody@127.0.0.1:9/none", timeout=1)
     (tmp_path / "text.db").write_text("this is no database" * 100)
     with pytest.raises(LedgerError, match="not a database"):
-        Ledger(str(tmp_path / "text.db"))
+        Ledger(tmp_path / "text.db")
 
 
 def test_a_connection_cut_while_labels_are_counted_is_told_and_nothing_is_lost(
