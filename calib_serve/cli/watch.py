@@ -16,10 +16,16 @@ __all__ = ["run"]
 
 def run(
     models: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(help="NAME:VERSION=ARTIFACT (a folder), or NAME:VERSION=CLASSES (a number)."),
-    ],
+    ] = None,
     *,
+    follow: Annotated[
+        Path | None,
+        typer.Option(
+            "--follow", help="More versions, looked for while running: a list, or a folder of NAME/VERSION."
+        ),
+    ] = None,
     keyring: Annotated[
         Path, typer.Option("--keyring", help="Keys that sign and verify receipts; read again when changed.")
     ],
@@ -138,7 +144,7 @@ def run(
     with (
         contextlib.ExitStack() as running,
         Watch.open(
-            dict(watched_model(text) for text in models),
+            dict(watched_model(text) for text in models or []),
             keyring=ring,
             ledger=ledger,
             arl=arl,
@@ -152,6 +158,7 @@ def run(
             samples=samples,
             sample_rate=sample_rate,
             sample_days=sample_days,
+            follow=follow,
         ) as watch,
     ):
         running.callback(on_hangup(read_again))
@@ -171,7 +178,8 @@ def run(
                 told = "it has no reference; give its artifact, not a number of classes"
                 typer.echo(f"{name}:{version}: shifts of confidence are not detected, as {told}", err=True)
         address = f"[{host}]" if ":" in host else host
-        typer.echo(f"watching {', '.join(models)} on http{'s' if tls_cert else ''}://{address}:{port}")
+        named = ", ".join(f"{name}:{version}" for name, version in watch.models) or f"what {follow} names"
+        typer.echo(f"watching {named} on http{'s' if tls_cert else ''}://{address}:{port}")
         serve_app(
             app,
             host=host,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calib_serve.artifact import Contract
 from calib_serve.errors import CalibServeError, InputError, ModelError, UnknownFate
 from calib_serve.files import FollowedFile
 from calib_serve.fuse.mar_options import (
@@ -34,15 +33,15 @@ from calib_serve.serve.observer import host_sample_log, live_keyring
 from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
 from calib_serve.serve.publish import Publisher
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
-from calib_serve.watch.classes import Classes
 from calib_serve.watch.host_checks import file_check
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.maturity import AUTO, parse_maturity
-from calib_serve.watch.service import Watch, Watched
+from calib_serve.watch.service import Watch
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
 from calib_serve.watch.sums import Version
+from calib_serve.watch.versions import Watched
 
 __all__ = ["CalibrationFeedback", "parse_items"]
 
@@ -247,8 +246,17 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
     path = from_environment(MODELS)
     try:
         listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
-        models = {(str(m["name"]), str(m["version"])): _watched(m) for m in listed}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        models = {(str(m["name"]), str(m["version"])): Watched.of_facts(m) for m in listed}
+    except (
+        InputError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ModelError(
             f"the list of models whose labels are accepted cannot be read: {error!r}; "
             f"{path or 'the archive'} should hold name, version and classes of each"
@@ -256,13 +264,6 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
     if not models:
         raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
     return models
-
-
-def _watched(listed: Mapping[str, Any]) -> Watched:
-    made = Classes.of_labels if listed.get("multilabel") else Classes
-    classes = made(int(listed["classes"]), tuple(map(str, listed.get("class_names", ()))))
-    contract = Contract.of(listed["contract"]) if "contract" in listed else None
-    return Watched(classes, contract=contract)
 
 
 def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:

@@ -11,11 +11,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from calib_serve.errors import Reason, Refused
-from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
+from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.ids import LONGEST_ID, PredictionIds, is_id, receipt_of
 from calib_serve.watch.ledger import Entry, Ledger
@@ -29,25 +29,41 @@ _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is w
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one item: counted, or refused for ``reason``."""
+    """What became of one item: counted, or refused for ``reason``.
+
+    ``held``: accepted, and counted when its version is known here.
+    """
 
     accepted: bool
     reason: Reason | None = None
     message: str = ""
+    held: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         if self.accepted:
-            return {"accepted": True}
+            return {"accepted": True, "held": True} if self.held else {"accepted": True}
         return {"accepted": False, "reason": self.reason, "message": self.message}
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of each item of a batch, in order, and the labels that were counted."""
+    """What became of each item of a batch, in order, and the labels that were counted.
+
+    ``unknown``: the places of items whose version is not known here, and their receipts, which are sound.
+    """
 
     outcomes: list[Outcome]
     counted: list[Label]
+    unknown: list[tuple[int, Receipt]] = field(default_factory=list)
+
+
+class _UnknownVersion(Refused):
+    """A sound receipt of a version that is not known here."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        super().__init__("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
+        self.receipt = receipt
 
 
 class Intake:
@@ -83,17 +99,20 @@ class Intake:
         """Take labels of these versions from now on, and count them in these slices."""
         self.models, self._slices = dict(models), slices
 
-    def take(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> Taken:
+    def take(
+        self, items: Sequence[object], *, source: str | Sequence[str] = "", at: float | None = None
+    ) -> Taken:
         """Count every item that is right.
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
         predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
-        not known. Raises LedgerError when the ledger cannot keep them, or ids cannot be looked up: send all
-        again, and each is counted once.
+        not known. ``at``: when they came, by default now. Raises LedgerError when the ledger cannot keep them,
+        or ids cannot be looked up: send all again, and each is counted once.
         """
-        now, found = self._clock(), self._found(items)
-        checked = [self._check(item, now, found) for item in items]
+        now, found = self._clock() if at is None else at, self._found(items)
+        unknown: list[tuple[int, Receipt]] = []
+        checked = [self._check(item, now, found, place, unknown) for place, item in enumerate(items)]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
             Entry(one, now, self._slices.of_label(one.receipt, segment=_segment(item), source=who), who)
@@ -106,7 +125,7 @@ class Intake:
         outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
         with self._lock:
             self.refused.update(o.reason for o in outcomes if o.reason)
-        return Taken(outcomes, counted)
+        return Taken(outcomes, counted, unknown)
 
     def _found(self, items: Sequence[object]) -> dict[str, dict[str, str]]:
         """The receipts, by model, of each id that an item names."""
@@ -115,9 +134,19 @@ class Intake:
             return {}
         return dict(zip(ids, self._ids.find(list(ids)), strict=True))
 
-    def _check(self, item: object, now: float, found: Mapping[str, Mapping[str, str]]) -> Label | Outcome:
+    def _check(
+        self,
+        item: object,
+        now: float,
+        found: Mapping[str, Mapping[str, str]],
+        place: int,
+        unknown: list[tuple[int, Receipt]],
+    ) -> Label | Outcome:
         try:
             return self._label(item, now, found)
+        except _UnknownVersion as refusal:
+            unknown.append((place, refusal.receipt))
+            return Outcome(False, refusal.reason, str(refusal))
         except Refused as refusal:
             self._note_ahead(refusal.ahead)
             return Outcome(False, refusal.reason, str(refusal))
@@ -142,7 +171,7 @@ class Intake:
         self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:
-            raise Refused("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
+            raise _UnknownVersion(receipt)
         if not receipt.wanted:
             raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
         return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))

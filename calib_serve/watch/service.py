@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import math
 import os
@@ -17,10 +18,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
-from calib_serve.artifact import Artifact, Contract
-from calib_serve.bins import Bins
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
 from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
@@ -36,23 +38,23 @@ from calib_serve.watch.batch import (
     noted_chances,
     signed,
 )
-from calib_serve.watch.checks import Checks
-from calib_serve.watch.classes import Classes
+from calib_serve.watch.checks import Check, Checks
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundReceipt, is_id
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Intake, Outcome
-from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.intake import Intake, Outcome, Taken
+from calib_serve.watch.ledger import Held, Ledger
 from calib_serve.watch.maturity import Delays, Maturity
 from calib_serve.watch.policy import LabelPolicy
-from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
+from calib_serve.watch.priors import TrafficShares, traffic_shares
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
+from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
 from calib_serve.watch.windows import Window, read_window, read_windows
 
 __all__ = ["Watch", "Watched"]
@@ -60,26 +62,10 @@ __all__ = ["Watch", "Watched"]
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A model version to watch: its classes, and what its artifact knows of the calibration set, if any."""
-
-    classes: Classes
-    reference: Bins | None = None
-    before: LabelledBefore = field(default_factory=LabelledBefore)
-    contract: Contract | None = None
-
-    @classmethod
-    def of(cls, what: Artifact | str | Path | int) -> Watched:
-        """Of an artifact, an artifact's folder, or the number of classes."""
-        if isinstance(what, int):
-            return cls(Classes(what))
-        artifact = what if isinstance(what, Artifact) else Artifact.load(what)
-        made = Classes.of_labels if artifact.is_multilabel else Classes
-        classes = made(artifact.classes, artifact.class_names)
-        return cls(classes, artifact.reference, LabelledBefore.of(artifact), artifact.contract)
+_LEARN_EVERY = 2.0  # seconds between looks for versions
+_SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
+_MOST_HELD = 100_000  # predictions and labels that wait for their version
+_AT_ONCE = 1_000  # of them that are counted in one transaction
 
 
 @dataclass
@@ -136,9 +122,10 @@ class Watch:
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
+        follow: FollowedVersions | None = None,
     ) -> None:
-        if not models:
-            raise InputError("no model to watch; give at least one model and version")
+        if not models and follow is None:
+            raise InputError("no model to watch; give at least one model and version, or what to follow")
         self.keyring, self.ledger, self.samples = keyring, ledger, samples
         self.counts = _Counts()
         if isinstance(keyring, LiveKeyring):
@@ -165,20 +152,23 @@ class Watch:
             models={},
             ttl=ttl,
             clock=clock,
-            detect=detector is not None or any(one.contract is not None for one in models.values()),
+            detect=detector is not None or follow is not None or any(w.contract for w in models.values()),
             ids=self.ids,
         )
+        self._given, self._follow = dict(models), follow
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
-        self.know(models)
+        self.learn()
         self._tell_policies()
+        self.feed.also(self.learn, every=_LEARN_EVERY)
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.checks = Checks(
             *counting_checks(ledger, self.intake, program=f"process {os.getpid()}", ttl=ttl, clock=clock),
             drift_check(self.feed),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
+            Check("versions", self._unknown_versions),
         )
 
     @classmethod
@@ -199,6 +189,7 @@ class Watch:
         samples: str | Path | SampleLog | None = None,
         sample_rate: float = 0.1,
         sample_days: float = 30.0,
+        follow: str | Path | None = None,
     ) -> Watch:
         """A watch over files that has been started; close it, or use it as a context manager.
 
@@ -206,7 +197,8 @@ class Watch:
         keys, or their file, which is read again when it changes. ``ledger``: a file, or
         ``postgresql://host/db``, which many processes may share. ``arl``, ``block``: those of the drift
         ``Detector``; ``tolerance`` is its and the verdicts'. ``samples``: a folder for a share
-        ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are those of the
+        ``sample_rate`` of logits and labels, each kept for ``sample_days``. ``follow``: a file or folder of
+        more versions, see ``FollowedVersions``. The others are those of the
         constructor. Detector options, keyring, models and samples are validated before the ledger is opened.
         """
         detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
@@ -230,6 +222,7 @@ class Watch:
                 max_segments=max_segments,
                 segments=segments,
                 samples=samples,
+                follow=None if follow is None else FollowedVersions(follow),
             )
             watch.start()
             on_error.pop_all()
@@ -244,8 +237,40 @@ class Watch:
         if self.samples is not None:
             self.samples.start()
 
+    def tell(self, version: Version, facts: Mapping[str, Any]) -> None:
+        """Watch another version, told by ``Watched.of_facts``: here at once, and by all on this ledger.
+
+        InputError where facts are none.
+        """
+        Watched.of_facts(facts)
+        self.ledger.tell(version, json.dumps(dict(facts)))
+        self.learn()
+
+    def learn(self) -> None:
+        """Look for versions that were told meanwhile, and count what was held for them."""
+        told = read_facts(self.ledger.told())
+        followed = {} if self._follow is None else self._follow.changed()
+        known = {**told, **followed, **self._given}
+        if known != self.models:
+            self._know(known)
+        for version in self.ledger.held():
+            while version in self.models and self._released(version):
+                pass
+
+    def _unknown_versions(self) -> str | None:
+        """What waits for a version that nobody told of, or why the list of them cannot be read."""
+        if self._follow is not None and (why := self._follow.trouble()):
+            return why
+        for (model, version), n in self.ledger.held().items():
+            return f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"
+        return None
+
     def know(self, models: Mapping[Version, Watched]) -> None:
-        """Count predictions and labels of these versions, and of no others, from now on."""
+        """Count predictions and labels of these versions from now on, in place of those given before."""
+        self._given = dict(models)
+        self.learn()
+
+    def _know(self, models: Mapping[Version, Watched]) -> None:
         with self._lock:
             contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
             counts = {version: watched.classes.count for version, watched in models.items()}
@@ -267,6 +292,46 @@ class Watch:
                 if w.reference is not None and not w.classes.pairs
             }
             self.models = dict(models)
+
+    def _released(self, version: Version) -> int:
+        """Count some of what was held for a version; how many."""
+        with self.ledger.transaction():
+            rows = self.ledger.take_held(version, most=_AT_ONCE)
+            for row in rows:
+                told = json.loads(row.content)
+                if row.kind == "label":
+                    self.intake.take([told], source=row.source, at=row.came_at)
+                    continue
+                item = ServedPrediction(*version, told["predicted"], told["confidence"], told["segment"])
+                if self._refusal(item) is None:
+                    self.ledger.add(self._sums([item]), time=told["time"])
+        return len(rows)
+
+    def _with_room(
+        self, found: list[ServedPrediction | Carried | Refused]
+    ) -> list[ServedPrediction | Carried | Refused]:
+        """Those of versions that are not known are refused where too many wait already."""
+        unknown = {
+            i: one.item if isinstance(one, Carried) else one
+            for i, one in enumerate(found)
+            if not isinstance(one, Refused)
+        }
+        unknown = {i: one for i, one in unknown.items() if not self._knows(one)}
+        if unknown and sum(self.ledger.held().values()) + len(unknown) > _MOST_HELD:
+            for i, one in unknown.items():
+                told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
+                found[i] = Refused("unknown_version", told)
+        return found
+
+    def _hold(self, served: Sequence[tuple[ServedPrediction, bytes, float]]) -> None:
+        """Keep predictions until their versions are known."""
+        now = self._clock()
+        self.ledger.hold(
+            [
+                Held("prediction", nonce.hex(), (item.model, item.version), _content(item, made), "", now)
+                for item, nonce, made in served
+            ]
+        )
 
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
@@ -295,25 +360,29 @@ class Watch:
         """
         self.may_acknowledge()
         now = self._clock()
-        found = [item if isinstance(item, Refused) else self._admit(item, now) for item in items]
+        found = self._with_room([one if isinstance(one, Refused) else self._admit(one, now) for one in items])
         places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
         good = [one for one in found if isinstance(one, ServedPrediction)]
         came = [one for one in found if isinstance(one, Carried)]
         made = now if good or not came else min(now, max(one.time for one in came))
-        chances, sums = chances_of(found, self.policies), self._sums([*good, *(one.item for one in came)])
+        whole = [*good, *(one.item for one in came)]
+        known = [one for one in whole if self._knows(one)]
+        chances, sums = chances_of(found, self.policies), self._sums(known)
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
-        if self.ledger.add(sums, time=made, once=batch):
+        # What is held and what is counted come together, or not at all.
+        with self.ledger.transaction() if len(known) < len(whole) else contextlib.nullcontext():
+            fresh = self.ledger.add(sums, time=made, once=batch)
+            if batch is None:
+                nonces = [self._nonces.draw() for _ in good]
+            else:
+                batch = batch if fresh else self.ledger.known(batch) or batch
+                now, chances = batch.time, noted_chances(batch, len(found))
+                nonces = nonces_of(repr((batch.name, batch.content, now)), places)
+            told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
+            self._hold([one for one in told if not self._knows(one[0])])
+        if fresh:
             self._look_for_shift(sums)
-        elif batch is not None:
-            batch = self.ledger.known(batch) or batch
-        if batch is None:
-            nonces = [self._nonces.draw() for _ in good]
-        else:
-            now, chances = batch.time, noted_chances(batch, len(found))
-            nonces = nonces_of(repr((batch.name, batch.content, now)), places)
-        kept = [*((one, nonce, now) for one, nonce in zip(good, nonces, strict=True))]
-        kept += [(one.item, one.nonce, one.time) for one in came]
-        self._beside("samples", lambda: self._sample(kept))
+        self._beside("samples", lambda: self._sample(told))
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
         return self._bound(found, [_told(one) or next(receipts) for one in found])
@@ -325,12 +394,36 @@ class Watch:
         """
         self.may_acknowledge()
         taken = self.intake.take(items, source=source)
+        if taken.unknown:
+            self._hold_labels(items, taken, source)
         if samples := self.samples:
             whole = [
                 one for one in taken.counted if not self._is_pair(one.receipt.model, one.receipt.version)
             ]
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
+
+    def _hold_labels(self, items: Sequence[object], taken: Taken, source: str | Sequence[str]) -> None:
+        """Keep labels of versions that are not known, as far as there is room; their outcomes say so."""
+        now = self._clock()
+        rows = [
+            Held(
+                "label",
+                receipt.nonce.hex(),
+                (receipt.model, receipt.version),
+                json.dumps(items[place]),
+                source if isinstance(source, str) else source[place],
+                now,
+            )
+            for place, receipt in taken.unknown
+        ]
+        if sum(self.ledger.held().values()) + len(rows) <= _MOST_HELD:
+            self.ledger.hold(rows)
+            for place, _ in taken.unknown:
+                taken.outcomes[place] = Outcome(True, held=True)
+
+    def _knows(self, item: ServedPrediction) -> bool:
+        return (item.model, item.version) in self.models
 
     def _is_pair(self, model: str, version: str) -> bool:
         watched = self.models.get((model, version))
@@ -419,17 +512,17 @@ class Watch:
         """Why it cannot be counted."""
         version = (item.model, item.version)
         watched = self.models.get(version)
-        if watched is None:
-            return Refused("unknown_version", f"no model {item.model!r} version {item.version!r} here")
         if not 0 <= item.confidence <= 1:
             self.counts.invalid[version] += 1
             return Refused("malformed", f"confidence must be in [0, 1], got {item.confidence}")
+        if watched is None:  # held until it is known
+            return None if is_segment(item.segment) else Refused("malformed", _SEGMENT)
         if not 0 <= item.predicted < watched.classes.count:
             return Refused(
                 "malformed", f"predicted must be in [0, {watched.classes.count}), got {item.predicted}"
             )
         if not is_segment(item.segment):
-            return Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+            return Refused("malformed", _SEGMENT)
         if item.shadow is not None and (wrong := _wrong_shadow(item.shadow, watched.classes.count)):
             return Refused("malformed", wrong)
         if item.id and not is_id(item.id):
@@ -513,6 +606,12 @@ class Watch:
             for version, more in merge_slices(sums).items():
                 if version in self.shifts and self.shifts[version].update(more.predictions):
                     self.counts.shifts[version] += 1
+
+
+def _content(item: ServedPrediction, made: float) -> str:
+    """What is kept of a prediction whose version is not known."""
+    told = {"predicted": item.predicted, "confidence": item.confidence, "segment": item.segment}
+    return json.dumps({**told, "time": made})
 
 
 def _wrong_shadow(shadow: Shadow, classes: int) -> str:

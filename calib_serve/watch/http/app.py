@@ -44,6 +44,8 @@ from calib_serve.watch.http.wire import (
     PredictionsOut,
     ShadowsOut,
     SignedIn,
+    VersionIn,
+    VersionOut,
     answers,
     body,
 )
@@ -140,6 +142,11 @@ def create_app(
         **closing,
         responses=answers(IncidentOut, 400, 401, 403, 404, 413, 429, 503),
     )(routes.close_incident)
+    telling = needs("admin")
+    telling["openapi_extra"] |= body(VersionIn)
+    app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 429, 503))(
+        routes.tell
+    )
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
     app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -257,6 +264,18 @@ class _Routes:
         except InputError as error:
             raise HTTPException(404, str(error)) from error
         return JSONResponse(closed.as_dict())
+
+    async def tell(self, request: Request) -> Response:
+        """Watch another version from now on; what was held for it is counted. All on this ledger learn it."""
+        said = await read_one(request, VersionIn)
+        facts = said.model_dump(exclude={"model", "version"}, exclude_none=True)
+        work = functools.partial(self._watch.tell, (said.model, said.version), facts)
+        try:
+            await self._gate.run(work)
+        except InputError as error:
+            raise HTTPException(400, str(error)) from error
+        known = self._watch.models[said.model, said.version]
+        return JSONResponse({"model": said.model, "version": said.version, "classes": known.classes.count})
 
     async def metrics(self) -> Response:
         """Prometheus exposition."""

@@ -25,9 +25,29 @@ except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
 __all__ = [
-    "ClassShareOut", "ClassSharesOut", "ClauseOut", "CloseIn", "ContractOut", "ErrorOut", "HealthOut",
-    "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn",
-    "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut", "SignedIn", "answers",
+    "ClassShareOut",
+    "ClassSharesOut",
+    "ClauseOut",
+    "CloseIn",
+    "ContractOut",
+    "ErrorOut",
+    "HealthOut",
+    "IncidentOut",
+    "IncidentsOut",
+    "LabelIn",
+    "LabelsIn",
+    "LabelsOut",
+    "OutcomeOut",
+    "PredictionIn",
+    "PredictionsIn",
+    "PredictionsOut",
+    "ReceiptOut",
+    "ShadowOut",
+    "ShadowsOut",
+    "SignedIn",
+    "VersionIn",
+    "VersionOut",
+    "answers",
     "body",
 ]  # fmt: skip
 
@@ -134,6 +154,7 @@ class OutcomeOut(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     accepted: bool
+    held: Annotated[bool, Field(description="accepted, and counted when its version is told here")] = False
     reason: Reason | None = None
     message: str = ""
     id_bound: IdBound = True
@@ -213,6 +234,29 @@ class CloseIn(BaseModel):
 
     by: Annotated[str, Field(min_length=1, max_length=100)]
     note: Annotated[str, Field(max_length=1000)] = ""
+
+
+class VersionIn(BaseModel):
+    """A model version to watch: what its labels may be, and its contract if it has one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Annotated[str, Field(min_length=1, max_length=255)]
+    version: Annotated[str, Field(min_length=1, max_length=255)]
+    classes: Annotated[int, Field(ge=1, le=10_000_000, description="how many; of labels, how many of these")]
+    class_names: Annotated[list[str] | None, Field(description="in the order of their ids")] = None
+    multilabel: Annotated[bool | None, Field(description="whether each class is a label of its own")] = None
+    contract: Annotated[
+        dict[str, Any] | None, Field(description="its promises, as the artifact has them")
+    ] = None
+
+
+class VersionOut(BaseModel):
+    """The version that is watched."""
+
+    model: str
+    version: str
+    classes: int
 
 
 class HealthOut(BaseModel):

@@ -6,6 +6,7 @@ from calib_serve.watch.ledger.entries import (
     Dated,
     Entry,
     Fate,
+    Held,
     Noted,
     Once,
     Progress,
@@ -16,6 +17,6 @@ from calib_serve.watch.ledger.entries import (
 from calib_serve.watch.ledger.ledger import Ledger, Revoked
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Ledger", "Noted", "Once", "Progress", "Published", "Revoked",
+    "SPANS", "Dated", "Entry", "Fate", "Held", "Ledger", "Noted", "Once", "Progress", "Published", "Revoked",
     "Shadowed", "State", "check_address",
 ]  # fmt: skip

@@ -16,8 +16,8 @@ from calib_serve.receipts import DAY, Label
 from calib_serve.watch.sums import Key, Sums, Version
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Noted", "Once", "Place", "Progress", "Published", "Shadowed", "State",
-    "check_content", "coarser", "places", "span_of",
+    "SPANS", "Dated", "Entry", "Fate", "Held", "Noted", "Once", "Place", "Progress", "Published", "Shadowed",
+    "State", "check_content", "coarser", "places", "span_of",
 ]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
@@ -112,6 +112,17 @@ class Noted(NamedTuple):
     group: int
     slices: tuple[Key, ...]
     shadow: Shadowed | None = None
+
+
+class Held(NamedTuple):
+    """A prediction or label of a version that is not known yet, as it came; ``name``: its nonce, in hex."""
+
+    kind: Literal["prediction", "label"]
+    name: str
+    version: Version
+    content: str
+    source: str
+    came_at: float
 
 
 class State(NamedTuple):

@@ -29,6 +29,7 @@ from calib_serve.watch.ledger.entries import (
     Dated,
     Entry,
     Fate,
+    Held,
     Noted,
     Once,
     Place,
@@ -46,6 +47,7 @@ from calib_serve.watch.ledger.schema import (
     COLUMNS,
     DELAY,
     EDITION,
+    HELD,
     INCIDENT,
     LABEL,
     LEDGER,
@@ -73,6 +75,7 @@ Floats = NDArray[np.float64]
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
 _CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
 _AHEAD = DAY  # how far a sweep trusts the clock beyond the latest prediction whose label was counted
+_FEW = 400  # keys of one question
 _FAR = 1e15  # seconds: no prediction is that far from 1970
 _OF_LABELS = [one for one in SUMS if one.of == "labels" and one.per != "delay"]
 _NAMES = list(COLUMNS.values())
@@ -322,6 +325,51 @@ class Ledger:
         with self.database.reading() as connection:
             row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
         return None if row is None else Once(once.name, row.content, row.sent_at, row.expires_at, row.note)
+
+    # --- versions, and what waits until they are known ---
+
+    def told(self) -> dict[Version, str]:
+        """What was told of versions while programs ran."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(VERSION).where(VERSION.c.facts.is_not(None)))
+            return {(row.model, row.version): row.facts for row in rows}
+
+    def tell(self, version: Version, facts: str) -> None:
+        """Keep what is told of a version, for all programs on this ledger."""
+        with self.transaction() as connection:
+            number = self.version_id(connection, version)
+            connection.execute(update(VERSION).where(VERSION.c.id == number).values(facts=facts))
+
+    def hold(self, rows: Sequence[Held]) -> None:
+        """Keep these until their version is known, each once."""
+        if not rows:
+            return
+        with self.transaction() as connection:
+            made = self.database.insert(HELD).on_conflict_do_nothing()
+            told = [{**row._asdict(), "model": row.version[0], "version": row.version[1]} for row in rows]
+            connection.execute(made, sorted(told, key=lambda row: (row["kind"], row["name"])))
+
+    def held(self) -> dict[Version, int]:
+        """How many predictions and labels wait for their version."""
+        asked = select(HELD.c.model, HELD.c.version, func.count()).group_by(HELD.c.model, HELD.c.version)
+        with self.database.reading() as connection:
+            return {(model, version): n for model, version, n in connection.execute(asked)}
+
+    def take_held(self, version: Version, *, most: int) -> list[Held]:
+        """Take them out, in a transaction in which they are counted; oldest first."""
+        with self.transaction() as connection:
+            mine = and_(HELD.c.model == version[0], HELD.c.version == version[1])
+            order = (HELD.c.came_at, HELD.c.kind.desc(), HELD.c.name)  # predictions before their labels
+            asked = select(HELD).where(mine).order_by(*order).limit(most).with_for_update(skip_locked=True)
+            rows = [
+                Held(row.kind, row.name, version, row.content, row.source, row.came_at)
+                for row in connection.execute(asked)
+            ]
+            key = tuple_(HELD.c.kind, HELD.c.name)
+            for at in range(0, len(rows), _FEW):
+                some = [(row.kind, row.name) for row in rows[at : at + _FEW]]
+                connection.execute(delete(HELD).where(key.in_(some)))
+            return rows
 
     # --- sums ---
 
@@ -574,6 +622,7 @@ class Ledger:
         with self.transaction() as connection:
             expired = self._trusted(connection, now) - self.retention
             connection.execute(delete(BATCH).where(BATCH.c.expires_at <= now))
+            connection.execute(delete(HELD).where(HELD.c.came_at < now - DAY))
             connection.execute(delete(PREDICTION_ID).where(PREDICTION_ID.c.bound_at < expired))
             self._merge_spans(connection, now)
             return expired

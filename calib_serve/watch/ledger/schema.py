@@ -28,7 +28,7 @@ from sqlalchemy.dialects import sqlite
 from calib_serve.watch.series import SUMS
 
 __all__ = [
-    "BATCH", "COLUMNS", "DELAY", "EDITION", "INCIDENT", "LABEL", "LEDGER", "MEANINGS", "METADATA",
+    "BATCH", "COLUMNS", "DELAY", "EDITION", "HELD", "INCIDENT", "LABEL", "LEDGER", "MEANINGS", "METADATA",
     "POSTGRESQL_VIEW", "PREDICTION_ID", "PROGRAM", "SCHEMA", "STATE", "TALLY", "VERSION", "VIEWS",
 ]  # fmt: skip
 
@@ -84,6 +84,7 @@ VERSION = _table(
     _number(),
     _must("model", _TEXT),
     _must("version", _TEXT),
+    Column("facts", _TEXT),
     Column("fed_until", _REAL),
     _must("late", _WHOLE, server_default="0"),
     _must("alarms", _WHOLE, server_default="0"),
@@ -92,7 +93,7 @@ VERSION = _table(
     Column("log_threshold", _REAL),
     UniqueConstraint("model", "version"),
 )
-"""A model version, and how far its drift detector is."""
+"""A model version, what was told of it (``Watched``) if anything, and how far its drift detector is."""
 
 LABEL = _table(
     "label",
@@ -163,6 +164,18 @@ BATCH = _table(
     _must("expires_at", _REAL),
 )
 """Batches of predictions that were counted, by their Idempotency-Key, for a day."""
+
+HELD = _table(
+    "held",
+    _key("kind", _TEXT),
+    _key("name", _TEXT),
+    _must("model", _TEXT),
+    _must("version", _TEXT),
+    _must("content", _TEXT),
+    _must("source", _TEXT),
+    _must("came_at", _REAL),
+)
+"""Predictions and labels of versions that are not known yet, for a day."""
 
 PREDICTION_ID = _table(
     "prediction_id",
