@@ -8,12 +8,14 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.reporter.given import are_probabilities
 from calib_serve.reporter.home import HomewardQueue
+from calib_serve.reporter.outbox import Outbox
 from calib_serve.reporter.recorder import Recorder, Sink
 
 __all__ = ["Background"]
@@ -25,15 +27,20 @@ _AT_EXIT = 5.0  # seconds for what waits when the process ends
 
 
 class Background:
-    """Counts what waits in ``recorder`` and ``queue`` every ``seconds``; a forked process begins anew.
+    """Counts what waits in ``recorder`` and ``outboxes`` every ``seconds``; a forked process begins anew.
 
     ``latest``: the scores of the last call, which are looked at as well. ``started``: in this process.
     """
 
     def __init__(
-        self, recorder: Recorder, queue: HomewardQueue | None, sink: Sink, *, seconds: float
+        self,
+        recorder: Recorder,
+        outboxes: Sequence[HomewardQueue | Outbox],
+        sink: Sink,
+        *,
+        seconds: float,
     ) -> None:
-        self._recorder, self._queue, self._sink, self._seconds = recorder, queue, sink, seconds
+        self._recorder, self._outboxes, self._sink, self._seconds = recorder, outboxes, sink, seconds
         self.latest: NDArray[np.floating] = np.zeros(0)
         self.started = False
         self._stop, self._adding = threading.Event(), threading.Lock()
@@ -54,9 +61,7 @@ class Background:
         """Count what waits now; how many predictions still wait, as the watch does not take them."""
         with self._adding:
             self._recorder.flush()
-        if self._queue is None or self._queue.send(at_once=True):
-            return 0
-        return len(self._queue)
+        return sum(0 if one.send(at_once=True) else len(one) for one in self._outboxes)
 
     def close(self) -> None:
         """Count what waits, within five seconds; what is lost is logged and counted."""
@@ -64,9 +69,9 @@ class Background:
         until = time.monotonic() + _AT_EXIT
         while (left := self.flush()) and time.monotonic() < until:
             time.sleep(0.2)
-        if left and self._queue is not None:
-            log.error("%d predictions were never counted: the watch did not take them", left)
-            self._sink.failed("lost", times=self._queue.drop())
+        if left and (lost := sum(one.drop() for one in self._outboxes)):
+            log.error("%d predictions were never counted: the watch did not take them", lost)
+            self._sink.failed("lost", times=lost)
 
     def let_go(self) -> None:
         """Let the thread count what waits, and end."""
@@ -85,8 +90,8 @@ class Background:
                         samples_at = time.monotonic()
                 if not are_probabilities(self.latest):
                     self._recorder.broken("scores")
-                if self._queue is not None:
-                    self._queue.send()
+                for one in self._outboxes:
+                    one.send()
             except Exception as error:  # the thread must survive any failure
                 self._recorder.broken("record", error)
         self.flush()
@@ -103,8 +108,8 @@ class Background:
         """Forget what the parent counts."""
         self._adding, self.started = threading.Lock(), False
         self._recorder.after_fork()
-        if self._queue is not None:
-            self._queue.after_fork()
+        for one in self._outboxes:
+            one.after_fork()
 
 
 def _around_forks(background: Background) -> None:

@@ -64,7 +64,7 @@ def decisions(
             [(int(classes[i]), float(confidence[i])) for i in at],
             tags=[own[row] for row, _ in at],
             invalid=invalid,
-            counted=confidence.ravel(),
+            counted=list(zip(classes.ravel().tolist(), confidence.ravel().tolist(), strict=True)),
         )
     )
     return [

@@ -1,6 +1,7 @@
 """Where predictions are counted and labels are sent: a ``calib-serve watch``, or a Watch of this process.
 
-Predictions wait in a queue, and are sent in batches, each counted once, in the order in which they were made.
+Predictions that must be sent one by one, for their ids or logits, wait in a queue, and are sent in batches,
+each counted once; of all others sums are sent (``outbox``).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
 from calib_serve.errors import CalibServeError, LedgerError, Refused, ServerError
-from calib_serve.watch.batch import ServedReceipt
+from calib_serve.watch.batch import ServedReceipt, ServedSums
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.sender import Unanswered, post_body, post_items
 from calib_serve.watch.service import Watch
@@ -51,6 +53,12 @@ class Home(Protocol):
         Raises Unanswered where they may be sent again, else ServerError.
         """
 
+    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
+        """Count predictions that were added up here, once under this name; why each was refused, or nothing.
+
+        Raises Unanswered where they may be sent again, else ServerError.
+        """
+
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """Count labels; what became of each. ServerError where that failed: send them again."""
 
@@ -72,6 +80,13 @@ class Remote:
         how: dict[str, Any] = {"token": self._token, "tries": 1, "seconds": _ANSWER_SECONDS, "once": once}
         found = post_body(url, body.encode(), count=len(batch), **how)
         return [_outcome(one) for one in found if not one["accepted"]]
+
+    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
+        """See Home."""
+        body = json.dumps({"time": time, "items": [asdict(one) for one in sums]}).encode()
+        how: dict[str, Any] = {"token": self._token, "tries": 1, "seconds": _ANSWER_SECONDS, "once": once}
+        found = post_body(f"{self._url}/v1/sums", body, count=len(sums), **how)
+        return ["" if one["accepted"] else str(one.get("message") or one["reason"]) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """See Home."""
@@ -97,6 +112,14 @@ class Within:
         except LedgerError as error:
             raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
+
+    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
+        """See Home."""
+        try:
+            found = self._watch.served(sums, time=time, once=once.encode(), source="reporter")
+        except LedgerError as error:
+            raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
+        return ["" if one is None else str(one) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """See Home."""

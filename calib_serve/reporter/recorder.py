@@ -10,7 +10,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +21,7 @@ from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED, SERIES, WORKERS
 
-__all__ = ["ROUNDING", "SERVED", "Key", "Recorder", "Sink", "Tag", "zeros"]
+__all__ = ["ROUNDING", "SERVED", "Counts", "Key", "Recorder", "SeriesCounts", "Sink", "Tag", "zeros"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,8 @@ _STAGES = ("record", "receipt", "keyring", "samples")
 _LABELS = {one.name: one.labels for one in (*SERIES, *WORKERS)}
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
 
-SERVED = (*(one.name for one in _PREDICTIONS), _INVALID, _UNCALIBRATED)
+_COUNTED = tuple(one.name for one in _PREDICTIONS)
+SERVED = (*_COUNTED, _INVALID, _UNCALIBRATED)
 """The counters that predictions feed, by model and version."""
 
 
@@ -75,11 +75,57 @@ def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[
     }
 
 
-class Recorder:
-    """Counts the predictions of one model version into ``sink`` and signs them.
+class Counts(Protocol):
+    """Where predictions are counted; ``put`` may be called from any thread, and waits for nothing."""
 
-    ``keyring`` None: no receipts. ``samples`` keeps logits of signed predictions for a later refit;
-    ``policy`` says whose labels are wanted. ``counts`` False: predictions are signed, and counted elsewhere.
+    def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
+        """Count (class, confidence) pairs; ``segments`` of each, or none."""
+
+    def settle(self) -> None:
+        """Add up what came."""
+
+    def after_fork(self) -> None:
+        """Forget what the parent counts."""
+
+
+class SeriesCounts:
+    """Counts predictions of a model version into the declared series of ``sink``, by bin."""
+
+    def __init__(self, sink: Sink, *, model: str, version: str, bins: int) -> None:
+        self._sink, self._of = sink, (model, version)
+        self._inner = np.linspace(0, 1, bins + 1)[1:-1]
+        self._waiting: deque[tuple[int, float]] = deque()
+        sink.add_all(zeros(_COUNTED, model=model, version=version, bins=bins))
+
+    def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
+        """See Counts; no series has a segment."""
+        self._waiting.extend(pairs)
+        if len(self._waiting) > _MOST:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add up what waits, and hand it to the sink."""
+        waiting = self._waiting
+        taken = np.array([waiting.popleft()[1] for _ in range(len(waiting))], np.float64)
+        at = np.searchsorted(self._inner, taken)
+        changes: dict[Key, float] = {
+            (one.name, (*self._of, str(b))): float(np.sum(one.adds(taken[at == b], 0, 1)))
+            for b in np.unique(at).tolist()
+            for one in _PREDICTIONS
+        }
+        if changes:
+            self._sink.add_all(changes)
+
+    def after_fork(self) -> None:
+        """See Counts."""
+        self._waiting = deque()
+
+
+class Recorder:
+    """Counts the predictions of one model version by ``counts`` and signs them; failures go to ``sink``.
+
+    ``counts`` None: into the sink's series. ``keyring`` None: no receipts. ``samples`` keeps logits of signed
+    predictions for a later refit; ``policy`` says whose labels are wanted.
     ``shadow_tag``: of the artifact that runs in the shadow of the served one, see ``receipts.shadow_tag``.
     """
 
@@ -93,17 +139,18 @@ class Recorder:
         keyring: Keyring | LiveKeyring | None,
         samples: SampleLog | None = None,
         policy: LabelPolicy | None = None,
-        counts: bool = True,
+        counts: Counts | None = None,
         shadow_tag: bytes = b"",
     ) -> None:
         self.model, self.version, self.bins = model, version, bins
-        self._sink, self._keyring, self._policy, self._counts = sink, keyring, policy, counts
+        self._sink, self._keyring, self._policy = sink, keyring, policy
+        if counts is None:
+            counts = SeriesCounts(sink, model=model, version=version, bins=bins)
+        self._counts: Counts = counts
         self._shadow_tag = shadow_tag
         self._samples = samples if keyring else None  # labels find their samples by receipts
         self._nonces = Nonces()
-        self._waiting: deque[tuple[int, float]] = deque()
-        self._inner = np.linspace(0, 1, bins + 1)[1:-1]
-        sink.add_all(zeros(SERVED if counts else SERVED[-2:], model=model, version=version, bins=bins))
+        sink.add_all(zeros((_INVALID, _UNCALIBRATED), model=model, version=version, bins=bins))
         sink.failed(*_STAGES, *(["shadow"] if shadow_tag else []), times=0)
 
     @property
@@ -118,22 +165,24 @@ class Recorder:
         logits: Sequence[NDArray[Any]] = (),
         tags: Sequence[Tag] = (),
         invalid: int = 0,
-        counted: NDArray[np.float64] | None = None,
+        counted: Sequence[tuple[int, float]] | None = None,
+        count: bool = True,
         sign: bool = True,
         shadows: Sequence[tuple[int, float] | None] = (),
     ) -> list[SignedReceipt | None]:
         """Count (predicted class, confidence) pairs and sign a receipt for each.
 
         ``logits`` (K,) of each are what the output calibration was applied to; ``tags``: what
-        their requests name, or none where rows are not requests. ``counted`` (m,): the confidences of all
-        that is predicted, where ``predictions`` are drawn from it, each with the same chance. ``sign``
-        False: they get none this time. ``shadows``: what the shadow says of each, (class, confidence); those
-        that are none, such as NaN, are counted as failures at "shadow" and left out of the receipts.
+        their requests name, or none where rows are not requests. ``counted``: such pairs of all that is
+        predicted, where ``predictions`` are drawn from it, each with the same chance. ``count`` False: they
+        are counted elsewhere. ``sign`` False: they get no receipts this time. ``shadows``: what the shadow
+        says of each, (class, confidence); those that are none, such as NaN, are counted as failures at
+        "shadow" and left out of the receipts.
         """
         if invalid:
             self._add(_INVALID, invalid)
-        if self._counts:
-            self._wait(predictions, counted)
+        if count:
+            self._count(predictions if counted is None else counted, tags)
         if self._keyring is None or not sign:
             return [None] * len(predictions)
         share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
@@ -157,18 +206,9 @@ class Recorder:
         self._add(_UNCALIBRATED, requests)
 
     def settle(self) -> None:
-        """Add up what waits, and hand it to the sink."""
+        """Add up what waits."""
         try:
-            waiting = self._waiting
-            taken = np.array([waiting.popleft()[1] for _ in range(len(waiting))], np.float64)
-            at = np.searchsorted(self._inner, taken)
-            changes: dict[Key, float] = {
-                (one.name, (self.model, self.version, str(b))): float(np.sum(one.adds(taken[at == b], 0, 1)))
-                for b in np.unique(at).tolist()
-                for one in _PREDICTIONS
-            }
-            if changes:
-                self._sink.add_all(changes)
+            self._counts.settle()
         except Exception as error:  # fails open
             self.broken("record", error)
 
@@ -190,13 +230,12 @@ class Recorder:
 
     def after_fork(self) -> None:
         """Forget what the parent counts."""
-        self._waiting = deque()
+        self._counts.after_fork()
 
-    def _wait(self, predictions: Sequence[tuple[int, float]], counted: NDArray[np.float64] | None) -> None:
+    def _count(self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag]) -> None:
         try:
-            self._waiting.extend(predictions if counted is None else zip(repeat(0), counted.tolist()))
-            if len(self._waiting) > _MOST:
-                self.settle()
+            named = len(tags) == len(predictions) and any(tag.segment for tag in tags)
+            self._counts.put(predictions, [tag.segment for tag in tags] if named else ())
         except Exception as error:  # fails open
             self.broken("record", error, times=len(predictions))
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Contract
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import By
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.background import Background
-from calib_serve.reporter.decisions import MOST, Decision, decisions
+from calib_serve.reporter.decisions import Decision, decisions
 from calib_serve.reporter.given import (
     KEYRING,
     are_probabilities,
@@ -28,6 +28,7 @@ from calib_serve.reporter.given import (
     tags_of,
 )
 from calib_serve.reporter.home import HomewardQueue, Served, home_of
+from calib_serve.reporter.outbox import Outbox
 from calib_serve.reporter.recorder import ROUNDING, Recorder
 from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.reporter.sinks import RegistrySink
@@ -59,8 +60,11 @@ class Reporter:
     ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
     ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``shadow``: an artifact,
     or its folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only
-    its fingerprint, where its probabilities come with them. ``most``: predictions that may wait for the
-    watch; ``flush_seconds``: between two looks at what waits.
+    its fingerprint, where its probabilities come with them.
+
+    What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence; predictions with
+    an ``id`` or ``logits`` go one by one. ``most``: sums, and such predictions, that may wait while the watch is
+    away; ``spool``: a folder where sums wait, so that they outlive their process and the next one sends them.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
     counted when the process ends by itself, within five seconds.
@@ -93,6 +97,7 @@ class Reporter:
         sample_rate: float = 0.1,
         shadow: Artifact | str | Path | None = None,
         most: int = 100_000,
+        spool: str | Path | None = None,
         flush_seconds: float = 0.5,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name not in ("self", "what")}
@@ -111,6 +116,18 @@ class Reporter:
         home = None if watch is None else home_of(watch, token)
         self._home = home
         self._queue = None if home is None else HomewardQueue(home, self._sink.failed, most=most)
+        contract = None if self.artifact is None else self.artifact.contract
+        outbox = None
+        if home is not None:
+            outbox = Outbox(
+                home,
+                self._sink.failed,
+                model=model,
+                version=version,
+                clauses=None if contract is None else _clauses(contract),
+                most=most,
+                spool=spool,
+            )
         reference = None if self.artifact is None else self.artifact.reference
         self._recorder = Recorder(
             self._sink,
@@ -120,10 +137,10 @@ class Reporter:
             keyring=ring,
             samples=None if samples is None else SampleLog(samples, rate=sample_rate),
             policy=parse_policy(policy, workers=workers) if isinstance(policy, str) else policy,
-            counts=home is None,
+            counts=outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
-        self._sink.failed("scores", "queue", "watch", "refused", "lost", times=0)
+        self._sink.failed("scores", "queue", "watch", "refused", "lost", "spool", times=0)
         if reference is not None and reference.n and home is None:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
@@ -133,7 +150,8 @@ class Reporter:
                 }
             )
         self._seen = 0
-        self._background = Background(self._recorder, self._queue, self._sink, seconds=flush_seconds)
+        outboxes = [one for one in (outbox, self._queue) if one is not None]
+        self._background = Background(self._recorder, outboxes, self._sink, seconds=flush_seconds)
         # Where nobody holds the reporter any more, what waits is counted, and its thread ends.
         weakref.finalize(self, self._background.let_go).atexit = False
 
@@ -172,10 +190,7 @@ class Reporter:
             and shadow is None
             and self._shadow is None
         ):
-            receipts = self._recorder.served(predictions)
-            if self._queue is not None and None not in receipts:
-                self._queue.put(receipts)  # type: ignore[arg-type]  # none is None
-            return receipts
+            return self._recorder.served(predictions)
         return self._record(predictions, segment, group, id, logits=logits, shadow=shadow)
 
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
@@ -216,8 +231,6 @@ class Reporter:
             raise ShapeError(
                 f"labels need the artifact of a multi-label model, and (n, {self.classes}) probs"
             )
-        if self._queue is not None and self.classes > MOST:
-            raise InputError(f"a watch counts receipts, and a row has {MOST} at most: leave out watch=")
         tags = tags_of(segment, group, len(p))
         if not self._background.started:
             self._background.start()
@@ -231,10 +244,7 @@ class Reporter:
                 invalid=int(np.sum(~good)),
             )
         )
-        rows = [next(found) if ok else [] for ok in good.tolist()]
-        if self._queue is not None:
-            self._queue.put([one.receipt for row in rows for one in row if one.receipt is not None])
-        return rows
+        return [next(found) if ok else [] for ok in good.tolist()]
 
     def label(
         self,
@@ -323,8 +333,10 @@ class Reporter:
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
+        one_by_one = self._queue is not None and (bool(id) or z is not None)
         receipts = self._recorder.served(
             [clipped[i] for i in good],
+            count=not one_by_one,
             logits=rows,
             tags=[tags[i] for i in good],
             invalid=count - len(good),
@@ -334,9 +346,9 @@ class Reporter:
         homeward = []
         for place, (i, receipt) in enumerate(zip(good, receipts, strict=True)):
             found[i] = receipt
-            if receipt is not None:
+            if receipt is not None and one_by_one:
                 homeward.append(Served(receipt, ids[i], tuple(rows[place].tolist()) if rows else None))
-        if self._queue is not None:
+        if self._queue is not None and homeward:
             self._queue.put(homeward)
         return found
 
@@ -361,6 +373,13 @@ class Reporter:
         self._seen += 1
         if self._seen <= _CHECKED and not are_probabilities(p):
             raise InputError("probs must be probabilities, which add up to 1 in each row; not logits")
+
+
+def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:
+    """The names of the clauses that count a prediction: those of one sum are counted by the same ones."""
+    return lambda confidence, predicted, segment: [
+        one.id for one in contract.counts(confidence, predicted, segment)
+    ]
 
 
 def _made(what: Artifact | int, options: Mapping[str, Any]) -> Reporter:

@@ -22,8 +22,8 @@ from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.sums import Version
 
 __all__ = [
-    "Carried", "Item", "ServedPrediction", "ServedReceipt", "carried", "chances_of", "named_batch",
-    "nonces_of", "noted_chances", "signed",
+    "Carried", "Item", "ServedPrediction", "ServedReceipt", "ServedSums", "carried", "chances_of",
+    "named_batch", "nonces_of", "noted_chances", "signed",
 ]  # fmt: skip
 
 
@@ -47,6 +47,29 @@ class ServedPrediction:
     logits: tuple[float, ...] | None = None
     id: str = field(default="", repr=False)  # not part of what a batch that is sent again is known by
     shadow: Shadow | None = None
+
+
+@dataclass(frozen=True)
+class ServedSums:
+    """How many predictions of one class and segment were served with confidences in ``low`` to ``high``.
+
+    ``confidence``: their sum. Both ends lie in one bin of confidence, so that nothing is lost by adding up.
+    """
+
+    model: str
+    version: str
+    predicted: int
+    segment: str
+    low: float
+    high: float
+    count: int
+    confidence: float
+
+    @classmethod
+    def of(cls, one: ServedPrediction) -> ServedSums:
+        """Of a single prediction."""
+        c = one.confidence
+        return cls(one.model, one.version, one.predicted, one.segment, c, c, 1, c)
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,7 @@ def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, Label
 
 
 def named_batch(
-    once: bytes, items: Sequence[Item], chances: Sequence[float], *, source: str, time: float
+    once: bytes, items: Sequence[Item | ServedSums], chances: Sequence[float], *, source: str, time: float
 ) -> Once:
     """The batch under the client's own name, whatever others call theirs, with the chances noted."""
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()

@@ -17,12 +17,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from calib_serve.artifact import Artifact
+from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
 from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
@@ -31,6 +32,7 @@ from calib_serve.watch.batch import (
     Item,
     ServedPrediction,
     ServedReceipt,
+    ServedSums,
     carried,
     chances_of,
     named_batch,
@@ -63,6 +65,7 @@ logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
 _LEARN_EVERY = 2.0  # seconds between looks for versions
+_SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
 _MOST_HELD = 100_000  # predictions and labels that wait for their version
 _AT_ONCE = 1_000  # of them that are counted in one transaction
@@ -302,9 +305,9 @@ class Watch:
                 if row.kind == "label":
                     self.intake.take([told], source=row.source, at=row.came_at)
                     continue
-                item = ServedPrediction(*version, told["predicted"], told["confidence"], told["segment"])
-                if self._refusal(item) is None:
-                    self.ledger.add(self._sums([item]), time=told["time"])
+                served = ServedSums(*version, *told["served"])
+                if self._wrong_sums(served) is None:
+                    self.ledger.add(self._sums([served]), time=told["time"])
         return len(rows)
 
     def _with_room(
@@ -328,8 +331,15 @@ class Watch:
         now = self._clock()
         self.ledger.hold(
             [
-                Held("prediction", nonce.hex(), (item.model, item.version), _content(item, made), "", now)
-                for item, nonce, made in served
+                Held(
+                    "prediction",
+                    nonce.hex(),
+                    (one.model, one.version),
+                    _content(ServedSums.of(one), made),
+                    "",
+                    now,
+                )
+                for one, nonce, made in served
             ]
         )
 
@@ -367,7 +377,7 @@ class Watch:
         made = now if good or not came else min(now, max(one.time for one in came))
         whole = [*good, *(one.item for one in came)]
         known = [one for one in whole if self._knows(one)]
-        chances, sums = chances_of(found, self.policies), self._sums(known)
+        chances, sums = chances_of(found, self.policies), self._sums(map(ServedSums.of, known))
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
         # What is held and what is counted come together, or not at all.
         with self.ledger.transaction() if len(known) < len(whole) else contextlib.nullcontext():
@@ -386,6 +396,53 @@ class Watch:
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
         return self._bound(found, [_told(one) or next(receipts) for one in found])
+
+    def served(
+        self, sums: Sequence[ServedSums], *, time: float, once: bytes, source: str = ""
+    ) -> list[Refused | None]:
+        """Count predictions that were made about ``time`` and added up where they were; why each was not.
+
+        ``once``: the batch's name, as in ``predictions``. Their receipts are signed where they were made.
+        """
+        self.may_acknowledge()
+        now = self._clock()
+        found = [self._wrong_sums(one) for one in sums]
+        sound = [one for one, wrong in zip(sums, found, strict=True) if wrong is None]
+        known = [one for one in sound if self._knows(one)]
+        batch = named_batch(once, sums, (), source=source, time=now)
+        made = min(time, now)
+        added = self._sums(known)
+        with self.ledger.transaction() if len(known) < len(sound) else contextlib.nullcontext():
+            fresh = self.ledger.add(added, time=made, once=batch)
+            if fresh:
+                self.ledger.hold(
+                    [
+                        Held(
+                            "prediction",
+                            f"{batch.name.hex()}/{i}",
+                            (one.model, one.version),
+                            _content(one, made),
+                            "",
+                            now,
+                        )
+                        for i, one in enumerate(sound)
+                        if not self._knows(one)
+                    ]
+                )
+        if fresh:
+            self._look_for_shift(added)
+        return found
+
+    def _wrong_sums(self, one: ServedSums) -> Refused | None:
+        """Why they cannot be counted."""
+        bins = self.ledger.bins
+        sound = 0 <= one.low <= one.high <= 1 and one.count > 0
+        if not sound or not one.low * one.count - 1e-6 <= one.confidence <= one.high * one.count + 1e-6:
+            self.counts.invalid[one.model, one.version] += 1
+            return Refused("malformed", "confidences lie in [0, 1], and their sum between their ends")
+        if len(set(bin_index([one.low, one.high], bins=bins).tolist())) > 1:
+            return Refused("malformed", f"low and high lie in one of {bins} bins")
+        return self._refusal(ServedPrediction(one.model, one.version, one.predicted, one.high, one.segment))
 
     def labels(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
@@ -422,7 +479,7 @@ class Watch:
             for place, _ in taken.unknown:
                 taken.outcomes[place] = Outcome(True, held=True)
 
-    def _knows(self, item: ServedPrediction) -> bool:
+    def _knows(self, item: ServedPrediction | ServedSums) -> bool:
         return (item.model, item.version) in self.models
 
     def _is_pair(self, model: str, version: str) -> bool:
@@ -578,19 +635,27 @@ class Watch:
             nonces, times, logits = zip(*rows, strict=True)
             self.samples.predicted(model, version, nonces, logits, times=times)
 
-    def _sums(self, items: Sequence[ServedPrediction]) -> dict[Key, Sums]:
+    def _sums(self, served: Iterable[ServedSums]) -> dict[Key, Sums]:
         """What the predictions add to each slice; to random groups only labels do."""
-        grouped: dict[Key, list[float]] = {}
-        for item in items:
-            for key in self._slices.of(
-                item.model,
-                item.version,
-                item.predicted,
-                confidence=item.confidence,
-                segment=item.segment,
-            ):
-                grouped.setdefault(key, []).append(item.confidence)
-        return {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
+        found: dict[Key, dict[tuple[str, int], float]] = {}
+        all_of = list(served)
+        bins = bin_index([one.high for one in all_of], bins=self.ledger.bins).tolist()
+        for one, where in zip(all_of, bins, strict=True):
+            for key in self._keys(one):
+                values = found.setdefault(key, {})
+                for name, more in zip(_SERVED, (one.count, one.confidence), strict=True):
+                    values[name, where] = values.get((name, where), 0.0) + more
+        zeros = Sums.zeros(self.ledger.bins)
+        return {key: zeros.with_values(values) for key, values in found.items()}
+
+    def _keys(self, one: ServedSums) -> Sequence[Key]:
+        """The slices of predictions; of clauses, those that both ends of their confidences fulfil."""
+        of = (one.model, one.version, one.predicted)
+        keys = self._slices.of(*of, confidence=one.low, segment=one.segment)
+        if one.low == one.high or (one.model, one.version) not in self._contracts.contracts:
+            return keys
+        upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
+        return [key for key in keys if key in upper]
 
     def _tell_policies(self) -> None:
         """Tell budgets what was served and labelled in the last day; a new process begins with it."""
@@ -608,10 +673,10 @@ class Watch:
                     self.counts.shifts[version] += 1
 
 
-def _content(item: ServedPrediction, made: float) -> str:
-    """What is kept of a prediction whose version is not known."""
-    told = {"predicted": item.predicted, "confidence": item.confidence, "segment": item.segment}
-    return json.dumps({**told, "time": made})
+def _content(one: ServedSums, made: float) -> str:
+    """What is kept of predictions whose version is not known."""
+    _, _, *numbers = astuple(one)
+    return json.dumps({"served": numbers, "time": made})
 
 
 def _wrong_shadow(shadow: Shadow, classes: int) -> str:

@@ -75,8 +75,8 @@ class FollowedVersions:
     """The versions in ``path``, looked at again whenever ``changed`` is called.
 
     A file is a list of ``{"name", "version"}`` with what ``Watched.of_facts`` takes, in JSON or YAML. A
-    folder holds artifacts as NAME/VERSION. What cannot be read leaves what was read before, is logged once, and said
-    by ``trouble``. The first time it is raised: InputError, or ArtifactError.
+    folder holds artifacts as NAME/VERSION. What cannot be read leaves what was read before, is logged once,
+    and said by ``trouble``. The first time it is raised: InputError, or ArtifactError.
     """
 
     def __init__(self, path: str | Path) -> None:

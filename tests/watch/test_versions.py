@@ -43,7 +43,9 @@ def test_what_came_of_a_version_before_it_was_told_is_held_and_counted_once_when
     batch = [{**NEW, "predicted": 1, "confidence": 0.9}] * 3
     batch.append({"model": "m", "version": "1", "predicted": 1, "confidence": 0.9})
     with talk_to(watch) as client:
-        keyed = [client.post("/v1/predictions", json=batch, headers={"idempotency-key": "a"}) for _ in range(2)]
+        keyed = [
+            client.post("/v1/predictions", json=batch, headers={"idempotency-key": "a"}) for _ in range(2)
+        ]
         assert keyed[0].json() == keyed[1].json()
         receipts = [one["receipt"] for one in keyed[0].json()["items"]]
         labels = [{"receipt": one, "label": label} for one, label in zip(receipts, (1, 0, 7, 1), strict=True)]

@@ -24,7 +24,7 @@ from calib_serve.errors import (
 )
 from calib_serve.pages import STATIC
 from calib_serve.receipts import Shadow, SignedReceipt
-from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt
+from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.watch.http.exporter import MAX_VERSIONS, Batch, Requests, export
 from calib_serve.watch.http.gate import NOT_READ, Bodies, Gate, parser_of, read_one
 from calib_serve.watch.http.page import render
@@ -44,6 +44,8 @@ from calib_serve.watch.http.wire import (
     PredictionsOut,
     ShadowsOut,
     SignedIn,
+    SumsIn,
+    SumsOut,
     VersionIn,
     VersionOut,
     answers,
@@ -114,6 +116,7 @@ def create_app(
 
     for name, options, batch, reply, more, route in (
         ("predictions", needs("predict"), PredictionsIn, PredictionsOut, (409,), routes.predictions),
+        ("sums", needs("predict"), SumsIn, SumsOut, (409,), routes.sums),
         ("labels", needs("label"), LabelsIn, LabelsOut, (), routes.labels),
     ):
         responses = answers(reply, 400, 401, 403, *more, 413, 415, 429, 503)
@@ -201,6 +204,32 @@ class _Routes:
         batch: Batch = "predictions_without_key" if once is None else "predictions"
         try:
             return await self._gate.run(count, batch=batch)
+        except ConflictError as error:
+            raise HTTPException(409, str(error)) from error
+
+    async def sums(self, request: Request) -> Response:
+        """Count predictions that were signed where they were made, and added up there; once by their key."""
+        key = request.headers.get("idempotency-key")
+        if key is None:
+            raise HTTPException(400, "sums are sent under an Idempotency-Key, so that they count once")
+        content, source = await self._bodies.read(request), source_of(request)
+
+        def count() -> Response:
+            try:
+                said = SumsIn.model_validate_json(content)
+            except ValidationError as error:
+                first = error.errors(include_input=False, include_url=False)[0]
+                where = ".".join(map(str, first["loc"])) or "body"
+                raise HTTPException(400, f"{where}: {first['msg']}") from error
+            served = [ServedSums(**one.model_dump()) for one in said.items]
+            once = hashlib.sha256(key.encode()).digest()
+            wrong = self._watch.served(served, time=said.time, once=once, source=source)
+            return JSONResponse(
+                {"items": [{"accepted": True} if one is None else _refused(one) for one in wrong]}
+            )
+
+        try:
+            return await self._gate.run(count, batch="predictions")
         except ConflictError as error:
             raise HTTPException(409, str(error)) from error
 
@@ -341,11 +370,15 @@ def _prediction(item: object) -> Item:
 
 def _answer(item: Item, one: SignedReceipt | Refused) -> dict[str, Any]:
     if isinstance(one, Refused):
-        return {"accepted": False, "reason": one.reason, "message": str(one)}
+        return _refused(one)
     bound = {"id_bound": False} if isinstance(one, UnboundReceipt) else {}
     if isinstance(item, ServedReceipt):
         return {"accepted": True, **bound}
     return {"receipt": one, **({} if one.wanted else {"label_wanted": False}), **bound}
+
+
+def _refused(one: Refused) -> dict[str, Any]:
+    return {"accepted": False, "reason": one.reason, "message": str(one)}
 
 
 def _observed(

@@ -42,9 +42,12 @@ __all__ = [
     "PredictionsIn",
     "PredictionsOut",
     "ReceiptOut",
+    "ServedIn",
     "ShadowOut",
     "ShadowsOut",
     "SignedIn",
+    "SumsIn",
+    "SumsOut",
     "VersionIn",
     "VersionOut",
     "answers",
@@ -116,6 +119,30 @@ class PredictionsIn(BaseModel):
     items: Annotated[list[PredictionIn | SignedIn], Field(max_length=MOST_ITEMS)]
 
 
+class ServedIn(BaseModel):
+    """Predictions of one class and segment that were signed where they were made, added up by confidence."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Annotated[str, Field(min_length=1, max_length=255)]
+    version: Annotated[str, Field(min_length=1, max_length=255)]
+    predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id, as of a prediction")]
+    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
+    low: Annotated[float, Field(ge=0, le=1, description="the lowest of their confidences")]
+    high: Annotated[float, Field(ge=0, le=1, description="the highest, in the same of 15 bins")]
+    count: Annotated[int, Field(ge=1, lt=2**53, description="how many predictions")]
+    confidence: Annotated[float, Field(ge=0, allow_inf_nan=False, description="the sum of their confidences")]
+
+
+class SumsIn(BaseModel):
+    """Predictions that were made about one time, added up; sent under an Idempotency-Key."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    time: Annotated[float, Field(ge=0, allow_inf_nan=False, description="when, seconds since 1970")]
+    items: Annotated[list[ServedIn], Field(max_length=MOST_ITEMS)]
+
+
 class LabelIn(BaseModel):
     """The true class of one prediction, which its receipt names, or its id."""
 
@@ -167,6 +194,12 @@ class PredictionsOut(BaseModel):
         list[ReceiptOut | OutcomeOut],
         Field(description="a receipt for each that came without one; accepted or why not for the others"),
     ]
+
+
+class SumsOut(BaseModel):
+    """One answer an item, in order."""
+
+    items: list[OutcomeOut]
 
 
 class LabelsOut(BaseModel):
