@@ -1,7 +1,7 @@
 """What a label costs in each database: by one process and two, and the bytes that are kept of it.
 
-Labels go through the intake, 500 a request, durable before they are acknowledged. PostgreSQL runs on this host
-with what it comes with, so that its commits are on disk as well. ``benchmarks/labels.py`` reports it.
+Labels go through the intake, 500 a request, durable before they are acknowledged. PostgreSQL runs on this
+host with what it comes with, so that its commits are on disk as well. ``benchmarks/labels.py`` reports it.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def test_never_a_count_and_always_a_reason(tmp_path: Path) -> None:
         ),
         *((odd, "malformed") for odd in (None, 7, "text", [], {}, {"receipt": good}, {"label": 7})),
     ]
-    outcomes = home.take([item for item, _ in cases])
+    outcomes = home.take([item for item, _ in cases]).outcomes
     assert [outcome.reason for outcome in outcomes] == [wanted for _, wanted in cases]
     assert all(outcome.message for outcome in outcomes if not outcome.accepted)
     assert home.ledger.sums()["digits", "1.0"].feedback.n == 1
@@ -141,7 +141,7 @@ def test_ten_thousand_concurrent_copies_count_once(tmp_path: Path) -> None:
     item = {"receipt": token(), "label": 7}
     homes = [intake(tmp_path / "ledger") for _ in range(4)]  # four connections, as workers have
     with ThreadPoolExecutor(4) as pool:
-        taken = pool.map(lambda i: homes[i % 4].take([item] * 100), range(100))
+        taken = pool.map(lambda i: homes[i % 4].take([item] * 100).outcomes, range(100))
     assert sum(outcome.accepted for outcomes in taken for outcome in outcomes) == 1
     assert homes[0].ledger.sums()["digits", "1.0"].feedback.n == 1
     for home in homes:

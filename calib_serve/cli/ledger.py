@@ -80,7 +80,7 @@ def export(
     folder: Annotated[Path, typer.Option("-o", "--out", help="The folder for its Parquet files.")],
 ) -> None:
     """Write labels, sums and incidents as Parquet files, whose columns say what they mean."""
-    from calib_serve.watch.ledger.export import export_ledger
+    from calib_serve.watch.ledger import export_ledger
 
     with _opened(ledger) as book:
         rows = export_ledger(book, folder)

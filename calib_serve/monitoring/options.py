@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from calib_serve.errors import InputError
-from calib_serve.monitoring.queries import REPLICA, REPLICA_LABELS, WINDOWS
+from calib_serve.monitoring.queries import LEDGER_LABELS, REPLICA, REPLICA_LABELS, SCRAPE, WINDOWS
 
 __all__ = ["MonitoringOptions"]
 
@@ -76,5 +76,7 @@ class MonitoringOptions:
         return tuple(name for name in WINDOWS if name in self.windows)
 
     def with_replica_labels(self, text: str) -> str:
-        """Expressions that drop these labels rather than ``REPLICA``."""
-        return text.replace(REPLICA, ", ".join(self.replica_labels))
+        """Expressions that drop these labels rather than ``REPLICA`` and ``SCRAPE``."""
+        of_scrapes = ", ".join(name for name in self.replica_labels if name not in LEDGER_LABELS)
+        whole, own = "{replica}", ", ".join(self.replica_labels)  # the one is the beginning of the other
+        return text.replace(REPLICA, whole).replace(SCRAPE, of_scrapes).replace(whole, own)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 
-from calib_serve.watch.series import LEDGER_LABELS
-
 __all__ = [
     "HALF_NORMAL", "LEAST", "REPLICA", "REPLICA_LABELS", "SAME", "SCRAPE", "SUM", "WINDOWS", "bin_column",
     "in_ledger", "recorded", "watch_window",
 ]  # fmt: skip
+
+LEDGER_LABELS = ("ledger", "edition")
+"""What tells sums that processes read from ledgers: ``watch.series`` declares them."""
 
 REPLICA_LABELS = (
     "instance",
@@ -37,8 +38,8 @@ SAME = f"max without ({REPLICA})"
 LEAST = f"min without ({REPLICA})"
 
 WINDOWS = {"1h": ("1h", "1m"), "24h": ("24h:2m", "2m"), "7d": ("7d:15m", "4m")}
-"""The range that a window's rules read, and their interval. Longer ranges read one sample in minutes, not all;
-no interval reaches the five minutes after which Prometheus takes a series for gone."""
+"""The range that a window's rules read, and their interval. Longer ranges read one sample in minutes, not
+all; no interval reaches the five minutes after which Prometheus takes a series for gone."""
 
 HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
 """The ECE's standard deviation over the gap's standard error: half-normal gaps, bins independent."""

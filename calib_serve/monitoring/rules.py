@@ -7,8 +7,8 @@ which are counted. Numbers are means over the covered bins, those with at least 
 taken last, from sums over all replicas: an ECE is never averaged.
 
 What a ledger counts never goes down within its ``edition``, and whoever shares it publishes the same: the
-greatest of these is recorded first, and what it rose by in a window is a difference, exactly. Predictions that
-a server counts itself, in no ledger, begin at 0 with its process: these are what ``increase`` is for.
+greatest of these is recorded first, and what it rose by in a window is a difference, exactly. Predictions
+that a server counts itself, in no ledger, begin at 0 with its process: these are what ``increase`` is for.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from calib_serve.monitoring.queries import (
 )
 
 __all__ = [
-    "BURN_WINDOWS", "FEWEST", "SUMMED", "burn", "burn_low", "clause_gauge", "clause_number", "recorded_clause_series",
-    "recorded_series", "rules_file",
+    "BURN_WINDOWS", "FEWEST", "SUMMED", "burn", "burn_low", "clause_gauge", "clause_number",
+    "recorded_clause_series", "recorded_series", "rules_file",
 ]  # fmt: skip
 
 FEWEST = 5

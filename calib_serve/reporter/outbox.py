@@ -257,7 +257,7 @@ class Outbox:
 
 
 class _Spool:
-    """A file of this process in a folder, while there is something to keep, and those that others left there."""
+    """A file of this process in a folder, while it has something to keep, and those that others left."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

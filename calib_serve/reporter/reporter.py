@@ -63,8 +63,9 @@ class Reporter:
     its fingerprint, where its probabilities come with them.
 
     What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence; predictions with
-    an ``id`` or ``logits`` go one by one. ``most``: sums, and such predictions, that may wait while the watch is
-    away; ``spool``: a folder where sums wait, so that they outlive their process and the next one sends them.
+    an ``id`` or ``logits`` go one by one. ``most``: sums, and such predictions, that may wait while the watch
+    is away; ``spool``: a folder where sums wait, so that they outlive their process and the next one sends
+    them.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
     counted when the process ends by itself, within five seconds.

@@ -11,11 +11,9 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import CalibServeError, InputError, ModelError, UnknownFate
-from calib_serve.files import FollowedFile
 from calib_serve.fuse.mar_options import (
     KEYRING,
     LEDGER,
@@ -33,7 +31,6 @@ from calib_serve.serve.observer import host_sample_log, live_keyring
 from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
 from calib_serve.serve.publish import Publisher
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
-from calib_serve.watch.host_checks import file_check
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.maturity import AUTO, parse_maturity
@@ -63,12 +60,11 @@ class CalibrationFeedback:
         }
         config = (ctx.model_yaml_config or {}).get(SECTION, {})
         path = from_environment(MODELS)
-        self._listed = None if path is None else FollowedFile(path, lambda _: read_models(config))
-        self._known = read_models(config) if self._listed is None else self._listed.current()
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._source = read_source()
         self._watch = Watch.open(
-            self._known,
+            {} if path else read_models(config),
+            follow=path,
             keyring=live_keyring(_setting(config, "keyring", KEYRING), self._emitter),
             ledger=_setting(config, "ledger", LEDGER),
             ttl=float(config.get("ttl_days", 30)) * DAY,
@@ -76,8 +72,6 @@ class CalibrationFeedback:
             samples=host_sample_log(),
             **{name: kind(config[name]) for name, kind in _DETECTOR.items() if name in config},
         )
-        if self._listed is not None:
-            self._watch.checks.add(file_check("models", self._listed))
         self._publisher = Publisher(self._watch, self._emitter)
         self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
         self._publisher.publish()
@@ -98,7 +92,6 @@ class CalibrationFeedback:
             for item in items
         ]
         try:
-            self._look_for_models()
             told = self._watch.labels([item for item, _ in together], source=[who for _, who in together])
             outcomes = iter(told)
             lost = None
@@ -126,13 +119,6 @@ class CalibrationFeedback:
         self._publisher.wake()
         self._before_answer()
         return replies
-
-    def _look_for_models(self) -> None:
-        """Know the versions that the host's list names by now: one may be promoted while this worker runs."""
-        found = self._known if self._listed is None else self._listed.changed()
-        if found is not self._known:
-            self._known = found
-            self._watch.know(found)
 
     def _refused(
         self, status: int, phrase: str, reason: str, message: Message, *, ctx: Any, index: int
@@ -242,28 +228,14 @@ def _loads(body: bytes) -> object:
 
 
 def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
-    """The model versions whose labels are accepted: from the host's list, else from the archive."""
-    path = from_environment(MODELS)
-    try:
-        listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
-        models = {(str(m["name"]), str(m["version"])): Watched.of_facts(m) for m in listed}
-    except (
-        InputError,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise ModelError(
-            f"the list of models whose labels are accepted cannot be read: {error!r}; "
-            f"{path or 'the archive'} should hold name, version and classes of each"
-        ) from error
-    if not models:
+    """The model versions whose labels are accepted, as the archive lists them."""
+    listed = config.get("models") or []
+    if not listed:
         raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
-    return models
+    try:
+        return {(str(one["name"]), str(one["version"])): Watched.of_facts(one) for one in listed}
+    except (InputError, KeyError, TypeError) as error:
+        raise ModelError(f"the archive's list of models cannot be read: {error!r}") from error
 
 
 def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:

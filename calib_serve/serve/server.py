@@ -28,9 +28,9 @@ class Server:
     ``config``: a config.properties to start from (default: the package's), whose values stay, except for
     what ``notes`` tells; ``settings`` overrides single lines. ``log_config``: a log4j2 file (default: that of
     vmargs, else the package's). ``ports``: None keeps the config's. ``keyring``, ``ledger``: default to files
-    in ``folder`` of an earlier run, or as the environment says. ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
-    predictions, written every ``sample_seconds``. ``label_budget``: which labels workers ask for, such as
-    "500/day" (default: all).
+    in ``folder`` of an earlier run, or as the environment says. ``samples``: a folder for the logits and
+    labels of a share ``sample_rate`` of the predictions, written every ``sample_seconds``. ``label_budget``:
+    which labels workers ask for, such as "500/day" (default: all).
     ServerError or KeyringError where these are wrong, before anything starts.
     Use it as a context manager: it always stops all processes.
     """

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from sqlalchemy import func, select
+
 from calib_serve.errors import Refused
 from calib_serve.names import shown
 from calib_serve.receipts import SignedReceipt
 from calib_serve.receipts.wire import decoded, parsed
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.ledger.schema import PREDICTION_ID
-
-from sqlalchemy import func, select  # isort: skip
 
 __all__ = ["FATES", "LONGEST_ID", "Binding", "PredictionIds", "UnboundReceipt", "is_id", "receipt_of"]
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from sqlalchemy import Connection, and_, or_, select
+
 from calib_serve.errors import InputError
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.ledger.schema import INCIDENT, VERSION
 from calib_serve.watch.sums import Version
-
-from sqlalchemy import Connection, and_, or_, select  # isort: skip
 
 __all__ = ["Incident", "IncidentLog", "Trend"]
 
@@ -170,7 +170,8 @@ class IncidentLog:
         with self._ledger.transaction() as connection:
             still = (INCIDENT.c.id == number, INCIDENT.c.closed.is_(None))
             closed = {"closed": now, "closed_by": by, "note": note}
-            if connection.execute(INCIDENT.update().where(*still).values(closed)).rowcount:
+            update = INCIDENT.update().where(*still).values(closed)
+            if 0 < number < 2**63 and connection.execute(update).rowcount:
                 return _read(connection.execute(_ALL.where(INCIDENT.c.id == number)).one())
         raise InputError(f"there is no open incident {number}")
 

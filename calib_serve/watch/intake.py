@@ -107,8 +107,8 @@ class Intake:
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
         predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
-        not known. ``at``: when they came, by default now. Raises LedgerError when the ledger cannot keep them,
-        or ids cannot be looked up: send all again, and each is counted once.
+        not known. ``at``: when they came, by default now. Raises LedgerError when the ledger cannot keep
+        them, or ids cannot be looked up: send all again, and each is counted once.
         """
         now, found = self._clock() if at is None else at, self._found(items)
         unknown: list[tuple[int, Receipt]] = []

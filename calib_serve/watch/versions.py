@@ -122,12 +122,20 @@ class FollowedVersions:
             return {(one.parent.name, one.name): Watched.of(one) for one in folders}
         try:
             listed = yaml.safe_load(self._path.read_text("utf-8"))
-            return {(str(one["name"]), str(one["version"])): Watched.of_facts(one) for one in listed or []}
+            return {_named(one["name"], one["version"]): Watched.of_facts(one) for one in listed}
         except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"the list of versions {self._path} cannot be read: {error!r}; it should hold name, version "
                 "and classes or artifact of each"
             ) from error
+
+
+def _named(model: object, version: object) -> Version:
+    if not (isinstance(model, str) and isinstance(version, str)):
+        raise InputError(
+            f"name and version are text, in quotes, got {model!r} {version!r}: 1.10 reads as 1.1"
+        )
+    return model, version
 
 
 def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:

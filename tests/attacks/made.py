@@ -288,9 +288,7 @@ def ledgers() -> Files:
         book.close()
         sound = (folder / "l.db").read_bytes()
         db = sqlite3.connect(folder / "evil.db")
-        db.execute("CREATE TABLE state (key, value)")
-        db.execute("CREATE TABLE sums AS SELECT 1")
-        for table in ("nonces", "epochs", "waiting"):
+        for table in ("ledger", "label", "tally", "version"):
             db.execute(f"CREATE VIEW {table} AS {endless}")
         db.commit()
         db.close()

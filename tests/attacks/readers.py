@@ -10,7 +10,6 @@ import functools
 import hashlib
 import io
 import json
-import os
 import shutil
 import tempfile
 import zipfile
@@ -42,7 +41,7 @@ from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.model import load_model
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Scores
-from calib_serve.serve.feedback import parse_items, read_models
+from calib_serve.serve.feedback import parse_items
 from calib_serve.serve.inputs import decode
 from calib_serve.serve.properties import changed, read_properties
 from calib_serve.watch.drift import Detector
@@ -50,6 +49,7 @@ from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.sender import read_labels
+from calib_serve.watch.versions import FollowedVersions
 from calib_serve.workflows.contracts import read_contract
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
@@ -231,7 +231,7 @@ def body(path: Path) -> None:
     with scratch() as folder:
         watch = make_watch(folder, clock=lambda: NOW)
         try:
-            assert all(one.accepted or one.reason for one in watch.intake.take(parse_items(raw)))
+            assert all(one.accepted or one.reason for one in watch.intake.take(parse_items(raw)).outcomes)
         except CalibServeError as error:
             errors.append(error)
         finally:
@@ -352,7 +352,7 @@ def ledger(path: Path) -> None:
             book.dated(0.0, 1e12)
             for version in book.waiting():
                 book.take_waiting(version, until=1e12, most=100)
-            book.prune(1e12)
+            book.sweep(1e12)
         finally:
             book.close()
 
@@ -389,11 +389,7 @@ def tokens(path: Path) -> None:
 
 def models_list(path: Path) -> None:
     """The list of models whose labels are accepted."""
-    os.environ["CALIB_SERVE_MODELS"] = str(path)
-    try:
-        assert read_models({}).classes
-    finally:
-        del os.environ["CALIB_SERVE_MODELS"]
+    assert FollowedVersions(path).changed()
 
 
 def weights(path: Path) -> None:

@@ -100,6 +100,7 @@ def there(sent, tmp_path_factory):
         ) as found,
     ):
         found.wait("sum(up) == 4")
+        found.wait("count(ledger:calib_feedback_total:max) == 45")  # every bin at 0, of three
         for one, name in zip(every, names, strict=True):
             confidence, right, weight, seen = sent[name]
             served = Sums.served(confidence)

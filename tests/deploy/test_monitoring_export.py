@@ -96,11 +96,12 @@ def test_only_the_windows_that_are_asked_for_are_recorded_read_and_offered(
     exported(tmp_path, *(word for window in windows for word in ("--window", window)))
     groups = yaml.safe_load((tmp_path / RULES).read_text())["groups"]
     assert [group["name"] for group in groups] == [
+        "calib_ledgers",
         *(f"calib_{window}" for window in windows),
         "calib_contracts",
     ]
     recorded = {rule["record"] for group in groups for rule in group["rules"]}
-    of_version = [name for name in recorded if "_clause:" not in name]
+    of_version = [name for name in recorded if "_clause:" not in name and not name.startswith("ledger:")]
     assert recorded_series(windows) == sum(15 if "_bin:" in name else 1 for name in of_version)
     for alert in alerts((tmp_path / ALERTS).read_text()):
         assert set(re.findall(r"model_version\w*:calib_\w+:\w+", alert["expr"])) <= recorded

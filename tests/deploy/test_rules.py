@@ -13,7 +13,7 @@ from calib_serve.monitoring import (
     monitoring_files,
 )
 from calib_serve.monitoring.alerts import BURN_ALERTS
-from calib_serve.watch.series import CONTRACTS, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
+from calib_serve.watch.series import CONTRACTS, LEDGER_LABELS, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
@@ -44,6 +44,7 @@ def test_every_rule_and_every_alert_has_a_case():
         name for case in CASES.values() for name in case.about
     }
     assert HOUR_ALONE in "".join(rules)
+    assert REPLICA_LABELS[-2:] == LEDGER_LABELS
 
 
 def test_every_alert_is_seen_to_fire_and_to_end_or_to_be_quiet():

@@ -127,7 +127,7 @@ def test_a_damaged_ledger_is_said_and_counts_nothing_twice(tmp_path: Path, seed:
             assert ledger.check(), "said by a whole look at it"
             assert "counted" not in ledger.accept(entries(labels))
     except LedgerError as error:
-        assert str(path) in str(error)
+        assert_said(error, tmp_path)
 
 
 @pytest.mark.store

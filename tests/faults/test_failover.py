@@ -100,7 +100,7 @@ def test_a_failover_under_load_loses_no_acknowledged_label_and_doubles_none(
         there = {row[0] for row in connection.execute("select receipt from label").fetchall()}
     lost = [i for i in acknowledged if i.to_bytes(10, "big").hex() not in there]
     assert lost == []
-    # A label that was counted while its answer was lost is a duplicate when it is sent again, and counts once.
+    # What was counted while its answer was lost is a duplicate when it is sent again.
     after = ledger.published()
     assert sum(one.labels.sum() for one in after.segments.values()) == len(there)
     assert before.edition.partition(".")[2] != after.edition.partition(".")[2], "a timeline of its own"

@@ -18,6 +18,7 @@ from real_servers import Server, SharedWatch
 
 from calib_serve import Artifact, Keyring, ModelFacts, Reporter, Watch
 from calib_serve.errors import InputError, ServerError
+from calib_serve.watch.ledger import Ledger
 
 MODEL = {"model": "digits", "version": "1.0"}
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]])
@@ -202,33 +203,29 @@ def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
 
 
 @pytest.mark.server
-def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
+def test_what_does_not_fit_or_is_refused_is_counted_and_logged_and_what_is_unknown_waits_there(
     watch: SharedWatch, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with home(watch, registry, most=4, flush_seconds=60) as reporter:
+    with home(watch, registry, most=2, flush_seconds=60) as reporter:
         assert None not in reporter.served(P) + reporter.served(P)
         assert reporter.flush() == 0
-        assert watch.total(OWN["model"]) == 4
+        assert watch.total(OWN["model"]) == 4  # of two sums out of three
         assert errors(registry) == {"queue": 2.0}
-    other = Reporter(
-        3,
-        model="unknown",
-        version="1",
-        keyring=watch.folder / "keys.json",
-        watch=watch.url,
-        registry=registry,
-    )
-    with other, caplog.at_level(logging.WARNING):
-        other.served(P)
-        assert other.flush() == 0
+    with home(watch, registry) as reporter, caplog.at_level(logging.WARNING):
+        reporter.served(P, segment="x" * 64)
+        assert reporter.flush() == 0
     assert errors(registry)["refused"] == 3
-    assert "no model 'unknown'" in caplog.text
-    forged = Reporter(3, **OWN, keyring=Keyring.new(), watch=watch.url, registry=registry)
-    with forged:
-        forged.served(P)
-        forged.flush()
-    assert errors(registry)["refused"] == 6
+    assert "a segment is a text of at most 63 characters" in caplog.text
     assert watch.total(OWN["model"]) == 4
+    unknown = {"model": "unknown", "version": "1", "keyring": watch.folder / "keys.json", "watch": watch.url}
+    with Reporter(3, **unknown, registry=registry) as other:
+        (first, *_) = other.served(P)
+        assert other.flush() == 0
+        assert other.label(first, 0).accepted
+    assert errors(registry)["refused"] == 3
+    ledger = Ledger(watch.folder / "ledger.db")
+    assert ledger.held() == {("unknown", "1"): 4}
+    ledger.close()
 
 
 @pytest.mark.store
@@ -274,5 +271,5 @@ def test_decisions_about_labels_are_counted_by_a_watch_as_well(
         assert reporter.flush() == 0
         assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 2
         assert reporter.label(rows[0][0].receipt, True).accepted
-        with pytest.raises(InputError, match="32 at most"):
-            wide.served_labels(np.full((1, 33), 0.5))
+        (row,) = wide.served_labels(np.full((1, 33), 0.5))
+        assert (len(row), wide.flush()) == (32, 0)  # all are counted, and so many signed

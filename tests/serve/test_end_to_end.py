@@ -83,7 +83,7 @@ def test_all_requests_on_two_workers_are_counted_to_the_last(running: Running) -
         live = [total(text, name, model=MODEL, version="1.0", bin=str(b)) for b in range(15)]
         np.testing.assert_allclose(live, sums, rtol=1e-12)
         assert len(of_model(text, name)) == 15, "every bin exists, empty ones too"
-    assert len(of_model(text, "calib_feedback_total")) == 15, "and so do those of labels to come"
+    until(lambda: len(of_model(running.server.scrape(), "calib_feedback_total")) == 15)  # and those of labels
 
 
 def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Running) -> None:

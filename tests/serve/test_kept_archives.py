@@ -14,7 +14,7 @@ import yaml
 
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.pictures import Preprocessing
-from calib_serve.serve.feedback import read_detector, read_models
+from calib_serve.serve.feedback import read_models
 
 KEPT = Path(__file__).parents[1] / "kept" / "archive-1"
 
@@ -40,8 +40,7 @@ def test_options_of_a_kept_archive_are_read_and_written_as_they_were() -> None:
 def test_a_kept_feedback_archive_names_its_models_and_its_detector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALIB_SERVE_MODELS", raising=False)
     section = config("feedback")["calib_serve"]
-    assert read_models(section).classes["digits", "1.0"].count == 10
-    read_detector(section)()
+    assert read_models(section)["digits", "1.0"].classes.count == 10
 
 
 @pytest.mark.parametrize("entry", sorted(path.name for path in KEPT.glob("*.py")))

@@ -31,7 +31,7 @@ def rows(n: int, served: float, shadow: float) -> list[Noted]:
     """Labels of which every second one is right, with the confidence of the served one and the shadow's."""
     return [
         Noted(
-            *("", "m", "2", NOW, b"", NOW, served, bool(i % 2), 1, 1.0, 0, ()),
+            *("m", "2", NOW, b"", NOW, served, bool(i % 2), 1, 1.0, 0, ()),
             Shadowed(shadow, bool(i % 2), True, "0a1b2c3d"),
         )
         for i in range(n)

@@ -75,13 +75,16 @@ def watch(folder: Path) -> None:
     contract = Contract((Clause("act", 0.9, above=0.5), Clause("coverage", 0.9, above=0.9)))
     before = LabelledBefore(Confusion.tally(labels, CONFIDENCES * 300, labels, classes=3))
     watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), before, contract)
-    models = {(MODEL, VERSION): watched}
+    models = {(MODEL, VERSION): watched, (MODEL, "2"): Watched(Classes(3))}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
     shadow = Shadow(1, 0.99, b"\x0a\x1b\x2c\x3d")
     served = [ServedPrediction(MODEL, VERSION, 1, c, "north", shadow=shadow) for c in CONFIDENCES * 100]
     receipts = watch.predictions(served)  # as many as a verdict needs
     for source, some in (("ours", receipts[:150]), ("theirs", receipts[150:])):
         watch.labels([{"receipt": one, "label": 1, "segment": "north"} for one in some], source=source)
+    # Another version, as there is no evidence right after an alarm.
+    (one,) = watch.predictions([ServedPrediction(MODEL, "2", 1, 0.9)])
+    watch.labels([{"receipt": one, "label": 1}])
     watch.feed.tick()
     registry = CollectorRegistry()
     export(watch, registry).add("/metrics", 200, 0.1)

@@ -70,9 +70,10 @@ def rules(*, since_start: tuple[str, ...] = ()) -> str:
 
     Those of a day and a week read every sample here, as there are only seconds of them.
     """
-    text = rules_file({window: (window, "1s") for window in WINDOWS}).replace("interval: 1m", "interval: 1s")
+    text = rules_file({window: (window, "1s") for window in WINDOWS})
+    text = re.sub(r"interval: (1m|30s)", "interval: 1s", text)
     for window in since_start:
-        text = re.sub(rf"increase\((\w+)\[{window}\]\)", r"\1", text)
+        text = re.sub(rf"increase\((\w+(?:\{{[^}}]*\}})?)\[{window}\]\)", r"\1", text)
     return text
 
 
@@ -144,6 +145,8 @@ class Published(Collector):
         "series": ("windows",),
         "batch": ("labels",),
         "fate": ("bound",),
+        "ledger": ("0123abcd",),
+        "edition": ("1",),
         "route": ("/v1/labels",),
         "status": ("200",),
         "model_name": ("m",),

@@ -135,8 +135,8 @@ def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp
 
     for at in range(0, 400, 50):  # another process each time
         intake = make_intake(tmp_path / "l.db")
-        intake.take(items[at : at + 50]).outcomes
-        intake.take(items[at : at + 50]).outcomes  # replayed: refused, and not shown to the detector again
+        intake.take(items[at : at + 50])
+        intake.take(items[at : at + 50])  # replayed: refused, and not shown to the detector again
         feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1000), maturity=0.0, clock=lambda: NOW)
         feed.tick()
         state = intake.ledger.states("detector", ("digits", "1.0"))[0].value

@@ -127,7 +127,7 @@ class ServedIn(BaseModel):
     model: Annotated[str, Field(min_length=1, max_length=255)]
     version: Annotated[str, Field(min_length=1, max_length=255)]
     predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id, as of a prediction")]
-    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
+    segment: Annotated[str, Field(max_length=1000, description="of at most 63 characters")] = ""
     low: Annotated[float, Field(ge=0, le=1, description="the lowest of their confidences")]
     high: Annotated[float, Field(ge=0, le=1, description="the highest, in the same of 15 bins")]
     count: Annotated[int, Field(ge=1, lt=2**53, description="how many predictions")]

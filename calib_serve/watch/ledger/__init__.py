@@ -14,9 +14,11 @@ from calib_serve.watch.ledger.entries import (
     Shadowed,
     State,
 )
+from calib_serve.watch.ledger.export import export_ledger
 from calib_serve.watch.ledger.ledger import Ledger, Revoked
 
 __all__ = [
     "SPANS", "Dated", "Entry", "Fate", "Held", "Ledger", "Noted", "Once", "Progress", "Published", "Revoked",
     "Shadowed", "State", "check_address",
+    "export_ledger",
 ]  # fmt: skip

@@ -14,17 +14,14 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import sqlalchemy as sql
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
+
 from calib_serve.addresses import holds_password, shown
 from calib_serve.errors import InputError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.files import make_private
-
-try:
-    import sqlalchemy as sql
-    from sqlalchemy.dialects import postgresql, sqlite
-    from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
-    from sqlalchemy.pool import QueuePool
-except ImportError as error:
-    raise MissingDependency("sqlalchemy", "watch") from error
 
 __all__ = ["Database", "check_address", "is_postgresql"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.files import written_whole
 from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.ledger.schema import MEANINGS
-
-from sqlalchemy import text  # isort: skip
 
 __all__ = ["export_ledger"]
 

@@ -19,6 +19,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import (
+    Connection,
+    and_,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
 from calib_serve.bins import bin_index
 from calib_serve.errors import LedgerError
@@ -62,11 +74,6 @@ from calib_serve.watch.ledger.schema import (
 )
 from calib_serve.watch.series import DELAYS, SUMS
 from calib_serve.watch.sums import Key, Kind, Sums, Version, merge_slices
-
-# After ``database``, which says what to install where it is missing.
-from sqlalchemy import (  # isort: skip
-    Connection, and_, delete, func, insert, inspect, select, text, tuple_, update,
-)  # fmt: skip
 
 __all__ = ["Ledger", "Revoked"]
 

@@ -341,7 +341,7 @@ def test_the_views_say_what_is_in_the_ledger_and_export_writes_them(url: str, tm
 
 
 def test_a_database_that_is_away_is_an_error_of_ours_that_counts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="127.0.0.1:9/none cannot be used"):
+    with pytest.raises(LedgerError, match=r"127\.0\.0\.1:9/none cannot be used"):
         Ledger("postgresql://nobody@127.0.0.1:9/none", timeout=1)
     (tmp_path / "text.db").write_text("this is no database" * 100)
     with pytest.raises(LedgerError, match="not a database"):
