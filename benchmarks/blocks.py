@@ -103,6 +103,21 @@ def labels(r: Result) -> list[str]:
     return table(("", "processor time", "by the clock"), rows)
 
 
+def ledgers(r: Result) -> list[str]:
+    def rate(processes: str, where: str) -> str:
+        return f"{r['processes'][f'{processes}, {where}']['per_wall_second']:,.0f}"
+
+    rows = [
+        (says, rate("one process", where), rate("two processes", where), f"{r['bytes'][kind]:.0f}")
+        for says, where, kind in (
+            ("SQLite, one file", "one file", "SQLite"),
+            ("PostgreSQL, on the same two cores", "PostgreSQL", "PostgreSQL"),
+        )
+    ]
+    header = ("labels a second, 500 a request, durable", "one process", "two processes", "bytes of a label")
+    return table(header, rows)
+
+
 # soak
 
 
@@ -288,6 +303,7 @@ BLOCKS = {
     "handlers": Block("serving", handlers),
     "in the worker": Block("serving", in_worker),
     "labels": Block("labels", labels),
+    "ledgers": Block("labels", ledgers),
     "soak": Block("soak", soak),
     "deployment": Block("deployment", needs),
     "detectors, one point of tolerance": Block("detectors", delays(ONE_POINT)),

@@ -1,8 +1,7 @@
 """What does a deployment of ten billion predictions a day need: stores, series, bytes, cores, money?
 
-Units are measured here: bytes of a SQLite ledger a label, where one in a hundred receipts and where every
-one comes back with a label; memory a series, disk a sample and processor time a rule of a real Prometheus;
-bytes of a receipt and of a scrape. Others are those of benchmarks/monitor.py, labels.py and soak.py. The rest
+Units are measured here: memory a series, disk a sample and processor time a rule of a real Prometheus; bytes
+of a receipt and of a scrape. Others are those of benchmarks/monitor.py, labels.py and soak.py. The rest
 is arithmetic, line by line, from these and from what the options say of the deployment; prices are options
 too, not measurements.
 Writes benchmarks/results/deployment.json, and prints the table of docs/scaling.md.
@@ -14,9 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,55 +22,15 @@ from typing import Any
 import peers
 import prometheus_cost
 
-from calib_serve.nonces import PER_EPOCH
 from calib_serve.receipts import Keyring
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.intake import Intake
-from calib_serve.watch.ledger import Ledger
 
 DAY = 86_400
 GIB = 2**30
 TTL_DAYS, KEPT_DAYS, LONG_DAYS = 30, 15, 365  # receipts, samples of Prometheus, recorded numbers
 INTERVALS = {"1h": 60, "24h": 120, "7d": 240}  # seconds between evaluations
+OF_LEDGERS = 30  # the same, of the sums of ledgers
 PER_REPLICA, PER_VERSION = 32, 167  # series: docs/scaling.md, "The cardinality budget"
 HERE = "python benchmarks/deployment.py"
-
-
-def labels(receipts: int, labelled: float, ring: Keyring) -> Iterator[dict[str, Any]]:
-    """Labels of some of so many receipts."""
-    draw = random.Random(0)
-    for i in range(receipts):
-        token = ring.sign(model="digits", version="1.0", predicted=i % 10, confidence=0.9)
-        if draw.random() < labelled:
-            yield {"receipt": token, "label": (i if draw.random() < 0.9 else i + 1) % 10}
-
-
-def ledger_bytes(epochs: int, labelled: float, folder: Path) -> dict[str, float]:
-    """Bytes that a ledger grows by a label, from a third of the epochs to all."""
-    ring, sizes = Keyring.new(), []
-    for part in (epochs // 3, epochs):
-        path, n, waiting = folder / f"ledger{part}", 0, []
-        ledger = Ledger(path)
-        intake = Intake(ring, ledger, models={("digits", "1.0"): Classes(10)})
-        feed = DriftFeed(ledger, maturity=0.0)
-
-        def count(items: list[dict[str, Any]], intake: Intake = intake, feed: DriftFeed = feed) -> int:
-            accepted = sum(outcome.accepted for outcome in intake.take(items).outcomes)
-            feed.tick()
-            return accepted
-
-        for item in labels(part * PER_EPOCH, labelled, ring):
-            waiting.append(item)
-            if len(waiting) == 5_000:
-                n += count(waiting)
-                waiting = []
-        n += count(waiting)
-        ledger.sums()
-        ledger.close()
-        sizes.append((n, path.stat().st_size))
-    (few, small), (many, large) = sizes
-    return {"labels": many - few, "bytes_per_label": (large - small) / (many - few)}
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
@@ -85,10 +43,6 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
             (folder / what).mkdir()
             return folder / what
 
-        ledger = {
-            "few": ledger_bytes(args.epochs, 0.01, fresh("few")),
-            "all": ledger_bytes(max(args.epochs // 8, 3), 1.0, fresh("all")),
-        }
         for versions in (args.versions_measured // 10, args.versions_measured):
             sizes.append(prometheus_cost.memory(versions, args.scrapes, fresh(f"memory{versions}")))
         disk = prometheus_cost.disk(args.versions_ruled, args.hours, fresh("disk"))
@@ -98,8 +52,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     few, many = sizes
     grown = many["series"] - few["series"]
     return {
-        "ledger": ledger,
-        "receipt_bytes": len(next(labels(1, 2.0, Keyring.new()))["receipt"]),
+        "receipt_bytes": len(Keyring.new().sign(model="digits", version="1.0", predicted=1, confidence=0.9)),
         "bytes_per_series": (many["bytes"] - few["bytes"]) / grown,
         "exposition_bytes_per_series": (many["exposition_bytes"] - few["exposition_bytes"]) / grown,
         "bytes_per_sample": disk,
@@ -116,6 +69,7 @@ def of_others() -> dict[str, float]:
     return {
         "prediction_us": result("monitor")["cost"]["a served prediction, 1 a batch"]["median_us"],
         "labels_per_cpu_second": result("labels")["and watched, 50 a request"]["per_cpu_second"],
+        "label_bytes": result("labels")["bytes"]["PostgreSQL"],
         "log_bytes": result("soak")["log_bytes_per_prediction"],
     }
 
@@ -153,14 +107,14 @@ def _served(
 ) -> tuple[list[Line], dict[str, float]]:
     """What predictions and labels take."""
     predictions, rate = asked["predictions"], asked["predictions"] / DAY
-    labelled, per_label = predictions * asked["labelled"], units["ledger"]["few"]["bytes_per_label"]
+    labelled, per_label = predictions * asked["labelled"], other["label_bytes"]
     remembered = labelled * TTL_DAYS
     spent = {
         "cores of predictions": rate * other["prediction_us"] / 1e6,
         "cores of labels": labelled / DAY / other["labels_per_cpu_second"],
-        "disk of receipts": remembered * per_label / GIB,
+        "disk of labels": remembered * per_label / GIB,
     }
-    counting, verifying, receipts = spent.values()
+    counting, verifying, kept = spent.values()
     wire, log = units["receipt_bytes"], other["log_bytes"]
     unit_us, unit_labels = (
         f"{other['prediction_us']:.1f} µs of a core",
@@ -196,11 +150,11 @@ def _served(
             f"{verifying:.2f} cores",
         ),
         Line(
-            f"remembering receipts, {TTL_DAYS} days",
-            f"{per_label:.1f} bytes a label",
-            HERE,
+            f"labels in PostgreSQL, {TTL_DAYS} days",
+            f"{per_label:.0f} bytes a label",
+            "python benchmarks/labels.py",
             f"{remembered:,.0f}",
-            f"{receipts:,.1f} GiB",
+            f"{kept:,.0f} GiB",
         ),
     ], spent
 
@@ -209,10 +163,12 @@ def _scraped(units: Mapping[str, Any], asked: Mapping[str, float]) -> tuple[list
     """What Prometheus takes."""
     versions, per_version = asked["versions"], units["rules"]["recorded_series"]
     of_replicas, of_labels = versions * asked["replicas"] * PER_REPLICA, versions * PER_VERSION
-    recorded, published = versions * per_version, of_replicas + of_labels
+    of_ledger = versions * units["rules"]["of_ledger"]
+    recorded, published = versions * per_version + of_ledger, of_replicas + of_labels
     a_second = published / prometheus_cost.EVERY
-    rules_a_day = sum(recorded / 3 * DAY / every for every in INTERVALS.values())
-    samples, long = (a_second * DAY + rules_a_day) * KEPT_DAYS, rules_a_day * LONG_DAYS
+    rules_a_day = sum(versions * per_version / 3 * DAY / every for every in INTERVALS.values())
+    kept = a_second * DAY + rules_a_day + of_ledger * DAY / OF_LEDGERS
+    samples, long = kept * KEPT_DAYS, rules_a_day * LONG_DAYS
     seconds, byte = units["rules"]["seconds"], units["bytes_per_sample"]
     spent = {
         "memory": (published + recorded) * units["bytes_per_series"] / GIB,
@@ -244,7 +200,7 @@ def _scraped(units: Mapping[str, Any], asked: Mapping[str, float]) -> tuple[list
         ),
         Line(
             "recorded series",
-            f"{per_version:.0f} a version",
+            f"{per_version:.0f} + {units['rules']['of_ledger']} a version",
             "pytest tests/deploy/test_rules.py -k recorded",
             f"{versions:,.0f}",
             f"{recorded:,.0f}",
@@ -299,15 +255,12 @@ def main() -> None:
     parser.add_argument("--core-price", type=float, default=25, help="dollars a month")
     parser.add_argument("--memory-price", type=float, default=3, help="dollars a GiB and month")
     parser.add_argument("--disk-price", type=float, default=0.1, help="dollars a GiB and month")
-    parser.add_argument("--epochs", type=int, default=24, help="of receipts, for the ledger")
     parser.add_argument("--versions-measured", type=int, default=100, help="that Prometheus scrapes")
     parser.add_argument("--scrapes", type=int, default=90)
     parser.add_argument("--versions-ruled", type=int, default=3, help="that the rules are evaluated for")
     parser.add_argument("--hours", type=float, default=2, help="of samples on disk")
     parser.add_argument("--rounds", type=int, default=3, help="evaluations of each group")
-    args = peers.arguments(
-        parser, epochs=3, versions_measured=20, scrapes=10, versions_ruled=1, hours=0.5, rounds=1
-    )
+    args = peers.arguments(parser, versions_measured=20, scrapes=10, versions_ruled=1, hours=0.5, rounds=1)
     asked = {
         name: getattr(args, name)
         for name in (

@@ -116,9 +116,9 @@ ANSWERS = (
     Answer("bytes of a receipt", "deployment", lambda r: f"{r['units']['receipt_bytes']}"),
     Answer("a label verified, counted and written durably, 500 a request", "labels", label_cost),
     Answer(
-        "disk for a label, of one prediction in 100",
-        "deployment",
-        lambda r: f"{r['units']['ledger']['few']['bytes_per_label']:.1f} bytes",
+        "disk for a label while it is accepted, SQLite and PostgreSQL",
+        "labels",
+        lambda r: f"{r['bytes']['SQLite']:.0f} and {r['bytes']['PostgreSQL']:.0f} bytes",
     ),
     Answer("drift of 5 points is found after", "detectors", lambda r: delay(r, "5 points")),
     Answer("drift of 10 points is found after", "detectors", lambda r: delay(r, "10 points")),

@@ -19,29 +19,49 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.monitoring import WINDOWS, rules_file
+from calib_serve.monitoring.queries import in_ledger
+from calib_serve.monitoring.rules import SUMMED
 from calib_serve.watch.series import SERIES, WORKERS
 
 BINS = 15
 EVERY = 15  # seconds between scrapes
 _COUNTS = ("predictions", "feedback", "feedback_weight", "feedback_correct")
 _OF_EACH = ("calib_predictions_", "calib_invalid_", "calib_uncalibrated_")
+_LEDGER = 'ledger="5eef",edition="1"'
 _FAMILIES = [one for one in (*SERIES, *WORKERS) if {"model", "version"} <= set(one.labels)]
 
 
 def rows(versions: int, replicas: int = 1) -> list[tuple[str, str, float]]:
-    """(family, series, its rise in a scrape): each replica counts predictions, the first one labels."""
+    """(family, series, its rise in a scrape): replicas count predictions, a watch labels."""
     draw = random.Random(0)
     return [
         (
             one.name,
             f'{one.name}{{model="model-{v}",version="1",instance="{i}"'
-            + (f',bin="{b}"}}' if "bin" in one.labels else "}"),
+            + (f',bin="{b}"' if "bin" in one.labels else "")
+            + ("}" if one.name.startswith(_OF_EACH) else f",{_LEDGER}}}"),
             draw.uniform(1, 40) if one.kind == "counter" else 0.0,
         )
         for one in _FAMILIES
         for v in range(versions)
         for i in range(replicas if one.name.startswith(_OF_EACH) else 1)
         for b in (range(BINS) if "bin" in one.labels else (0,))
+    ]
+
+
+def recorded_before(versions: int) -> list[tuple[str, str, float]]:
+    """What the rules recorded of the ledger's sums, which the windows read."""
+    draw = random.Random(1)
+    return [
+        (
+            in_ledger(name),
+            f'{in_ledger(name)}{{model="model-{v}",version="1",bin="{b}",{_LEDGER}}}',
+            draw.uniform(1, 40),
+        )
+        for name in SUMMED
+        if name.startswith("feedback")
+        for v in range(versions)
+        for b in range(BINS)
     ]
 
 
@@ -79,7 +99,7 @@ def evaluation(versions: int, replicas: int, folder: Path, *, rounds: int) -> di
         *range(now - 86_400, now, 120),
         *range(now - 3600, now, EVERY),
     }
-    _backfilled(rows(versions, replicas), sorted(times), folder)
+    _backfilled([*rows(versions, replicas), *recorded_before(versions)], sorted(times), folder)
     seconds, recorded = {}, 0.0
     for window, (reads, _) in WINDOWS.items():
         (folder / "rules.yml").write_text(rules_file({window: (reads, "5s")}))
@@ -89,7 +109,8 @@ def evaluation(versions: int, replicas: int, folder: Path, *, rounds: int) -> di
             more = _evaluations(url, done + rounds) - done
             seconds[window] = (_metric(url, "process_cpu_seconds_total") - cpu) / more / versions
             recorded += number(url, f'count({{__name__=~"model_version.*:{window}"}})') / versions
-    return {"recorded_series": recorded, "seconds": seconds}
+    of_ledger = len(recorded_before(1))
+    return {"recorded_series": recorded, "of_ledger": of_ledger, "seconds": seconds}
 
 
 def _evaluations(url: str, least: float) -> float:

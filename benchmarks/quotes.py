@@ -125,15 +125,6 @@ QUOTES = (
             "differs from run to run by {:.3f} to {:.3f}".format(*r["control_range"]).replace("by 0.", "by .")
         ),
     ),
-    Quote(
-        "scaling.md",
-        "deployment",
-        lambda r: (
-            f"{r['units']['ledger']['few']['bytes_per_label']:.1f} bytes a label where one receipt in a "
-            f"hundred comes back with one, {r['units']['ledger']['all']['bytes_per_label']:.2f} where "
-            "every one does"
-        ),
-    ),
     Quote("monitoring.md", "detectors", lambda r: f"at its edges ({lengths(r, ONE_POINT)} labels)"),
     Quote("monitoring.md", "detectors", lambda r: f"calibrated streams ({lengths(r, 0.0)} labels)"),
     Quote(

@@ -4,4 +4,4 @@ from calib_serve.serve.feedback import CalibrationFeedback
 
 
 class Handler(CalibrationFeedback):
-    """Receives labels; runs with exactly one worker."""
+    """Receives labels."""

@@ -1,4 +1,4 @@
-"""The TorchServe handler that receives labels. Run it with exactly one worker.
+"""The TorchServe handler that receives labels; its workers share a ledger, and one is enough.
 
 A label is in the ledger before it is acknowledged, and the server's metrics page shows the ledger's sums: a
 killed worker loses nothing.

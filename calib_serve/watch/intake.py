@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from calib_serve.errors import Reason, Refused
@@ -22,7 +22,7 @@ from calib_serve.watch.ledger import Entry, Ledger
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.sums import Version
 
-__all__ = ["Intake", "Outcome", "Taken"]
+__all__ = ["Intake", "Outcome", "Taken", "Unknown"]
 
 _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
 
@@ -48,14 +48,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of each item of a batch, in order, and the labels that were counted.
-
-    ``unknown``: the places of items whose version is not known here, and their receipts, which are sound.
-    """
+    """What became of each item of a batch, in order, and the labels that were counted."""
 
     outcomes: list[Outcome]
     counted: list[Label]
-    unknown: list[tuple[int, Receipt]] = field(default_factory=list)
+
+
+Unknown = Sequence[tuple[int, Receipt]]
+"""The places of items whose version is not known here, and their receipts, which are sound."""
 
 
 class _UnknownVersion(Refused):
@@ -100,14 +100,20 @@ class Intake:
         self.models, self._slices = dict(models), slices
 
     def take(
-        self, items: Sequence[object], *, source: str | Sequence[str] = "", at: float | None = None
+        self,
+        items: Sequence[object],
+        *,
+        source: str | Sequence[str] = "",
+        at: float | None = None,
+        hold: Callable[[Unknown], bool] | None = None,
     ) -> Taken:
         """Count every item that is right.
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
         predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
-        not known. ``at``: when they came, by default now. Raises LedgerError when the ledger cannot keep
+        not known. ``at``: when they came, by default now. ``hold`` keeps those whose version is not known, or
+        says False, and they are refused. Raises LedgerError when the ledger cannot keep
         them, or ids cannot be looked up: send all again, and each is counted once.
         """
         now, found = self._clock() if at is None else at, self._found(items)
@@ -123,9 +129,12 @@ class Intake:
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
         news = iter(fates)
         outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
+        if unknown and hold is not None and hold(unknown):
+            for place, _ in unknown:
+                outcomes[place] = Outcome(True, held=True)
         with self._lock:
             self.refused.update(o.reason for o in outcomes if o.reason)
-        return Taken(outcomes, counted, unknown)
+        return Taken(outcomes, counted)
 
     def _found(self, items: Sequence[object]) -> dict[str, dict[str, str]]:
         """The receipts, by model, of each id that an item names."""

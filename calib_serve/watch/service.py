@@ -47,7 +47,7 @@ from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundReceipt, is_id
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Intake, Outcome, Taken
+from calib_serve.watch.intake import Intake, Outcome, Unknown
 from calib_serve.watch.ledger import Held, Ledger
 from calib_serve.watch.maturity import Delays, Maturity
 from calib_serve.watch.policy import LabelPolicy
@@ -260,13 +260,17 @@ class Watch:
             while version in self.models and self._released(version):
                 pass
 
-    def _unknown_versions(self) -> str | None:
-        """What waits for a version that nobody told of, or why the list of them cannot be read."""
+    def _unknown_versions(self) -> None:
+        """InputError where something waits for a version that nobody told of, or the list is not readable.
+
+        It is raised, as names of files and models are not for everybody.
+        """
         if self._follow is not None and (why := self._follow.trouble()):
-            return why
+            raise InputError(why)
         for (model, version), n in self.ledger.held().items():
-            return f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"
-        return None
+            raise InputError(
+                f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"
+            )
 
     def know(self, models: Mapping[Version, Watched]) -> None:
         """Count predictions and labels of these versions from now on, in place of those given before."""
@@ -450,9 +454,9 @@ class Watch:
         ``source``: who sent them, such as the name of a token; or who sent each.
         """
         self.may_acknowledge()
-        taken = self.intake.take(items, source=source)
-        if taken.unknown:
-            self._hold_labels(items, taken, source)
+        taken = self.intake.take(
+            items, source=source, hold=lambda unknown: self._held_labels(items, unknown, source)
+        )
         if samples := self.samples:
             whole = [
                 one for one in taken.counted if not self._is_pair(one.receipt.model, one.receipt.version)
@@ -460,8 +464,10 @@ class Watch:
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
 
-    def _hold_labels(self, items: Sequence[object], taken: Taken, source: str | Sequence[str]) -> None:
-        """Keep labels of versions that are not known, as far as there is room; their outcomes say so."""
+    def _held_labels(self, items: Sequence[object], unknown: Unknown, source: str | Sequence[str]) -> bool:
+        """Keep labels of versions that are not known; False where too many wait already."""
+        if sum(self.ledger.held().values()) + len(unknown) > _MOST_HELD:
+            return False
         now = self._clock()
         rows = [
             Held(
@@ -472,12 +478,10 @@ class Watch:
                 source if isinstance(source, str) else source[place],
                 now,
             )
-            for place, receipt in taken.unknown
+            for place, receipt in unknown
         ]
-        if sum(self.ledger.held().values()) + len(rows) <= _MOST_HELD:
-            self.ledger.hold(rows)
-            for place, _ in taken.unknown:
-                taken.outcomes[place] = Outcome(True, held=True)
+        self.ledger.hold(rows)
+        return True
 
     def _knows(self, item: ServedPrediction | ServedSums) -> bool:
         return (item.model, item.version) in self.models

@@ -55,8 +55,10 @@ def test_what_came_of_a_version_before_it_was_told_is_held_and_counted_once_when
         assert served(watch) == (0, 0)
         assert watch.ledger.sums()["m", "1"].labels.sum() == 1
         assert watch.ledger.held() == {V: 6}
+        assert watch.intake.refused["unknown_version"] == 0, "what is held was not refused"
         watch.checks.run("versions")
-        assert "6 predictions and labels of m 2 wait" in client.get("/healthz").json()["checks"]["versions"]
+        assert "6 predictions and labels of m 2 wait" in str(watch.checks.reasons()["versions"])
+        assert client.get("/healthz").json()["checks"]["versions"] == "InputError: see the program's log"
         told = client.post("/v1/versions", json={**NEW, "classes": 3})
         assert (told.status_code, told.json()) == (200, {**NEW, "classes": 3})
         assert served(watch) == (3, 2)  # the third label names no class

@@ -7,6 +7,7 @@ them, of one moment. So nothing has to be marked, replayed or written twice.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -287,7 +288,7 @@ class Ledger:
             "segment": segments[0] if segments else "",
             "source": entry.source,
             "group_id": one.group,
-            "slices": json.dumps([[each.kind, each.name] for each in entry.slices]),
+            "slices": _listed(entry.slices),
             "shadow_confidence": beside.confidence if beside else None,
             "shadow_correct": beside.predicted == entry.label.label if beside else None,
             "shadow_same": beside.predicted == one.predicted if beside else None,
@@ -809,8 +810,9 @@ class Ledger:
         asked = asked if most is None else asked.limit(most)
         if lock and not self.database.lite:
             asked = asked.with_for_update(skip_locked=lock == "free ones")
+        slices: dict[tuple[int, str], tuple[Key, ...]] = {}  # few are different
         try:
-            return [_read(row, names[row.version_id]) for row in connection.execute(asked)]
+            return [_read(row, names, slices) for row in connection.execute(asked)]
         except (ValueError, TypeError, KeyError) as error:
             raise LedgerError(f"a label in {self.database.name} is damaged: {error!r}") from error
 
@@ -847,6 +849,11 @@ def _finite(seconds: float) -> float:
     return min(max(seconds, -_FAR), _FAR)
 
 
+@functools.lru_cache(maxsize=4096)  # few are different
+def _listed(slices: tuple[Key, ...]) -> str:
+    return json.dumps([[each.kind, each.name] for each in slices])
+
+
 def _key(entry: Entry) -> tuple[int, str]:
     """What tells a receipt from others: the day of its prediction, and its nonce."""
     one = entry.label.receipt
@@ -868,21 +875,23 @@ def _progress(row: Any) -> Progress:
     )
 
 
-def _read(row: Any, version: Version) -> _Row:
+def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], tuple[Key, ...]]) -> _Row:
+    """One row of ``label``, its columns in their order; ``known``: slices that were read before."""
+    (
+        day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, _,
+        group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, tallied, _, _,
+    ) = row  # fmt: skip
+    version = names[number]
+    slices = known.get((number, listed))
+    if slices is None:
+        slices = tuple(Key(*version, name, kind) for kind, name in json.loads(listed))
+        known[number, listed] = slices
     shadow = None
-    if row.shadow_tag is not None:
-        shadow = Shadowed(row.shadow_confidence, row.shadow_correct, row.shadow_same, row.shadow_tag)
+    if shadow_tag is not None:
+        shadow = Shadowed(shadow_confidence, shadow_correct, shadow_same, shadow_tag)
+    nonce = bytes.fromhex(receipt)
     noted = Noted(
-        *version,
-        row.predicted_at,
-        bytes.fromhex(row.receipt),
-        row.arrived_at,
-        row.confidence,
-        row.correct,
-        row.predicted,
-        row.inclusion,
-        row.group_id,
-        tuple(Key(*version, name, kind) for kind, name in json.loads(row.slices)),
+        *version, predicted_at, nonce, arrived_at, confidence, correct, predicted, inclusion, group, slices,
         shadow,
-    )
-    return _Row(row.day, row.receipt, noted, row.tallied)
+    )  # fmt: skip
+    return _Row(day, receipt, noted, tallied)
