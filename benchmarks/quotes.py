@@ -125,6 +125,14 @@ QUOTES = (
             "differs from run to run by {:.3f} to {:.3f}".format(*r["control_range"]).replace("by 0.", "by .")
         ),
     ),
+    Quote(
+        "monitoring.md",
+        "labels",
+        lambda r: (
+            f"30 days take {30e6 * r['bytes']['SQLite'] / 1e9:.0f} GB in SQLite and "
+            f"{30e6 * r['bytes']['PostgreSQL'] / 1e9:.0f} in PostgreSQL"
+        ),
+    ),
     Quote("monitoring.md", "detectors", lambda r: f"at its edges ({lengths(r, ONE_POINT)} labels)"),
     Quote("monitoring.md", "detectors", lambda r: f"calibrated streams ({lengths(r, 0.0)} labels)"),
     Quote(

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 Level = Literal["degraded", "refusing"]
 Status = Literal["ready", "degraded", "failing"]
 
+_END = 10.0  # seconds that the end of a round is waited for
 _LATE = 60.0  # seconds beyond its interval after which a round of checks is said to hang
 
 
@@ -67,6 +68,7 @@ class Checks:
         self._ran: dict[str, float] = {}
         self._also: list[Callable[[Checks], None]] = []
         self._stop, self._started = threading.Event(), False
+        self._thread = threading.Thread()
         self._running = threading.Lock()
         self.add(*checks)
 
@@ -107,11 +109,14 @@ class Checks:
     def start(self) -> None:
         """Make all of them every so many seconds from now on, in a thread, until ``stop``."""
         self._started = True
-        threading.Thread(target=self._run, name="calib-checks", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="calib-checks", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, which may have a round to end first."""
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_END)
         self._started = False
 
     def _run(self) -> None:

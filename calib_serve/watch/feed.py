@@ -33,6 +33,7 @@ _SHARE = 0.01  # of a core that the thread takes, where labels may wait so long
 _MOST_REST = 5.0  # seconds between ticks, at most, and where that is longer
 _REST = 0.1  # of the time that labels wait anyway, to be mature
 _GROUPED = 300.0  # seconds of predictions that are fed at once, at least, where they name groups
+_END = 10.0  # seconds that the end of a step is waited for
 _SWEEP_EVERY = 600.0  # seconds between looks for what has expired
 _DETECTOR = "detector"
 
@@ -73,7 +74,7 @@ class DriftFeed:
         self._took: dict[Version, float] = {}
         self._take_all = 0.0
         self._grouped: set[Version] = set()
-        self._stop = threading.Event()
+        self._stop, self._thread = threading.Event(), threading.Thread()
         self._followers = tuple(followers)
         self._also: list[tuple[Callable[[], object], float]] = []
         self.also(lambda: ledger.sweep(clock()), every=_SWEEP_EVERY)
@@ -137,11 +138,14 @@ class DriftFeed:
 
     def start(self, *, every: float = 1.0) -> None:
         """Tick every so many seconds from now on, in a thread, until ``stop``."""
-        threading.Thread(target=self._run, args=(every,), name="calib-drift", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(every,), name="calib-drift", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, which may have a step to end first."""
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_END)
 
     def _run(self, every: float) -> None:
         due = [time.monotonic() + seconds for _, seconds in self._also]

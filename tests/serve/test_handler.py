@@ -183,7 +183,7 @@ def test_when_monitoring_breaks_the_predictions_are_the_same(
         raise OSError("disk full")
 
     monkeypatch.setattr(Keyring, "signer", broken)
-    handler._observer._waiting = object()
+    monkeypatch.setattr(handler._observer._counts, "put", broken)
     after = ask(handler, ctx, *inputs(8).tolist())
     for (_, was), (status, now) in zip(before, after, strict=True):
         assert status == 200

@@ -165,8 +165,9 @@ class Published(Collector):
             for label in one.labels:
                 rows = [(*row, value) for row in rows for value in self._LABELS[label]]
             other = self.values.get(one.name, self.scrapes if one.kind == "counter" else 1.0)
+            where = one.labels.index("bin") if "bin" in one.labels else None
             for row in rows:
-                at = int(row[-1]) if "bin" in one.labels else 0
+                at = 0 if where is None else int(row[where])
                 family.add_metric(row, self.sums[one.name][at] if one.name in summed else other)
             yield family
 

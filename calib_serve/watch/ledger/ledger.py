@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import (
     Connection,
+    Table,
     and_,
     delete,
     func,
@@ -434,8 +435,6 @@ class Ledger:
         kind: Kind | None,
         version: Version | None,
         where: Any,
-        *,
-        lock: bool = False,
     ) -> dict[Place, _Tally]:
         found: dict[Place, _Tally] = {}
         names = self._names(connection)
@@ -444,16 +443,9 @@ class Ledger:
             asked = asked if kind is None else asked.where(table.c.kind == kind)
             if version is not None:
                 asked = asked.where(table.c.version_id == self._known_version(connection, version))
-            if lock:
-                asked = asked.order_by(*table.primary_key).with_for_update()
             for row in connection.execute(asked):
-                model, name = names[row.version_id]
-                place = Place(Key(model, name, row.name, row.kind), row.start, row.width)
-                at = found.setdefault(place, _Tally.zeros(self.bins))
-                if table is DELAY:
-                    at.delays[row.step] = row.labels
-                else:
-                    at.by_bin[row.bin] = [getattr(row, column) for column in _NAMES]
+                place = Place(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
+                _put(found.setdefault(place, _Tally.zeros(self.bins)), table, row)
         return found
 
     def roll_up(self) -> int:
@@ -641,20 +633,33 @@ class Ledger:
         return now if latest is None else min(now, latest + _AHEAD)
 
     def _merge_spans(self, connection: Connection, now: float) -> None:
+        self._move_alone(connection)
+        names = self._names(connection)
         _, most = SPANS[0]
         moved: dict[Place, _Tally] = {}
-        # Locked, so that nothing is added to a span between this look and its end.
-        old = self._tallied(
-            connection, None, None, lambda c: [c.width > 0, c.start + c.width < now - most], lock=True
-        )
-        for place, more in old.items():
-            wider = coarser(place.start, place.width, now=now)
-            if wider == (place.start, place.width):
-                continue
-            self._erase(connection, place)
-            if wider is not None:
-                _add(moved, Place(place.key, *wider), more)
+        for table in (TALLY, DELAY):
+            old = (table.c.width > 0, table.c.start + table.c.width < now - most)
+            for start, width in connection.execute(
+                select(table.c.start, table.c.width).where(*old).distinct()
+            ):
+                wider = coarser(start, width, now=now)
+                if wider == (start, width):
+                    continue
+                # What goes is what is moved, also where another process adds to the span meanwhile.
+                span = (table.c.start == start, table.c.width == width)
+                went = connection.execute(delete(table).where(*span).returning(*table.c)).all()
+                if wider is None:
+                    continue
+                for row in went:
+                    more = _Tally.zeros(self.bins)
+                    _put(more, table, row)
+                    _add(moved, Place(Key(*names[row.version_id], row.name, row.kind), *wider), more)
         self._upsert(connection, moved)
+
+    def _move_alone(self, connection: Connection) -> None:
+        """Wait for others that move sums between spans, and let them wait until this transaction ends."""
+        if not self.database.lite:
+            connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
 
     def forget(self, until: float, *, drop: bool = False) -> int:
         """Refuse labels of predictions made until then; with ``drop``, how many receipts went."""
@@ -699,6 +704,7 @@ class Ledger:
     def _revoked(self, source: str, where: Any, by: str) -> Revoked:
         nonces: dict[Version, list[bytes]] = {}
         with self.transaction() as connection:
+            self._move_alone(connection)
             while rows := self._rows(connection, where, most=_AT_ONCE, lock="all"):
                 taken = self._increments([row for row in rows if row.tallied])
                 less = {place: _Tally(-more.by_bin, -more.delays) for place, more in taken.items()}
@@ -824,18 +830,13 @@ class Ledger:
         asked = f"update label set {told} where {self._among}"  # noqa: S608 - our own names
         connection.execute(text(asked), {"keys": keys})
 
-    def _erase(self, connection: Connection, place: Place) -> None:
-        number = self._known_version(connection, place.key.of)
-        for table in (TALLY, DELAY):
-            connection.execute(
-                delete(table).where(
-                    table.c.version_id == number,
-                    table.c.kind == place.key.kind,
-                    table.c.name == place.key.name,
-                    table.c.start == place.start,
-                    table.c.width == place.width,
-                )
-            )
+
+def _put(at: _Tally, table: Table, row: Any) -> None:
+    """What a row of ``tally`` or ``delay`` holds."""
+    if table is DELAY:
+        at.delays[row.step] = row.labels
+    else:
+        at.by_bin[row.bin] = [getattr(row, column) for column in _NAMES]
 
 
 def _add(found: dict[Place, _Tally], place: Place, more: _Tally) -> None:
