@@ -173,3 +173,16 @@ def test_what_is_no_list_of_versions_is_refused_at_the_start(tmp_path: Path, con
         FollowedVersions(path)
     with pytest.raises(InputError, match="cannot be read"):
         FollowedVersions(tmp_path / "missing")
+
+
+def test_a_watch_of_nothing_yet_says_so_and_names_its_ledger(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "versions.json"
+    path.write_text("[]")
+    with Watch.open({}, keyring=RING, ledger=url, follow=path) as watch, talk_to(watch) as client:
+        assert "No model version yet" in client.get("/").text
+        told = client.get("/healthz").json()["ledger"]
+        kind = "PostgreSQL" if url.startswith("postgresql") else "SQLite"
+        assert (told["database"], told["behind_seconds"]) == (kind, None)
+        assert told["bytes"] > 10_000
+        client.post("/v1/versions", json={**NEW, "classes": 3}).raise_for_status()
+        assert f"Ledger {watch.ledger.database.name}: {kind}, " in client.get("/").text

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ from calib_serve.watch.http.wire import (
     IncidentsOut,
     LabelsIn,
     LabelsOut,
+    LedgerOut,
     PredictionIn,
     PredictionsIn,
     PredictionsOut,
@@ -184,6 +186,7 @@ class _Routes:
     ) -> None:
         self._watch, self._registry, self._bodies = watch, registry, Bodies(max_bytes)
         self._gate = Gate(watch, most=max_waiting)
+        self._ledger: tuple[float, LedgerOut | None] = (-math.inf, None)
 
     async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
@@ -317,7 +320,21 @@ class _Routes:
         await run_sync(lambda: checks.run("ledger", older=_LEDGER_ASKED))
         status = checks.status
         found = {name: reason or "ok" for name, reason in checks.reasons(public=True).items()}
-        return JSONResponse({"status": status, "checks": found}, 503 if status == "failing" else 200)
+        told = HealthOut(status=status, checks=found, ledger=await run_sync(self._told_ledger))
+        return JSONResponse(told.model_dump(), 503 if status == "failing" else 200)
+
+    def _told_ledger(self) -> LedgerOut | None:
+        """Asked once in a while, as everybody may ask."""
+        asked, known = self._ledger
+        if time.monotonic() - asked < _LEDGER_ASKED:
+            return known
+        try:
+            of = self._watch.ledger.database
+            known = LedgerOut(database=of.kind, bytes=of.size(), behind_seconds=of.lag())
+        except LedgerError:
+            known = None
+        self._ledger = (time.monotonic(), known)
+        return known
 
     async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
         """The page."""

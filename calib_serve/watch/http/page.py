@@ -77,6 +77,8 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
     """
     counted = {v: _size(sums) for v, sums in watch.ledger.sums().items()}
     size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **counted}
+    if not size:
+        return environment("calib_serve.watch.http").get_template("none.html").render()
     versions = sorted(size, key=lambda v: (*(-n for n in size[v]), v))
     chosen: Version = (model, version) if (model, version) in size else versions[0]
     looked = _window(watch, chosen, window)
@@ -129,8 +131,16 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
             segments=_slices(looked, "segment", "Segment", look),
             classes=_slices(looked, "class", "Class", look, names),
             sources=_sources(looked),
+            ledger=_ledger(watch),
         )
     )
+
+
+def _ledger(watch: Watch) -> str:
+    """Where labels are counted."""
+    of = watch.ledger.database
+    behind = "" if (lag := of.lag()) is None else f", its slowest standby {lag:.1f} s behind"
+    return f"Ledger {of.name}: {of.kind}, {of.size() / 1e6:,.1f} MB{behind}."
 
 
 def _size(sums: Sums) -> tuple[float, float]:

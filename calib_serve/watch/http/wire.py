@@ -292,11 +292,20 @@ class VersionOut(BaseModel):
     classes: int
 
 
+class LedgerOut(BaseModel):
+    """The ledger's database: SQLite or PostgreSQL, its bytes, and how far its slowest standby is behind."""
+
+    database: str
+    bytes: int
+    behind_seconds: float | None
+
+
 class HealthOut(BaseModel):
-    """Whether batches can be counted, and what each check found: ok, or why not."""
+    """Whether batches can be counted, what each check found: ok, or why not; the ledger, if it answers."""
 
     status: Literal["ready", "degraded", "failing"]
     checks: dict[str, str]
+    ledger: LedgerOut | None = None
 
 
 class ErrorOut(BaseModel):

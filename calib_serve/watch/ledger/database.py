@@ -157,6 +157,11 @@ class Database:
 
     # --- what is known of it ---
 
+    @property
+    def kind(self) -> str:
+        """SQLite or PostgreSQL."""
+        return "SQLite" if self.lite else "PostgreSQL"
+
     def size(self) -> int:
         """Bytes on disk."""
         if self.lite:

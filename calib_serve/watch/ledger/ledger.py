@@ -21,16 +21,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import (
+    ColumnClause,
     Connection,
     Table,
     and_,
+    bindparam,
     delete,
     func,
     insert,
     inspect,
+    literal_column,
     select,
     text,
-    tuple_,
     update,
 )
 
@@ -66,6 +68,7 @@ from calib_serve.watch.ledger.schema import (
     LABEL,
     LEDGER,
     METADATA,
+    OF_A_SOURCE,
     POSTGRESQL_VIEW,
     PREDICTION_ID,
     SCHEMA,
@@ -83,8 +86,7 @@ Floats = NDArray[np.float64]
 
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
 _CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
-_AHEAD = DAY  # how far a sweep trusts the clock beyond the latest prediction whose label was counted
-_FEW = 400  # keys of one question
+_AHEAD = DAY  # how far a sweep trusts the clock beyond the latest day of a prediction whose label was counted
 _FAR = 1e15  # seconds: no prediction is that far from 1970
 _OF_LABELS = [one for one in SUMS if one.of == "labels" and one.per != "delay"]
 _NAMES = list(COLUMNS.values())
@@ -249,7 +251,8 @@ class Ledger:
         names = [column.name for column in LABEL.columns]
         if self.database.lite:  # nobody else writes until this transaction ends
             keys = json.dumps([[row["day"], row["receipt"]] for row in rows])
-            asked = f"select day, receipt from label where {self._among}"  # noqa: S608 - our own names
+            source, there = self._keys
+            asked = f"select day, receipt from {source} join label on {there}"  # noqa: S608 - our own names
             seen = {(day, receipt) for day, receipt in connection.execute(text(asked), {"keys": keys})}
             fresh = [row for row in rows if (row["day"], row["receipt"]) not in seen]
             if fresh:
@@ -261,15 +264,18 @@ class Ledger:
         return {(day, receipt) for day, receipt in connection.execute(text(into), {"rows": json.dumps(rows)})}
 
     @property
-    def _among(self) -> str:
-        """That a row's key is among ``:keys``, in JSON."""
+    def _keys(self) -> tuple[str, str]:
+        """``:keys``, a JSON list of (day, receipt), as a table ``one``; and that a label's key is there.
+
+        So written that the primary key finds each of them: SQLite does not use all of it for ``in``.
+        """
         if self.database.lite:
-            return (
-                "(day, receipt) in (select json_extract(value, '$[0]'), json_extract(value, '$[1]')"
-                " from json_each(:keys))"
-            )
-        among = "json_array_elements(cast(:keys as json)) as one"
-        return f"(day, receipt) in (select (one ->> 0)::int, one ->> 1 from {among})"  # noqa: S608 - our own names
+            day, receipt = "json_extract(one.value, '$[0]')", "json_extract(one.value, '$[1]')"
+            source = "json_each(:keys) as one"
+        else:
+            day, receipt = "(one ->> 0)::int", "one ->> 1"
+            source = "json_array_elements(cast(:keys as json)) as one"
+        return source, f"label.day = {day} and label.receipt = {receipt}"
 
     def _row(
         self, connection: Connection, entry: Entry, key: tuple[int, str], detect: bool
@@ -374,10 +380,10 @@ class Ledger:
                 Held(row.kind, row.name, version, row.content, row.source, row.came_at)
                 for row in connection.execute(asked)
             ]
-            key = tuple_(HELD.c.kind, HELD.c.name)
-            for at in range(0, len(rows), _FEW):
-                some = [(row.kind, row.name) for row in rows[at : at + _FEW]]
-                connection.execute(delete(HELD).where(key.in_(some)))
+            if rows:
+                this = and_(HELD.c.kind == bindparam("of_kind"), HELD.c.name == bindparam("named"))
+                keys = [{"of_kind": row.kind, "named": row.name} for row in rows]
+                connection.execute(delete(HELD).where(this), keys)
             return rows
 
     # --- sums ---
@@ -628,9 +634,9 @@ class Ledger:
             return expired
 
     def _trusted(self, connection: Connection, now: float) -> float:
-        """What the clock says, but not far beyond the latest prediction whose label was counted."""
-        latest = connection.execute(select(func.max(LABEL.c.predicted_at))).scalar()
-        return now if latest is None else min(now, latest + _AHEAD)
+        """What the clock says, but not far beyond the latest day of whose predictions a label was counted."""
+        latest = connection.execute(select(func.max(LABEL.c.day))).scalar()
+        return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
 
     def _merge_spans(self, connection: Connection, now: float) -> None:
         self._move_alone(connection)
@@ -670,10 +676,12 @@ class Ledger:
         gone = 0
         while drop:
             with self.transaction() as connection:
-                old = and_(LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
-                key = (LABEL.c.day, LABEL.c.receipt)
-                some = select(*key).where(old).limit(_CHUNK)
-                went = connection.execute(delete(LABEL).where(tuple_(*key).in_(some))).rowcount
+                day = LABEL.c.day <= math.floor(_finite(until) / DAY)
+                old = and_(day, LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
+                # The database's own number of a row: the quickest way back to it.
+                row: ColumnClause[int] = literal_column("rowid" if self.database.lite else "ctid")
+                some = select(row).select_from(LABEL).where(old).limit(_CHUNK)
+                went = connection.execute(delete(LABEL).where(row.in_(some))).rowcount
             gone += went
             drop = went == _CHUNK
         return gone
@@ -693,8 +701,8 @@ class Ledger:
         list of editions. With ``dry_run`` nothing is done.
         """
         where = and_(
-            LABEL.c.source == source, ~LABEL.c.revoked, LABEL.c.arrived_at >= _finite(since),
-            LABEL.c.arrived_at < _finite(until),
+            text(OF_A_SOURCE), LABEL.c.source == source, ~LABEL.c.revoked,
+            LABEL.c.arrived_at >= _finite(since), LABEL.c.arrived_at < _finite(until),
         )  # fmt: skip
         if dry_run:
             with self.database.reading() as connection:
@@ -827,7 +835,8 @@ class Ledger:
             return
         keys = json.dumps([[row.day, row.receipt] for row in rows])
         told = ", ".join(f"{name} = {str(value).lower()}" for name, value in values.items())
-        asked = f"update label set {told} where {self._among}"  # noqa: S608 - our own names
+        source, there = self._keys
+        asked = f"update label set {told} from {source} where {there}"  # noqa: S608 - our own names
         connection.execute(text(asked), {"keys": keys})
 
 

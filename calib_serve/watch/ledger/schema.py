@@ -29,7 +29,8 @@ from calib_serve.watch.series import SUMS
 
 __all__ = [
     "BATCH", "COLUMNS", "DELAY", "EDITION", "HELD", "INCIDENT", "LABEL", "LEDGER", "MEANINGS", "METADATA",
-    "POSTGRESQL_VIEW", "PREDICTION_ID", "PROGRAM", "SCHEMA", "STATE", "TALLY", "VERSION", "VIEWS",
+    "OF_A_SOURCE", "POSTGRESQL_VIEW", "PREDICTION_ID", "PROGRAM", "SCHEMA", "STATE", "TALLY", "VERSION",
+    "VIEWS",
 ]  # fmt: skip
 
 SCHEMA = 1
@@ -120,14 +121,15 @@ LABEL = _table(
 )
 
 
-def _partial(name: str, where: str, *columns: Column[Any]) -> None:
-    """An index of the rows for which this holds, in either dialect."""
-    Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+def _partial(name: str, where: str, *columns: Column[Any], lite: str = "") -> None:
+    """An index of the rows for which this holds; ``lite``: as SQLite is asked, which must be word by word."""
+    Index(name, *columns, sqlite_where=text(lite or where), postgresql_where=text(where))
 
 
-_partial("label_to_tally", "not tallied", LABEL.c.day, LABEL.c.receipt)
-_partial("label_to_feed", "not fed", LABEL.c.version_id, LABEL.c.predicted_at)
-_partial("label_by_source", "source <> ''", LABEL.c.source, LABEL.c.arrived_at)
+OF_A_SOURCE = "source <> ''"
+_partial("label_to_tally", "not tallied", LABEL.c.day, LABEL.c.receipt, lite="tallied = 0")
+_partial("label_to_feed", "not fed", LABEL.c.version_id, LABEL.c.predicted_at, lite="fed = 0")
+_partial("label_by_source", OF_A_SOURCE, LABEL.c.source, LABEL.c.arrived_at)
 
 COLUMNS = {
     one.name: one.name.removeprefix("calib_").removesuffix("_total") for one in SUMS if one.per != "delay"
@@ -179,10 +181,10 @@ HELD = _table(
 
 PREDICTION_ID = _table(
     "prediction_id",
-    _key("model", _TEXT),
     _key("id_hash", _TEXT),
+    _key("model", _TEXT),
     _must("receipt", _TEXT),
-    _must("bound_at", _REAL),
+    _must("bound_at", _REAL, index=True),
 )
 """The receipt behind a user's own id of a prediction, of which a hash is kept."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +15,12 @@ import pytest
 from cut_proxy import cut_after_commit
 from ledgers import NOW, accept, ask, entries, make_label
 from sizes import sized
+from sqlalchemy import event
 
 from calib_serve.errors import ConflictError, InputError, LedgerError, UnknownFate
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Ledger, Once
+from calib_serve.watch.ids import PredictionIds
+from calib_serve.watch.ledger import Held, Ledger, Once
 from calib_serve.watch.ledger.export import export_ledger
 from calib_serve.watch.sums import Key, Sums
 
@@ -384,3 +388,36 @@ def test_it_does_what_its_model_does_in_sqlite() -> None:
 
 def test_it_does_what_its_model_does_in_postgresql(postgres_database: str) -> None:
     ledger_model.run(postgres_database, runs=sized(6, 300), steps=sized(20, 30))
+
+
+def test_no_statement_looks_through_all_rows_of_a_file(tmp_path: Path) -> None:
+    """The work of a batch is that of its labels, whatever the ledger holds already."""
+    ledger = Ledger(tmp_path / "l.db", retention=DAY, clock=lambda: NOW)
+    ids = PredictionIds(ledger)
+    told: list[tuple[str, object]] = []
+    event.listen(ledger.database._engine, "before_cursor_execute", lambda *of: told.append((of[2], of[3])))
+    labels = [make_label(i) for i in range(3)]
+    accept(ledger, labels)
+    accept(ledger, labels)
+    ledger.roll_up()
+    with ledger.transaction():
+        assert len(ledger.take_waiting(V, until=NOW + 1, most=2)) == 2
+    ledger.hold([Held("label", "a", ("m", "2"), "{}", "", NOW)])
+    assert len(ledger.take_held(("m", "2"), most=5)) == 1
+    ids.find(["a", "b"])
+    with ledger.transaction():
+        ledger.take_waiting(V, until=NOW + 1, most=2)
+    assert ledger.revoke("lab", dry_run=True).labels == {}
+    assert ledger.sweep(NOW + 3 * DAY) == 3
+    assert len(told) > 20
+    looked = []
+    with sqlite3.connect(tmp_path / "l.db") as file:
+        for statement, parameters in told:
+            if statement.split()[0].lower() in ("select", "update", "delete", "insert"):
+                some = parameters[0] if isinstance(parameters, list) else parameters
+                plan = file.execute(f"explain query plan {statement}", some).fetchall()
+                looked += [(one[3], statement) for one in plan]
+    whole = re.compile(r"SCAN (label|prediction_id)\b(?!.*INDEX label_to_)|\(day=\?\)")
+    for one in looked:
+        assert not whole.search(one[0]), one
+    ledger.close()
