@@ -780,6 +780,7 @@ BENCHMARKS = (
                 ),
                 at_least=1000.0,
                 show="{:,.0f}",
+                reason="what the sums of a ledger rose by is read from samples of the whole window",
             ),
         ),
         programs=("prometheus", "promtool"),

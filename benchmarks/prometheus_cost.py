@@ -20,7 +20,7 @@ from typing import Any
 
 from calib_serve.monitoring import WINDOWS, rules_file
 from calib_serve.monitoring.queries import in_ledger
-from calib_serve.monitoring.rules import SUMMED
+from calib_serve.monitoring.rules import SUMMED, recorded_series
 from calib_serve.watch.series import SERIES, WORKERS
 
 BINS = 15
@@ -100,17 +100,20 @@ def evaluation(versions: int, replicas: int, folder: Path, *, rounds: int) -> di
         *range(now - 3600, now, EVERY),
     }
     _backfilled([*rows(versions, replicas), *recorded_before(versions)], sorted(times), folder)
-    seconds, recorded = {}, 0.0
+    # What ledgers hold now: more than all that is told of the past.
+    fresh = [(name, series, 1e6) for name, series, _ in rows(versions) if _LEDGER in series]
+    seconds = {}
     for window, (reads, _) in WINDOWS.items():
         (folder / "rules.yml").write_text(rules_file({window: (reads, "5s")}))
-        with running(folder, rules=True) as url:
-            _evaluations(url, 1)
+        with served(fresh) as target, running(folder, target=target, rules=True) as url:
+            while number(url, "count(ledger:calib_feedback_total:max >= 1e6)") < BINS * versions:
+                time.sleep(1)
+            _evaluations(url, _evaluations(url, 1) + 2)
             cpu, done = _metric(url, "process_cpu_seconds_total"), _evaluations(url, 1)
             more = _evaluations(url, done + rounds) - done
             seconds[window] = (_metric(url, "process_cpu_seconds_total") - cpu) / more / versions
-            recorded += number(url, f'count({{__name__=~"model_version.*:{window}"}})') / versions
     of_ledger = len(recorded_before(1))
-    return {"recorded_series": recorded, "of_ledger": of_ledger, "seconds": seconds}
+    return {"recorded_series": recorded_series(), "of_ledger": of_ledger, "seconds": seconds}
 
 
 def _evaluations(url: str, least: float) -> float:
