@@ -6,8 +6,8 @@ import math
 import time
 
 __all__ = [
-    "MINUS", "UNKNOWN", "chance", "count", "decimals", "p_value", "percent", "points", "rounded_up",
-    "signed_points", "span", "when",
+    "MINUS", "UNKNOWN", "chance", "count", "decimals", "file_size", "p_value", "percent", "points",
+    "rounded_up", "signed_points", "span", "when",
 ]  # fmt: skip
 
 MINUS = "\N{MINUS SIGN}"
@@ -54,6 +54,15 @@ def span(low: float, high: float, digits: int = 1) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return UNKNOWN
     return f"{100 * low:.{digits}f} to {100 * high:.{digits}f}".replace("-", MINUS)
+
+
+def file_size(count: float) -> str:
+    """Bytes.
+
+    >>> file_size(94_208), file_size(1.25e7)
+    ('94.2 kB', '12.5 MB')
+    """
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def count(value: float) -> str:

@@ -33,21 +33,22 @@ def check(ledger: Where) -> None:
     """Say what is wrong with a ledger, while others use it; exit code 1 if anything is."""
     with _opened(ledger) as book:
         wrong = book.check()
-        trouble, size, lag = book.database.trouble(), book.database.size(), book.database.lag()
+        trouble, extent = book.database.trouble(), book.database.extent()
     for one in [*wrong, *([trouble] if trouble else [])]:
         typer.echo(one)
     if wrong or trouble:
         raise typer.Exit(1)
-    behind = "" if lag is None else f", its slowest standby {lag:.1f} s behind"
-    typer.echo(f"{book.database.name} is sound: {_size(size)}{behind}")
+    typer.echo(f"{book.database.name} is sound: {extent}")
 
 
 @group.command("backup")
 def backup(ledger: Where, file: Annotated[Path, typer.Argument(help="The backup: a new file.")]) -> None:
     """Write a ledger's file of one moment to another, while others use it; a PostgreSQL has its own means."""
+    from calib_serve.words import file_size
+
     with _opened(ledger) as book:
-        size = book.database.backup(file)
-    typer.echo(f"{file}: {_size(size)}; put it in the ledger's place, then run calib-serve ledger restored")
+        size = file_size(book.database.backup(file))
+    typer.echo(f"{file}: {size}; put it in the ledger's place, then run calib-serve ledger restored")
 
 
 @group.command("restored")
@@ -164,7 +165,3 @@ def _time(text: str, default: float) -> float:
 def _seconds(text: str) -> float:
     when = datetime.datetime.fromisoformat(text)
     return (when if when.tzinfo else when.replace(tzinfo=datetime.timezone.utc)).timestamp()
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

@@ -140,6 +140,34 @@ _TELL_EVERY = 60.0  # seconds between two messages of the same trouble
 _LONGEST_PAUSE = 15.0
 
 
+class Patience:
+    """When a watch that did not answer is asked again, ever more rarely, and how often that is said."""
+
+    def __init__(self) -> None:
+        self._told = -_TELL_EVERY
+        self.forget()
+
+    def forget(self) -> None:
+        """It answered, or nobody asked yet."""
+        self._pause, self._again = 0.0, 0.0
+
+    def longer(self) -> None:
+        """It did not answer."""
+        self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE)
+        self._again = time.monotonic() + self._pause
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is too soon to ask again."""
+        return time.monotonic() < self._again
+
+    def say(self, text: str, *values: object) -> None:
+        """Log this, unless something was said just before."""
+        if time.monotonic() - self._told >= _TELL_EVERY:
+            self._told = time.monotonic()
+            log.warning(text, *values)
+
+
 class HomewardQueue:
     """At most ``most`` predictions wait; what comes beyond is not counted, and ``failed("queue")`` says so.
 
@@ -148,7 +176,7 @@ class HomewardQueue:
 
     def __init__(self, home: Home, failed: Callable[..., None], *, most: int) -> None:
         self._home, self._failed, self._most = home, failed, most
-        self._told = -_TELL_EVERY
+        self._patience = Patience()
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -157,7 +185,7 @@ class HomewardQueue:
         self._batch: list[Served | str] = []
         self._name = ""
         self._sending = threading.Lock()
-        self._pause, self._again = 0.0, 0.0
+        self._patience.forget()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._batch)
@@ -168,13 +196,15 @@ class HomewardQueue:
             room = max(self._most - len(self._waiting), 0)
             served, lost = served[:room], len(served) - room
             self._failed("queue", times=lost)
-            self._tell("%d predictions are not counted: %d wait for the watch already", lost, self._most)
+            self._patience.say(
+                "%d predictions are not counted: %d wait for the watch already", lost, self._most
+            )
         self._waiting.extend(served)
 
     def send(self, *, at_once: bool = False) -> bool:
         """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
-            if time.monotonic() < self._again and not at_once:
+            if self._patience.waits and not at_once:
                 return False
             left = len(self)  # what comes meanwhile is for the next time: in few batches, not in many
             while left > 0 and self._fill():
@@ -183,18 +213,20 @@ class HomewardQueue:
                     refused = self._home.predictions(self._batch, once=self._name)
                 except Unanswered as error:
                     self._failed("watch")
-                    self._tell("predictions wait to be counted: %s", error)
-                    self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE)
-                    self._again = time.monotonic() + self._pause
+                    self._patience.say("predictions wait to be counted: %s", error)
+                    self._patience.longer()
                     return False
                 except CalibServeError as error:  # sending it again would change nothing
                     self._failed("watch", times=len(self._batch))
-                    self._tell("%d predictions are not counted: %s", len(self._batch), error)
+                    self._patience.say("%d predictions are not counted: %s", len(self._batch), error)
                 else:
                     if refused:
                         self._failed("refused", times=len(refused))
-                        self._tell("%d predictions were refused: %s", len(refused), refused[0].message)
-                self._batch, self._pause = [], 0.0
+                        self._patience.say(
+                            "%d predictions were refused: %s", len(refused), refused[0].message
+                        )
+                self._batch = []
+                self._patience.forget()
             return True
 
     def drop(self) -> int:
@@ -213,8 +245,3 @@ class HomewardQueue:
                 room -= len(one.logits or ()) if isinstance(one, Served) else 0
             self._name = secrets.token_hex(16)
         return bool(self._batch)
-
-    def _tell(self, text: str, *values: object) -> None:
-        if time.monotonic() - self._told >= _TELL_EVERY:
-            self._told = time.monotonic()
-            log.warning(text, *values)

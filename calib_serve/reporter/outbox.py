@@ -24,7 +24,7 @@ import numpy as np
 
 from calib_serve.errors import CalibServeError, ConflictError, InputError
 from calib_serve.files import write_whole
-from calib_serve.reporter.home import Home
+from calib_serve.reporter.home import Home, Patience
 from calib_serve.watch.batch import ServedSums
 from calib_serve.watch.sender import Unanswered
 
@@ -40,9 +40,7 @@ log = logging.getLogger(__name__)
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
 _ITEMS = 5_000  # of one batch
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
-_LONGEST_PAUSE = 15.0
 _CONFLICT = 409  # another batch was counted under this name
-_TELL_EVERY = 60.0  # seconds between two messages of the same trouble
 
 Place = tuple[int, str, int, tuple[str, ...]]
 """Class, segment, bin, and the clauses of the contract that count it."""
@@ -105,7 +103,7 @@ class Outbox:
         self._home, self._failed, self._most, self._clock = home, failed, most, clock
         self._of, self._bins, self._clauses = (model, version), bins, clauses
         self._spool = None if spool is None else _Spool(spool)
-        self._told = -_TELL_EVERY
+        self._patience = Patience()
         self._begin()
 
     def _begin(self) -> None:
@@ -113,7 +111,7 @@ class Outbox:
         self._open: dict[float, _Open] = {}
         self._named: list[_Batch] = []
         self._turn, self._sending = threading.RLock(), threading.Lock()
-        self._pause, self._again = 0.0, 0.0
+        self._patience.forget()
 
     def after_fork(self) -> None:
         """Forget what the parent sends."""
@@ -153,7 +151,7 @@ class Outbox:
                     lost += 1
             if lost:
                 self._failed("queue", times=lost)
-                self._say(
+                self._patience.say(
                     "%d predictions are not counted: %d sums wait for the watch already", lost, self._most
                 )
 
@@ -171,7 +169,7 @@ class Outbox:
         """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
             self.settle()
-            if time.monotonic() < self._again and not at_once:
+            if self._patience.waits and not at_once:
                 self._keep()
                 return False
             if self._spool is not None:
@@ -186,7 +184,7 @@ class Outbox:
                     return False
                 with self._turn:
                     del self._named[0]
-                self._pause = 0.0
+                self._patience.forget()
             self._keep()
             return True
 
@@ -210,20 +208,19 @@ class Outbox:
             refused = self._home.served(batch.items, time=batch.time, once=batch.name)
         except Unanswered as error:
             self._failed("watch")
-            self._say("predictions wait to be counted: %s", error)
-            self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE)
-            self._again = time.monotonic() + self._pause
+            self._patience.say("predictions wait to be counted: %s", error)
+            self._patience.longer()
             return False
         except CalibServeError as error:  # sending it again would change nothing
             if isinstance(error, ConflictError) or getattr(error, "status", 0) == _CONFLICT:
                 return True  # a process sent it with more, and ended before that was written
             self._failed("watch", times=batch.predictions)
-            self._say("%d predictions are not counted: %s", batch.predictions, error)
+            self._patience.say("%d predictions are not counted: %s", batch.predictions, error)
             return True
         lost = [(one.count, why) for one, why in zip(batch.items, refused, strict=True) if why]
         if lost:
             self._failed("refused", times=sum(n for n, _ in lost))
-            self._say("%d predictions were refused: %s", sum(n for n, _ in lost), lost[0][1])
+            self._patience.say("%d predictions were refused: %s", sum(n for n, _ in lost), lost[0][1])
         return True
 
     def _keep(self) -> None:
@@ -236,7 +233,7 @@ class Outbox:
             self._spool.keep(waiting)
         except OSError as error:
             self._failed("spool")
-            self._say("what waits for the watch cannot be written: %s", error)
+            self._patience.say("what waits for the watch cannot be written: %s", error)
 
     def drop(self) -> int:
         """Give up what waits, unless it lies in the spool; how many predictions are lost."""
@@ -249,11 +246,6 @@ class Outbox:
             self._came.clear()
             self._open, self._named = {}, []
             return lost
-
-    def _say(self, text: str, *values: object) -> None:
-        if time.monotonic() - self._told >= _TELL_EVERY:
-            self._told = time.monotonic()
-            log.warning(text, *values)
 
 
 class _Spool:

@@ -324,26 +324,23 @@ class Watch:
             if not isinstance(one, Refused)
         }
         unknown = {i: one for i, one in unknown.items() if not self._knows(one)}
-        if unknown and sum(self.ledger.held().values()) + len(unknown) > _MOST_HELD:
+        if unknown and not self._has_room(len(unknown)):
             for i, one in unknown.items():
                 told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
                 found[i] = Refused("unknown_version", told)
         return found
 
-    def _hold(self, served: Sequence[tuple[ServedPrediction, bytes, float]]) -> None:
-        """Keep predictions until their versions are known."""
+    def _has_room(self, more: int) -> bool:
+        """Whether so many more may wait for their versions."""
+        return sum(self.ledger.held().values()) + more <= _MOST_HELD
+
+    def _hold(self, served: Sequence[tuple[str, ServedSums, float]]) -> None:
+        """Keep predictions until their versions are known: each one's name, and when it was made."""
         now = self._clock()
         self.ledger.hold(
             [
-                Held(
-                    "prediction",
-                    nonce.hex(),
-                    (one.model, one.version),
-                    _content(ServedSums.of(one), made),
-                    "",
-                    now,
-                )
-                for one, nonce, made in served
+                Held("prediction", name, (one.model, one.version), _content(one, made), "", now)
+                for name, one, made in served
             ]
         )
 
@@ -393,7 +390,9 @@ class Watch:
                 now, chances = batch.time, noted_chances(batch, len(found))
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
-            self._hold([one for one in told if not self._knows(one[0])])
+            self._hold(
+                [(nonce.hex(), ServedSums.of(one), made) for one, nonce, made in told if not self._knows(one)]
+            )
         if fresh:
             self._look_for_shift(sums)
         self._beside("samples", lambda: self._sample(told))
@@ -419,16 +418,9 @@ class Watch:
         with self.ledger.transaction() if len(known) < len(sound) else contextlib.nullcontext():
             fresh = self.ledger.add(added, time=made, once=batch)
             if fresh:
-                self.ledger.hold(
+                self._hold(
                     [
-                        Held(
-                            "prediction",
-                            f"{batch.name.hex()}/{i}",
-                            (one.model, one.version),
-                            _content(one, made),
-                            "",
-                            now,
-                        )
+                        (f"{batch.name.hex()}/{i}", one, made)
                         for i, one in enumerate(sound)
                         if not self._knows(one)
                     ]
@@ -466,7 +458,7 @@ class Watch:
 
     def _held_labels(self, items: Sequence[object], unknown: Unknown, source: str | Sequence[str]) -> bool:
         """Keep labels of versions that are not known; False where too many wait already."""
-        if sum(self.ledger.held().values()) + len(unknown) > _MOST_HELD:
+        if not self._has_room(len(unknown)):
             return False
         now = self._clock()
         rows = [

@@ -197,18 +197,12 @@ def _expected(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
 
 
 def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
-    """The families of ``exposition.Row``s; those of predictions say their ledger beyond what is declared."""
+    """The families of ``exposition.Row``s."""
     by_name: dict[str, list[Row]] = {}
     for name, labels, value in rows:
         by_name.setdefault(name, []).append((labels, value))
     for name, of in by_name.items():
-        series = _BY_NAME[name]
-        kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-        names = (*series.labels, *LEDGER_LABELS)[: len(of[0][0])]
-        family = kind(name, series.help, labels=names)
-        for labels, value in of:
-            family.add_metric(labels, value)
-        yield family
+        yield _family(name, of)
 
 
 def _segments(sums: Mapping[Key, Sums], published: Published) -> Iterator[Metric]:
@@ -223,10 +217,12 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
     return [((*key, str(b)), float(x)) for key, column in columns.items() for b, x in enumerate(column)]
 
 
-def _family(name: str, rows: Iterable[Row]) -> Metric:
+def _family(name: str, rows: Sequence[Row]) -> Metric:
+    """One family; sums of predictions say their ledger beyond what is declared."""
     series = _BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-    family = kind(name, series.help, labels=series.labels)
+    labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
+    family = kind(name, series.help, labels=labels)
     for labels, value in rows:
         if math.isfinite(value):  # unknown values are left out
             family.add_metric(labels, float(value))

@@ -139,8 +139,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
 def _ledger(watch: Watch) -> str:
     """Where labels are counted."""
     of = watch.ledger.database
-    behind = "" if (lag := of.lag()) is None else f", its slowest standby {lag:.1f} s behind"
-    return f"Ledger {of.name}: {of.kind}, {of.size() / 1e6:,.1f} MB{behind}."
+    return f"Ledger {of.name}: {of.kind}, {of.extent()}."
 
 
 def _size(sums: Sums) -> tuple[float, float]:

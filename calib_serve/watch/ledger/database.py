@@ -22,6 +22,7 @@ from sqlalchemy.pool import QueuePool
 from calib_serve.addresses import holds_password, shown
 from calib_serve.errors import InputError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.files import make_private
+from calib_serve.words import file_size
 
 __all__ = ["Database", "check_address", "is_postgresql"]
 
@@ -178,6 +179,11 @@ class Database:
         with self.reading() as one:
             found = one.scalar(sql.text(asked))
         return None if found is None else float(found)
+
+    def extent(self) -> str:
+        """Its size, and how far a standby is behind, for people."""
+        lag = self.lag()
+        return file_size(self.size()) + ("" if lag is None else f", its slowest standby {lag:.1f} s behind")
 
     def trouble(self) -> str | None:
         """Why what it commits could be lost, if so; LedgerError where it is damaged or cannot be read."""

@@ -406,13 +406,9 @@ class Ledger:
         """What is published of it, of one moment."""
         with self.database.reading() as connection:
             edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
-            sums = self.slices(None)
+            segments, sources = self.slices("segment"), self.slices("source")
         edition += f".{self.database.timeline}" if self.database.timeline else ""
-        of = {
-            kind: {key: one for key, one in sums.items() if key.kind == kind}
-            for kind in ("segment", "source")
-        }
-        return Published(self.uuid[:8], edition, of["segment"], of["source"])
+        return Published(self.uuid[:8], edition, segments, sources)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
@@ -621,7 +617,8 @@ class Ledger:
         """Roll up, merge old spans, forget receipts that have expired by ``now``; how many of these."""
         self.roll_up()
         expired = self.database.again(lambda: self._swept(now))
-        return self.forget(expired, drop=True)
+        self.forget(expired)
+        return self._deleted(expired)
 
     def _swept(self, now: float) -> float:
         """Merge old spans, and delete what has expired but receipts; until when these have."""
@@ -667,23 +664,25 @@ class Ledger:
         if not self.database.lite:
             connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
 
-    def forget(self, until: float, *, drop: bool = False) -> int:
-        """Refuse labels of predictions made until then; with ``drop``, how many receipts went."""
+    def forget(self, until: float) -> None:
+        """Refuse labels of predictions made until then."""
         with self.transaction() as connection:
             connection.execute(
                 update(LEDGER).where(LEDGER.c.forgotten_until < until).values(forgotten_until=until)
             )
-        gone = 0
-        while drop:
+
+    def _deleted(self, until: float) -> int:
+        """Delete receipts of predictions made until then; how many went."""
+        day = LABEL.c.day <= math.floor(_finite(until) / DAY)
+        old = and_(day, LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
+        # The database's own number of a row: the quickest way back to it.
+        row: ColumnClause[int] = literal_column("rowid" if self.database.lite else "ctid")
+        some = delete(LABEL).where(row.in_(select(row).select_from(LABEL).where(old).limit(_CHUNK)))
+        gone, went = 0, _CHUNK
+        while went == _CHUNK:
             with self.transaction() as connection:
-                day = LABEL.c.day <= math.floor(_finite(until) / DAY)
-                old = and_(day, LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
-                # The database's own number of a row: the quickest way back to it.
-                row: ColumnClause[int] = literal_column("rowid" if self.database.lite else "ctid")
-                some = select(row).select_from(LABEL).where(old).limit(_CHUNK)
-                went = connection.execute(delete(LABEL).where(row.in_(some))).rowcount
+                went = connection.execute(some).rowcount
             gone += went
-            drop = went == _CHUNK
         return gone
 
     def revoke(
