@@ -50,7 +50,7 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     if c.size and not (c.min() >= 0 and c.max() <= 1):  # also true for NaN
         raise InputError("confidences must lie in [0, 1]; pass probabilities, not logits or percent")
     cuts = np.linspace(0, 1, bins + 1)
-    scaled = c * bins
+    scaled = np.asarray(c * bins)
     index = scaled.astype(np.intp)
     # Multiplication rounds: what lies near a cut is compared with it.
     near = np.abs(scaled - np.rint(scaled)) < _ROUNDED

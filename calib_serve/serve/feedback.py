@@ -38,7 +38,7 @@ from calib_serve.watch.service import Watch
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
 from calib_serve.watch.sums import Version
-from calib_serve.watch.versions import Watched
+from calib_serve.watch.versions import Watched, read_versions
 
 __all__ = ["CalibrationFeedback", "parse_items"]
 
@@ -233,7 +233,7 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
     if not listed:
         raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
     try:
-        return {(str(one["name"]), str(one["version"])): Watched.of_facts(one) for one in listed}
+        return read_versions(listed)
     except (InputError, KeyError, TypeError) as error:
         raise ModelError(f"the archive's list of models cannot be read: {error!r}") from error
 

@@ -159,6 +159,7 @@ class Watch:
             ids=self.ids,
         )
         self._given, self._follow = dict(models), follow
+        self._facts, self._told = dict[Version, str](), dict[Version, Watched]()
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
@@ -251,9 +252,11 @@ class Watch:
 
     def learn(self) -> None:
         """Look for versions that were told meanwhile, and count what was held for them."""
-        told = read_facts(self.ledger.told())
+        facts = self.ledger.told()
+        if facts != self._facts:  # read once: one that cannot be used is logged once
+            self._facts, self._told = facts, read_facts(facts)
         followed = {} if self._follow is None else self._follow.changed()
-        known = {**told, **followed, **self._given}
+        known = {**self._told, **followed, **self._given}
         if known != self.models:
             self._know(known)
         for version in self.ledger.held():
@@ -318,17 +321,27 @@ class Watch:
         self, found: list[ServedPrediction | Carried | Refused]
     ) -> list[ServedPrediction | Carried | Refused]:
         """Those of versions that are not known are refused where too many wait already."""
-        unknown = {
+        items = {
             i: one.item if isinstance(one, Carried) else one
             for i, one in enumerate(found)
             if not isinstance(one, Refused)
         }
-        unknown = {i: one for i, one in unknown.items() if not self._knows(one)}
-        if unknown and not self._has_room(len(unknown)):
-            for i, one in unknown.items():
-                told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
-                found[i] = Refused("unknown_version", told)
+        for i, refused in self._without_room(items).items():
+            found[i] = refused
         return found
+
+    def _without_room(self, items: Mapping[int, ServedPrediction | ServedSums]) -> dict[int, Refused]:
+        """Refuse those of unknown versions if too many wait already, by their place."""
+        unknown = {i: one for i, one in items.items() if not self._knows(one)}
+        if not unknown or self._has_room(len(unknown)):
+            return {}
+        return {
+            i: Refused(
+                "unknown_version",
+                f"no model {one.model!r} version {one.version!r} here, and too much waits for others",
+            )
+            for i, one in unknown.items()
+        }
 
     def _has_room(self, more: int) -> bool:
         """Whether so many more may wait for their versions."""
@@ -410,6 +423,9 @@ class Watch:
         self.may_acknowledge()
         now = self._clock()
         found = [self._wrong_sums(one) for one in sums]
+        sound_at = {i: one for i, one in enumerate(sums) if found[i] is None}
+        for i, refused in self._without_room(sound_at).items():
+            found[i] = refused
         sound = [one for one, wrong in zip(sums, found, strict=True) if wrong is None]
         known = [one for one in sound if self._knows(one)]
         batch = named_batch(once, sums, (), source=source, time=now)

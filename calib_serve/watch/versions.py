@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from calib_serve.watch.classes import Classes
 from calib_serve.watch.priors import LabelledBefore
 from calib_serve.watch.sums import Version
 
-__all__ = ["FollowedVersions", "Watched", "read_facts"]
+__all__ = ["FollowedVersions", "Watched", "read_facts", "read_versions"]
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +121,7 @@ class FollowedVersions:
             folders = [path.parent for path in self._manifests()]
             return {(one.parent.name, one.name): Watched.of(one) for one in folders}
         try:
-            listed = yaml.safe_load(self._path.read_text("utf-8"))
-            return {_named(one["name"], one["version"]): Watched.of_facts(one) for one in listed}
+            return read_versions(yaml.safe_load(self._path.read_text("utf-8")))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"the list of versions {self._path} cannot be read: {error!r}; it should hold name, version "
@@ -130,12 +129,20 @@ class FollowedVersions:
             ) from error
 
 
-def _named(model: object, version: object) -> Version:
-    if not (isinstance(model, str) and isinstance(version, str)):
-        raise InputError(
-            f"name and version are text, in quotes, got {model!r} {version!r}: 1.10 reads as 1.1"
-        )
-    return model, version
+def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]:
+    """Read ``{"name", "version"}`` with what ``Watched.of_facts`` takes.
+
+    Raises InputError for a version that is not in quotes, KeyError or TypeError for an entry that is none.
+    """
+    found = {}
+    for one in listed:
+        model, version = one["name"], one["version"]
+        if not (isinstance(model, str) and isinstance(version, str)):
+            raise InputError(
+                f"name and version are text, in quotes, got {model!r} {version!r}: 1.10 reads as 1.1"
+            )
+        found[model, version] = Watched.of_facts(one)
+    return found
 
 
 def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:

@@ -13,15 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from real_servers import Server
 from real_watch import RING, make_watch, talk_to
 
 from calib_serve import Artifact, LogitMap, Reporter
 from calib_serve.artifact import Clause, Contract
+from calib_serve.bins import bin_index
 from calib_serve.errors import ServerError
 from calib_serve.receipts import Keyring
 from calib_serve.reporter.outbox import Outbox
+from calib_serve.reporter.recorder import SeriesCounts
+from calib_serve.reporter.sinks import RegistrySink
 from calib_serve.watch.batch import ServedPrediction, ServedSums
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.sender import Unanswered
@@ -48,6 +53,17 @@ class Home:
         return ["" if one is None else str(one) for one in found]
 
 
+class Taking:
+    """Takes all, and keeps it to be looked at."""
+
+    def __init__(self) -> None:
+        self.sums: list[ServedSums] = []
+
+    def served(self, sums: Sequence[ServedSums], **_: object) -> list[str]:
+        self.sums += sums
+        return [""] * len(sums)
+
+
 @pytest.fixture
 def watch(tmp_path: Path):
     with make_watch(tmp_path) as watch:
@@ -70,6 +86,33 @@ def numbers(watch: Watch) -> dict[tuple[str, str], tuple[float, float]]:
 def outbox(home: object, failed: list[str] | None = None, **more: object) -> Outbox:
     told = [] if failed is None else failed
     return Outbox(home, lambda stage, times=1: told.extend([stage] * times), model="m", version="1", **more)  # type: ignore[arg-type]
+
+
+@given(
+    confidences=st.lists(
+        st.floats(0, 1) | st.builds(lambda k, n: k / n, st.integers(0, 15), st.just(15)), min_size=1
+    ),
+    bins=st.integers(1, 30),
+)
+def test_what_is_added_up_before_it_is_sent_lies_in_the_bins_of_all_else(
+    confidences: list[float], bins: int
+) -> None:
+    want = np.bincount(bin_index(confidences, bins=bins), minlength=bins).tolist()
+    pairs = [(0, c) for c in confidences]
+    registry = CollectorRegistry()
+    series = SeriesCounts(RegistrySink(registry), model="m", version="1", bins=bins)
+    series.put(pairs)
+    series.settle()
+    of_bin = ({"model": "m", "version": "1", "bin": str(b)} for b in range(bins))
+    assert [registry.get_sample_value("calib_predictions_total", labels) for labels in of_bin] == want
+    home = Taking()
+    waiting = outbox(home, bins=bins)
+    waiting.put(pairs)
+    assert waiting.send(at_once=True)
+    assert {int(bin_index(one.low, bins=bins)): one.count for one in home.sums} == {
+        b: n for b, n in enumerate(want) if n
+    }
+    assert all(len(set(bin_index([one.low, one.high], bins=bins))) == 1 for one in home.sums)
 
 
 def test_sums_count_as_their_predictions_one_by_one_do(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.pictures import Preprocessing
 from calib_serve.serve.feedback import read_models
@@ -41,6 +42,12 @@ def test_a_kept_feedback_archive_names_its_models_and_its_detector(monkeypatch: 
     monkeypatch.delenv("CALIB_SERVE_MODELS", raising=False)
     section = config("feedback")["calib_serve"]
     assert read_models(section)["digits", "1.0"].classes.count == 10
+
+
+def test_a_version_without_quotes_in_an_archives_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CALIB_SERVE_MODELS", raising=False)
+    with pytest.raises(ModelError, match="in quotes"):
+        read_models(yaml.safe_load("models: [{name: m, version: 1.10, classes: 3}]"))
 
 
 @pytest.mark.parametrize("entry", sorted(path.name for path in KEPT.glob("*.py")))

@@ -14,7 +14,7 @@ from calib_serve import Artifact, LogitMap
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch import service
-from calib_serve.watch.batch import ServedPrediction, ServedReceipt
+from calib_serve.watch.batch import ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.http import Token
 from calib_serve.watch.ledger import Ledger
@@ -118,6 +118,22 @@ def test_beyond_a_bound_they_are_refused_as_before(watch: Watch, monkeypatch: py
     label = {"receipt": RING.sign(model="m", version="2", predicted=1, confidence=0.9), "label": 1}
     assert watch.labels([label])[0].reason == "unknown_version"
     assert watch.ledger.held() == {V: 2}
+    sums = [ServedSums.of(one) for one in both]
+    refused, counted = watch.served(sums, time=NOW, once=b"sums")
+    assert refused.reason == "unknown_version"
+    assert counted is None
+    assert watch.ledger.held() == {V: 2}
+
+
+def test_what_was_told_and_cannot_be_used_is_logged_once(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch.ledger.tell(V, json.dumps({"artifact": "/moved/away"}))
+    for _ in range(3):
+        watch.learn()
+    assert len(caplog.messages) == 1
+    watch.tell(V, {"classes": 3})
+    assert V in watch.models
 
 
 def test_after_a_day_they_are_gone(url: str) -> None:
