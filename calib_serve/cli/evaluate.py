@@ -54,6 +54,7 @@ def run(
     source: options.Source = None,
     model: Annotated[str | None, typer.Option("--model", hidden=True)] = None,
     data: options.Data = None,
+    probe_timeout: options.ProbeTimeout = None,
     seam: options.Seam = None,
     output: options.Output = None,
     outputs: options.Outputs = None,
@@ -92,7 +93,7 @@ def run(
             "evaluate measures scores; of a model say: calib-serve report --model MODEL --data DATA, which "
             "needs no artifact"
         )
-    of_source = {"seam": seam, "output": output, "batch_size": batch_size}
+    of_source = {"seam": seam, "output": output, "batch_size": batch_size, "probe_timeout": probe_timeout}
     if source is not None:
         if file is not None or labels is not None:
             raise InputError(
@@ -101,7 +102,13 @@ def run(
         if data is None:
             raise InputError("--from needs --data: the inputs to measure it on, and their labels")
         found, calibration = scores_and_calibration(
-            source, data, artifact, split=split, quiet=as_json, outputs=outputs, **of_source
+            source,
+            data,
+            artifact,
+            split=split,
+            quiet=as_json,
+            outputs=outputs,
+            **{name: value for name, value in of_source.items() if value is not None},
         )
     elif file is None:
         raise InputError("say what to measure: FILE of logits, or --from ARCHIVE with --data DATA")

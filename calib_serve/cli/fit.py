@@ -28,7 +28,7 @@ _TAKES = {
     | {"groups", "ignore_label"},
     "--model": {"data", "train_split", "weights", "input_shape", "last_linear", "device", "batch_size"}
     | {"mixed_precision", "checkpoints", "outputs"},
-    "--from": {"data", "seam", "output", "outputs", "batch_size"},
+    "--from": {"data", "seam", "output", "outputs", "batch_size", "probe_timeout"},
 }
 """What to fit on, and the options that go with it."""
 _OF_FILE = ("outputs", "columns", "class_names", "sample_weight", "groups", "ignore_label")
@@ -69,6 +69,7 @@ def run(
     model: options.Model = None,
     data: options.Data = None,
     source: options.Source = None,
+    probe_timeout: options.ProbeTimeout = None,
     seam: options.Seam = None,
     output: options.Output = None,
     outputs: options.Outputs = None,
@@ -227,7 +228,7 @@ def run(
         ignore_label=ignore_label, engine=engine, password_file=password_file, data=data,
         train_split=train_split, weights=weights, input_shape=input_shape, last_linear=last_linear,
         device=device, batch_size=batch_size, mixed_precision=mixed_precision, checkpoints=checkpoints,
-        seam=seam, output=output, outputs=outputs,
+        seam=seam, output=output, outputs=outputs, probe_timeout=probe_timeout,
     )  # fmt: skip
     prepared = pictures.preprocessing(
         transforms=transforms, mean=mean, std=std, image_size=image_size, resize_shorter=resize_shorter,

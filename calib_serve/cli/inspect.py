@@ -30,6 +30,7 @@ def run(
     probe: Annotated[
         Path | None, typer.Option("--probe", help="With --from: a request that it answers.")
     ] = None,
+    probe_timeout: options.ProbeTimeout = None,
     seam: options.Seam = None,
     output: options.Output = None,
     outputs: options.Outputs = None,
@@ -46,7 +47,14 @@ def run(
             )
         from calib_serve.workflows.archive_look import look_at_archive
 
-        look = look_at_archive(source, probe=probe, seam=seam, output=output, outputs=outputs)
+        look = look_at_archive(
+            source,
+            probe=probe,
+            seam=seam,
+            output=output,
+            outputs=outputs,
+            probe_timeout=probe_timeout or 60.0,
+        )
         show_look(source, look, as_json=as_json)
         return
     told = {"probe": probe, "seam": seam, "output": output, "outputs": outputs}

@@ -77,6 +77,15 @@ Source = Annotated[
     Path | None,
     typer.Option("--from", metavar="ARCHIVE", help="Its own handler is asked.", rich_help_panel=_ARCHIVE),
 ]
+ProbeTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--probe-timeout",
+        min=0.1,
+        help="Seconds that its handler may take to answer, by default 60.",
+        rich_help_panel=_ARCHIVE,
+    ),
+]
 Seam = Annotated[
     str | None,
     typer.Option(

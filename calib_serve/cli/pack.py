@@ -18,7 +18,7 @@ _TAKES = {
     "--feedback": _ANY | {"feedback", "archives", "arl", "tolerance", "block", "maturity"},
     "--from": _ANY
     | {"source", "artifact", "outputs", "threshold", "extra", "workers", "batch_size", "batch_delay"}
-    | {"seam", "output", "probe", "no_probe", "receipts"},
+    | {"seam", "output", "probe", "probe_data", "probe_timeout", "no_probe", "receipts"},
     "--model": _ANY
     | {"model", "artifact", "weights", "input_shape", "handler", "extra"}
     | {"workers", "batch_size", "batch_delay", "outputs", "threshold", "abstain_below", "shadow"}
@@ -120,6 +120,13 @@ def run(
     probe: Annotated[
         Path | None, typer.Option("--probe", help="With --from: a request to try it with; else one made up.")
     ] = None,
+    probe_data: Annotated[
+        str | None,
+        typer.Option("--probe-data", help="With --from: samples to try it with, as for fit --data."),
+    ] = None,
+    probe_timeout: Annotated[
+        float, typer.Option("--probe-timeout", min=0.1, help="With --from: seconds an answer may take.")
+    ] = 60.0,
     no_probe: Annotated[
         bool, typer.Option("--no-probe", help="With --from: pack without trying; its packages are not here.")
     ] = False,
@@ -181,7 +188,9 @@ def run(
             output=output,
             receipts=receipts,
             trial=not no_probe,
-            request=probe,
+            probe=probe,
+            probe_data=probe_data,
+            probe_timeout=probe_timeout,
             force=force,
         )
     else:

@@ -53,7 +53,9 @@ class ModelOptions:
     ``model``: the model file; ``factory``: ``module:name`` for an eager model, whose ``model`` file
     holds the weights; ``wraps``: the original handler of a re-packed archive.
     ``seam``: the place in that handler where its class scores pass, and ``output``: where they lie in
-    what passes, such as "logits"; ``receipts``: where its replies carry them.
+    what passes, such as "logits"; ``padded``: whether rows behind those of the requests are of nobody;
+    ``batches``: whether it is proved which row of a batch is whose, else only requests that come alone get
+    receipts. ``receipts``: where its replies carry them.
     ``outputs``: what the model itself returns, or what passes the seam (``calib_serve.scores``).
     ``threshold``: the probability from which on a label of a multi-label model is predicted. ``threads``:
     cores a worker may use (None: all cores shared evenly by the workers). ``top``: how many classes a
@@ -74,6 +76,8 @@ class ModelOptions:
     wraps: str | None = None
     seam: str = "inference"
     output: str = ""
+    padded: bool = False
+    batches: bool = True
     receipts: Literal["header", "body"] = "header"
     last_linear: str | None = None
     artifact: str = "artifact"

@@ -2,7 +2,7 @@
 
 from calib_serve.seam.form import Form, Scores, find_scores
 from calib_serve.seam.handler import INFERENCE, Handler, load_handler, put_around
-from calib_serve.seam.host import Request, ask, of_row
+from calib_serve.seam.host import Request, alternatives, ask, of_row
 from calib_serve.seam.reply import check_reply, same_format, shows
 from calib_serve.seam.trial import run_trial
 
@@ -12,6 +12,7 @@ __all__ = [
     "Handler",
     "Request",
     "Scores",
+    "alternatives",
     "ask",
     "check_reply",
     "find_scores",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,27 @@ from calib_serve.errors import ModelError
 from calib_serve.files import map_npy
 from calib_serve.scores import LABELS, Outputs, measured, to_logits
 from calib_serve.seam.form import Form
-from calib_serve.seam.host import Request, ask, context_of, of_row
-from calib_serve.seam.look import Recorder, recorded
+from calib_serve.seam.host import Request, Ticks, alternatives, ask, context_of
+from calib_serve.seam.look import recorded
+from calib_serve.seam.recorder import Recorder
 
 __all__ = ["collect"]
 
 
 @dataclass(frozen=True, eq=False)
 class _Samples:
-    """What is sent: ``files``, or ``rows`` (n, ...) as JSON in the ``form`` of this number of ``of_row``."""
+    """What is sent: ``files``, or ``rows`` (n, ...); the ``form`` of this number of ``alternatives``."""
 
     files: Sequence[str]
     rows: NDArray[Any] | None
     form: int
-    name: str
 
     def __len__(self) -> int:
         return len(self.files) if self.rows is None else len(self.rows)
 
     def request(self, i: int) -> Request:
         """Sample ``i`` as a worker receives it."""
-        made = Request.of_file(Path(self.files[i])) if self.rows is None else of_row(self.rows[i])[self.form]
-        return replace(made, name=self.name)
+        return alternatives(Path(self.files[i]) if self.rows is None else self.rows[i])[self.form]
 
     def called(self, batch: Sequence[int]) -> str:
         """The samples of a batch, for a person."""
@@ -49,12 +48,12 @@ def collect(
     files: Sequence[str] = (),
     rows: str | None = None,
     form: int = 0,
-    name: str = "body",
     out: str,
     seam: str,
     output: str,
     kind: Outputs,
     columns: int,
+    padded: bool,
     bare: bool,
     batch_size: int = 1,
     progress: str,
@@ -67,7 +66,8 @@ def collect(
     """
     handler, recorders = recorded(folder, seam, batch_size)
     ctx, recorder = context_of(folder, batch_size=batch_size), recorders[seam]
-    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form, name)
+    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form)
+    tick = Ticks(progress)
 
     def logits_of(batch: range) -> NDArray[np.float32]:
         requests = [samples.request(i) for i in batch]
@@ -77,13 +77,13 @@ def collect(
             alone = [ask(handler.handle, ctx, [request], bare=bare).failure for request in requests]
             raise ModelError(_failed(samples, batch, alone, got.failure))
         try:
-            return _logits(recorder, Form.parse(output), kind, columns, len(batch))
+            return _logits(recorder, Form.parse(output), kind, columns, len(batch), padded=padded)
         except ModelError as error:
             raise ModelError(f"{samples.called(batch)}: {error}") from error
 
     n = len(samples)
     # Not a memory map: of a full disk a write says so, a map ends the process.
-    with Path(out).open("wb") as written, Path(progress).open("w", encoding="utf-8") as told:
+    with Path(out).open("wb") as written:
         header = {
             "descr": "<f4",
             "fortran_order": False,
@@ -97,9 +97,7 @@ def collect(
                 written.write(logits.tobytes())
             except OSError as error:
                 raise ModelError(f"cannot keep the scores of {n} samples: {error}") from error
-            told.seek(0)
-            told.write(f"{batch.stop:20d} {n:20d}")
-            told.flush()
+            tick(batch.stop, n)
     return {"rows": n}
 
 
@@ -114,10 +112,11 @@ def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str
 
 
 def _logits(
-    recorder: Recorder, place: Form, kind: Outputs, columns: int, samples: int
+    recorder: Recorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
 ) -> NDArray[np.float32]:
     """What passed for one batch, as logits (n, K); ModelError where it is not one row a sample."""
     found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
+    found = [one[:samples] for one in found] if padded and len(found) == 1 else found
     count = sum(map(len, found))
     if count != samples or (len(found) > 1 and recorder.elsewhere):
         raise ModelError(

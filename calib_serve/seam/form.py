@@ -60,6 +60,14 @@ class Form:
             ) from None
         return _scores(returned, classes)
 
+    def is_half(self, returned: Any) -> bool:
+        """Whether the scores have the three digits of a float of 16 bits."""
+        for step in self.path:
+            returned = _member(returned, step)
+        while isinstance(returned, (list, tuple)) and returned:
+            returned = returned[0]
+        return str(getattr(returned, "dtype", "")).endswith("float16")
+
     def put(self, returned: Any, values: NDArray[np.float64], shape: tuple[int, ...]) -> Any:
         """``returned`` with ``values`` in the scores' place: a copy, of the same types and of ``shape``."""
         return _put(returned, self.path, lambda old: _like(old, values.reshape(shape)))

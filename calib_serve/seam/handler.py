@@ -3,7 +3,7 @@
 TorchServe takes a function ``handle`` (or the one that the manifest names), else the one class that the
 handler's file defines. The place ``inference`` is the method of this name. Any other is a dotted path from
 the handler, such as ``model`` or ``pipeline.model``, or for a function from its module: a torch module, an
-ONNX Runtime session, or a function.
+ONNX Runtime session, or a function, such as a method of the handler's own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from calib_serve.errors import ModelError
@@ -20,19 +20,56 @@ from calib_serve.errors import ModelError
 __all__ = ["INFERENCE", "Around", "Handler", "load_handler", "places", "put_around"]
 
 INFERENCE = "inference"
+_HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "explain_handle", "describe_handle"}
+"""Methods through which more than scores pass, or whose results are a whole reply."""
 
 
 def places(handler: Handler) -> list[str]:
     """Where the scores of an initialised handler may pass, the most likely first."""
+    if not handler.is_function:
+        return _places_of(handler.subject, handler.module)
+    # A function's module: networks and functions of its own, or a service object that does the work.
+    module = handler.module
+    services = {name: value for name, value in vars(module).items() if type(value) in _own_classes(module)}
+    inside = [f"{name}.{place}" for name, one in services.items() for place in _places_of(one, module)]
+    own = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name not in _HOOKS
+    ]
+    return [*_networks(module), *inside, *own]
+
+
+def _places_of(subject: Any, module: ModuleType) -> list[str]:
+    """The inference of an object, its networks, and at last its methods, where several networks may meet."""
+    own: dict[str, None] = {}
+    for cls in type(subject).__mro__:
+        if cls.__module__ == module.__name__:
+            own |= {
+                name: None
+                for name, value in vars(cls).items()
+                if isinstance(value, (FunctionType, staticmethod, classmethod))
+                and not (name in _HOOKS or name.startswith("__"))
+            }
+    first = [INFERENCE] if hasattr(subject, INFERENCE) else []
+    return [*first, *_networks(subject), *own]
+
+
+def _networks(subject: Any) -> list[str]:
     found = [
         name
-        for name, value in vars(handler.subject).items()
+        for name, value in vars(subject).items()
         if not name.startswith("__") and (_is_network(value) or _is_session(value))
     ]
     found.sort(key=lambda name: name != "model")
     # Last, for a handler that calls forward itself, which a hook does not see.
-    found += [f"{name}.forward" for name in found if _is_plain(getattr(handler.subject, name))]
-    return found if handler.is_function or not hasattr(handler.subject, INFERENCE) else [INFERENCE, *found]
+    return found + [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
+
+
+def _own_classes(module: ModuleType) -> list[type]:
+    return [
+        one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__
+    ]
 
 
 def put_around(handler: Handler, place: str, around: Around) -> None:

@@ -1,15 +1,17 @@
-"""A handler asked outside a server: made-up requests, TorchServe's own context, and the replies."""
+"""Ask a handler outside a server: requests, given, made up or varied, TorchServe's own context, replies."""
 
 from __future__ import annotations
 
 import base64
 import copy
+import io
 import json
 import struct
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,20 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, MissingDependency
+from calib_serve.errors import InputError, MissingDependency, ModelError
 
-__all__ = ["Answer", "Request", "ask", "context_of", "made_up", "of_row", "told"]
+__all__ = [
+    "Answer",
+    "Request",
+    "Ticks",
+    "alternatives",
+    "ask",
+    "context_of",
+    "made_up",
+    "of_row",
+    "told",
+    "varied",
+]
 
 _TYPES = {".json": "application/json", ".txt": "text/plain", ".csv": "text/csv"}
 
@@ -39,6 +52,11 @@ class Request:
             return cls(path.read_bytes(), _TYPES.get(path.suffix.lower(), "application/octet-stream"))
         except OSError as error:
             raise InputError(f"cannot read the request {path}: {error}") from error
+
+    @property
+    def as_bytes(self) -> Request:
+        """The same body of no type, as ``curl -T`` sends it."""
+        return replace(self, content_type="application/octet-stream")
 
     @classmethod
     def from_dict(cls, held: dict[str, str]) -> Request:
@@ -74,25 +92,123 @@ def of_row(row: NDArray[Any]) -> tuple[Request, ...]:
     return tuple(Request(json.dumps(body).encode(), "application/json") for body in bodies)
 
 
-def made_up(shape: Sequence[int | None] | None) -> Iterator[Request]:
-    """Requests that common handlers answer: pictures, JSON arrays, text; ``shape`` of one input if known."""
+def alternatives(sample: Path | NDArray[Any]) -> tuple[Request, ...]:
+    """One sample in every form that a handler may take, in the same order for samples of one kind.
+
+    A file is sent as its ending says, and text also as bytes; the body is called "body", or "data".
+    """
+    if isinstance(sample, Path):
+        one = Request.of_file(sample)
+        forms: tuple[Request, ...] = (one,) if one == one.as_bytes else (one, one.as_bytes)
+    else:
+        forms = of_row(sample)
+    return tuple(replace(form, name=name) for name in ("body", "data") for form in forms)
+
+
+class Ticks:
+    """Says in a file that the trial goes on: how many requests are done, and of how many if that is known."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._done = Path(path), 0
+
+    def __call__(self, done: int | None = None, of: int = 0) -> None:
+        """Say it, once more done where no number is given."""
+        self._done = self._done + 1 if done is None else done
+        self._path.write_text(f"{self._done} {of}", "utf-8")
+
+
+def made_up(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
+    """Requests that common handlers answer: pictures, JSON arrays, text; ``shape`` of one input if known.
+
+    Another ``seed`` gives others, in the same order.
+    """
+    rng = np.random.default_rng(seed)
     sizes = [1 if size is None or size < 0 else int(size) for size in shape or ()]
     if sizes:
-        yield from of_row(np.random.default_rng(0).random(sizes).round(3))
+        yield from of_row(rng.random(sizes).round(3))
     pictures = [tuple(sizes)] if len(sizes) == 3 and sizes[0] in (1, 3) else []
     for channels, height, width in [*pictures, (3, 224, 224), (1, 28, 28), (3, 32, 32)]:
-        yield Request(_png(channels, height, width), "image/png")
-    yield Request(b"a few words that say nothing", "text/plain")
-    yield Request(json.dumps({"text": "a few words that say nothing"}).encode(), "application/json")
+        yield Request(_png(channels, height, width, rng), "image/png")
+    words = _shuffled(_WORDS, rng)
+    yield Request(words.encode(), "text/plain")
+    yield Request(words.encode())
+    yield Request(json.dumps({"text": words}).encode(), "application/json")
 
 
-def _png(channels: int, height: int, width: int) -> bytes:
+_WORDS = "a few good or bad words that say nothing of love and war"
+
+
+def varied(request: Request, seed: int) -> Request | None:
+    """Another request like ``request``: other numbers, words in another order, the picture changed.
+
+    None where it is not known how, as for bytes that are no picture.
+    """
+    rng = np.random.default_rng(seed)
+    text = None
+    with suppress(UnicodeDecodeError):
+        text = request.body.decode()
+    if text is None:
+        body = _other_picture(request.body, rng)
+        return None if body is None else replace(request, body=body)
+    with suppress(ValueError, RecursionError):
+        return replace(request, body=json.dumps(_other(json.loads(text), rng)).encode())
+    return replace(request, body=_shuffled(text, rng).encode())
+
+
+def _other(value: Any, rng: np.random.Generator) -> Any:
+    """JSON of the same form: lists of whole numbers in another order, other numbers moved."""
+    if isinstance(value, dict):
+        return {key: _other(one, rng) for key, one in value.items()}
+    if isinstance(value, list):
+        if value and all(type(one) is int for one in value):
+            return rng.permutation(value).tolist()
+        return [_other(one, rng) for one in value]
+    if isinstance(value, float):
+        return value + float(rng.normal()) * (abs(value) or 1.0) / 2
+    return _other_text(value, rng) if isinstance(value, str) else value
+
+
+def _other_text(text: str, rng: np.random.Generator) -> str:
+    """Other words, or the text of another picture."""
+    with suppress(ValueError):
+        body = _other_picture(base64.b64decode(text, validate=True), rng)
+        if body is not None:
+            return base64.b64encode(body).decode()
+    return _shuffled(text, rng)
+
+
+def _shuffled(text: str, rng: np.random.Generator) -> str:
+    """Some of the words, in another order; a single word as it is."""
+    words = text.split()
+    if len(words) < 2:
+        return text
+    return " ".join(rng.permutation(words)[: int(rng.integers(len(words) // 2, len(words) + 1))])
+
+
+def _other_picture(body: bytes, rng: np.random.Generator) -> bytes | None:
+    """A picture with its pixels moved and others' brightness, as its own format; None for other bytes."""
+    try:
+        from PIL import Image  # noqa: PLC0415 - where it is missing, few handlers read pictures
+    except ImportError:
+        return None
+    try:
+        with Image.open(io.BytesIO(body)) as picture:
+            kind, pixels = picture.format, np.asarray(picture.convert("RGB" if picture.mode == "P" else None))
+        moved = np.roll(pixels, rng.integers(1, pixels.shape[:2]), (0, 1))[:, :: rng.choice([-1, 1])]
+        out = io.BytesIO()
+        Image.fromarray((moved * rng.uniform(0.3, 1)).astype(pixels.dtype)).save(out, kind)
+        return out.getvalue()
+    except Exception:  # no picture, or one that PIL cannot write
+        return None
+
+
+def _png(channels: int, height: int, width: int, rng: np.random.Generator) -> bytes:
     """Noise as a PNG, grey or RGB."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    rows = np.random.default_rng(0).integers(0, 256, (height, width * channels), np.uint8)
+    rows = rng.integers(0, int(rng.integers(64, 257)), (height, width * channels), np.uint8)
     lines = b"".join(b"\0" + row.tobytes() for row in rows)
     header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
     return (
@@ -137,7 +253,9 @@ def context_of(folder: Path, *, batch_size: int = 1) -> Any:
     if name := model.get("configFile"):
         config = yaml.safe_load((folder / name).read_text("utf-8")) or {}
     name = model.get("modelName", "model")
-    return Context(name, str(folder), manifest, batch_size, None, "0.12.0", True, _NoMetrics(), config)
+    ctx = Context(name, str(folder), manifest, batch_size, None, "0.12.0", True, _NoMetrics(), config)
+    ctx.cl_socket = _NoStream()
+    return ctx
 
 
 def ask(
@@ -164,6 +282,16 @@ def ask(
         headers=tuple(dict(one.get_response_headers()) for one in processors),
         statuses=tuple(one.get_response_status_code() for one in processors),
     )
+
+
+class _NoStream:
+    """Stands for the socket on which a handler sends parts of a reply; refuses."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ModelError(
+            "it streams parts of its replies (send_intermediate_predict_response), which go to the client "
+            "before the reply that is calibrated; only replies that are whole can be"
+        )
 
 
 class _NoMetrics:

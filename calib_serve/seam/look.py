@@ -1,15 +1,13 @@
-"""Find the seam of an archive's own handler, by one request that it answers."""
+"""Find the seam of an archive's own handler, by requests that it answers, and prove it."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,131 +16,128 @@ from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
 from calib_serve.seam.form import Form, Scores, find_scores
 from calib_serve.seam.handler import INFERENCE, Handler, load_handler, places, put_around
-from calib_serve.seam.host import Answer, Request, ask, context_of, made_up, told
+from calib_serve.seam.host import Answer, Request, Ticks, ask, context_of, made_up, told, varied
+from calib_serve.seam.proof import NotOneRow, Place, Seen, prove_batches, prove_reply
+from calib_serve.seam.recorder import Recorder, sigmoids
 from calib_serve.seam.reply import as_json, shown_as
 
-__all__ = ["Recorder", "Sigmoid", "initialize", "look", "manifest_of_model", "recorded", "sigmoids"]
+__all__ = ["initialize", "look", "manifest_of_model", "recorded"]
 
-_NAMES = ("sigmoid", "sigmoid_", "logsigmoid", "special_expit")
-_MOST = 1 << 16  # numbers of one result that are kept
-
-
-class Sigmoid(NamedTuple):
-    """One call: the shape of its input, and its result as float64 where that is small."""
-
-    shape: tuple[int, ...]
-    made: NDArray[np.float64] | None
-
-    def is_source_of(self, values: NDArray[np.float64]) -> bool:
-        """Whether ``values`` are what it made."""
-        made = self.made
-        return (
-            made is not None and made.size == values.size and bool(np.allclose(made, values.ravel(), 0, 1e-6))
-        )
-
-
-@contextmanager
-def sigmoids() -> Iterator[list[Sigmoid]]:
-    """Each sigmoid on this thread, in a list that grows; outside TorchScript."""
-    seen: list[Sigmoid] = []
-    if importlib.util.find_spec("torch") is None:
-        yield seen
-        return
-    from torch.overrides import TorchFunctionMode  # noqa: PLC0415
-
-    class Watching(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            found = func(*args, **(kwargs or {}))
-            if getattr(func, "__name__", "") in _NAMES and args and hasattr(args[0], "shape"):
-                seen.append(Sigmoid(tuple(args[0].shape), _values(found)))
-            return found
-
-    with Watching():
-        yield seen
-
-
-def _values(tensor: Any) -> NDArray[np.float64] | None:
-    with suppress(Exception):  # such as a tensor without storage, while a program is traced
-        if tensor.numel() <= _MOST:
-            return np.array(tensor.detach().double().cpu().numpy()).ravel()  # what is later changed in place
-    return None
-
-
+_REQUESTS = 4  # that differ, for the proof
 _NOT_PASSED = "the request did not pass here"
-
-
-@dataclass
-class Recorder:
-    """What passed one place since ``clear``, and the sigmoids before and after it.
-
-    ``elsewhere``: whether some of it passed on another thread than the one that asks, so in any order.
-    """
-
-    returned: list[Any] = field(default_factory=list)
-    elsewhere: bool = False
-    seen: list[Sigmoid] = field(default_factory=list)
-    before: int = 0
-
-    def clear(self, seen: list[Sigmoid]) -> None:
-        """Begin again; ``seen`` grows with each sigmoid."""
-        self.returned.clear()
-        self.elsewhere = False
-        self.seen, self.before = seen, 0
-
-    def sigmoid(self, values: NDArray[np.float64]) -> Literal["before", "after"] | None:
-        """Whether what passed, ``values`` (n, K), is what a sigmoid made, or meets one."""
-        if any(one.is_source_of(values) for one in self.seen[: self.before]):
-            return "before"
-        columns = values.shape[1]
-        meets = (
-            one.shape[-1:] == (columns,) or (columns == 1 and len(one.shape) <= 1)
-            for one in self.seen[self.before :]
-        )
-        return "after" if any(meets) else None
-
-    def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of ``call``, recorded."""
-        result = call(*args, **kwargs)
-        self.returned.append(result)
-        self.elsewhere |= threading.current_thread() is not threading.main_thread()
-        self.before = len(self.seen)
-        return result
 
 
 def look(
     folder: Path,
     *,
     requests: Sequence[dict[str, str]] = (),
+    others: Sequence[Sequence[dict[str, str]]] = (),
     shape: Sequence[int] | None = None,
     classes: int | None = None,
     seam: str | None = None,
     output: str | None = None,
     outputs: Outputs | None = None,
     batch_size: int = 1,
+    progress: str,
 ) -> dict[str, Any]:
-    """Where the class scores pass: the seam, their form and kind, and the handler's reply to the request."""
+    """Where the class scores pass, of which kind they are, and what proves it.
+
+    ``requests``: one sample in the forms that it may be sent in, and ``others`` more samples in the same
+    forms; without these, others are made from the one, and without any all are made up. Raises ModelError
+    where no place is proved to be the one that the replies are made from.
+    """
     handler, recorders = recorded(folder, seam, batch_size)
-    ctx = context_of(folder, batch_size=batch_size)
+    ctx, tick = context_of(folder, batch_size=batch_size), Ticks(progress)
     given = [Request.from_dict(held) for held in requests]
-    tried = given or [request for one in (shape, *_guessed_shapes(handler)) for request in made_up(one)]
-    request, bare, answer = _first_answer(handler, recorders, ctx, list(dict.fromkeys(tried)), bool(given))
+    shapes = [shape, *_guessed_shapes(handler)]
+    tried = given or [request for one in shapes for request in made_up(one)]
+    chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(given), tick=tick)
     reply = as_json(answer.replies[0])
-    found = _seam(recorders, classes, output, outputs, reply)
-    if batch_size > 1:
-        recorder = recorders[found["seam"]]
-        recorder.clear([])
-        found["batches"] = not ask(handler.handle, ctx, [request, request], bare=bare).failure
-        if found["batches"]:
-            found["output"] = str(_form_of_two(recorder, max(2, found["columns"]), output))
-    return {
-        **found,
-        "request": request.as_dict(),
-        "bare": bare,
-        "reply": reply,
-        "handler": type(handler.subject).__name__ if not handler.is_function else handler.module.__name__,
-        "places": list(recorders),
-        "class_names": _mapping(handler),
-    }
+    found, why = _candidates(recorders, classes, output, outputs, reply)
+    if others:
+        alike: Iterator[Request | None] = (Request.from_dict(forms[chosen]) for forms in others)
+    elif given:
+        alike = (varied(tried[chosen], seed) for seed in range(1, 2 * _REQUESTS))
+    else:
+        alike = (
+            [request for one in shapes for request in made_up(one, seed)][chosen]
+            for seed in range(1, _REQUESTS)
+        )
+    asked = [tried[chosen], *(one for one in alike if one is not None)]
+
+    def answered(batch: Sequence[Request]) -> Answer:
+        tick()
+        return ask(handler.handle, ctx, batch, bare=bare)
+
+    passed = [name for name in found if name != INFERENCE and not name.endswith(".forward")]
+    for name, (form, kind, columns) in found.items():
+        place = Place(name, answered, recorders[name], form, kind, columns)
+        try:
+            place, asked_here, alone = _alone(place, asked)
+            prove_reply(place, asked_here, alone, [one for one in passed if one != name])
+        except ModelError as error:
+            why[name] = str(error)
+            continue
+        place, batched, reason = _together(place, asked_here, alone, output)
+        return {
+            "seam": name,
+            "output": str(place.form),
+            "kind": kind,
+            "columns": columns,
+            "padded": place.padded,
+            "rows": alone.rows.tolist(),
+            "requests": [request.as_dict() for request in asked_here],
+            "replies": alone.replies,
+            "batched": [seen.rows.tolist() for seen in batched],
+            "alone_because": reason,
+            "form": chosen,
+            "bare": bare,
+            "handler": (
+                type(handler.subject).__name__ if not handler.is_function else handler.module.__name__
+            ),
+            "places": list(recorders),
+            "class_names": _mapping(handler),
+        }
+    raise _no_place(why)
+
+
+def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
+    """What is seen of requests one by one, those that it answers; whether it pads its batch is found."""
+    found: list[tuple[Request, Seen]] = []
+    for request in requests:
+        try:
+            found.append((request, place.see([request])))
+        except NotOneRow as error:
+            if not error.padding(place, request, requests[-1]):
+                raise
+            place = replace(place, padded=True)
+            found.append((request, place.see([request])))
+        except ModelError:
+            if not found:
+                raise  # the first one was answered before
+        if len(found) == _REQUESTS:
+            break
+    whole = Seen(
+        np.concatenate([seen.rows for _, seen in found]),
+        [reply for _, seen in found for reply in seen.replies],
+    )
+    half = place.form.is_half(place.recorder.returned[-1])
+    return replace(place, half=half), [request for request, _ in found], whole
+
+
+def _together(
+    place: Place, requests: Sequence[Request], alone: Seen, output: str | None
+) -> tuple[Place, list[Seen], str]:
+    """What is seen of all at once, and why it is not to be asked so, if not."""
+    try:
+        with suppress(ModelError):  # what is one of one may be a list of rows, or of outputs
+            place.recorder.clear()
+            place.ask(requests[:2])
+            form, _ = _found(place.recorder.returned, max(2, place.columns), output)
+            place = replace(place, form=form)
+        return place, prove_batches(place, requests, alone), ""
+    except ModelError as error:
+        return place, [], str(error)
 
 
 def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, dict[str, Recorder]]:
@@ -169,25 +164,35 @@ def initialize(handler: Handler, ctx: Any) -> None:
 
 
 def _first_answer(
-    handler: Handler, recorders: dict[str, Recorder], ctx: Any, requests: list[Request], given: bool
-) -> tuple[Request, bool, Answer]:
+    handler: Handler,
+    recorders: dict[str, Recorder],
+    ctx: Any,
+    requests: Sequence[Request],
+    *,
+    given: bool,
+    tick: Callable[[], None],
+) -> tuple[int, bool, Answer]:
     """The first of ``requests`` that the handler answers, as itself or as a bare payload.
 
     Rather one that passes a recorder: some handlers answer what they do not understand with an error's text.
     """
-    failures, answered = [], None
-    for request in requests:
+    failures: dict[str, None] = {}
+    answered = None
+    for number, request in enumerate(requests):
+        if request in requests[:number]:
+            continue
         for bare in (False, True):
             with sigmoids() as seen:
                 for recorder in recorders.values():
                     recorder.clear(seen)
+                tick()
                 got = ask(handler.handle, ctx, [request], bare=bare)
             if not got.failure and any(recorder.returned for recorder in recorders.values()):
-                return request, bare, got
+                return number, bare, got
             if not got.failure:
-                answered = answered or (request, bare, got)
+                answered = answered or (number, bare, got)
                 continue
-            failures.append(f"{request.content_type}{' (body alone)' if bare else ''}: {got.failure}")
+            failures[f"{request.content_type}{' (body alone)' if bare else ''}: {got.failure}"] = None
     if answered is not None:
         for recorder in recorders.values():
             recorder.clear([])
@@ -200,42 +205,39 @@ def _first_answer(
     raise ModelError("\n  ".join([f"the handler did not answer {what}", *failures]))
 
 
-def _seam(
+def _candidates(
     recorders: dict[str, Recorder],
     classes: int | None,
     output: str | None,
     outputs: Outputs | None,
     reply: Any,
-) -> dict[str, Any]:
-    """The first place where one row of scores passed, and what they are."""
-    why = {}
+) -> tuple[dict[str, tuple[Form, Outputs, int]], dict[str, str]]:
+    """The places where scores passed, their form, kind and columns; and why others are none."""
+    found, why = {}, {}
     for place, recorder in recorders.items():
         if not recorder.returned:
             why[place] = _NOT_PASSED
             continue
         try:
-            form, found = _found(recorder.returned, classes, output)
-            if len(found.values) != 1:
-                raise ModelError(f"{len(found.values)} rows of scores passed for one request")
-            return {
-                "seam": place,
-                "output": str(form),
-                "kind": _kind(recorder, found.values, outputs, reply),
-                "columns": found.values.shape[1],
-                "row": found.values[0].tolist(),
-            }
+            form, scores = _found(recorder.returned, classes, output)
+            found[place] = form, _kind(recorder, scores.values, outputs, reply), scores.values.shape[1]
         except ModelError as error:
             why[place] = str(error)
-    reasons = set(why.values()) - {_NOT_PASSED}
-    if len(reasons) == 1:
-        places_ = " nor at ".join(place for place, reason in why.items() if reason != _NOT_PASSED)
-        raise ModelError(f"the class scores are not understood at {places_}: {reasons.pop()}")
-    raise ModelError(
+    return found, why
+
+
+def _no_place(why: dict[str, str]) -> ModelError:
+    """What to raise where no place was found, with the reason of each."""
+    reasons = {place: reason for place, reason in why.items() if reason != _NOT_PASSED}
+    if len(set(reasons.values())) == 1:
+        places_ = " nor at ".join(reasons)
+        return ModelError(f"the class scores are not understood at {places_}: {next(iter(reasons.values()))}")
+    return ModelError(
         "\n  ".join(
             [
                 "found no place where the class scores pass; name one with --seam, a dotted path from the "
                 "handler such as model or model.forward",
-                *(f"at {place}: {reason}" for place, reason in why.items()),
+                *(f"at {place}: {reason}" for place, reason in (reasons or why).items()),
             ]
         )
     )
@@ -303,14 +305,6 @@ def _found(returned: list[Any], classes: int | None, output: str | None) -> tupl
         raise ModelError("its results have more than one form")
     values = np.concatenate([scores.values for _, scores in parts])
     return forms.pop(), Scores(values, values.shape)
-
-
-def _form_of_two(recorder: Recorder, classes: int, output: str | None) -> Form:
-    """Where the scores of two requests lie: what is one of one may be a list of rows or of outputs."""
-    form, scores = _found(recorder.returned, classes, output)
-    if len(scores.values) != 2:
-        raise ModelError(f"two requests at once made {len(scores.values)} rows of scores")
-    return form
 
 
 def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,10 @@ from numpy.typing import NDArray
 from calib_serve.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 
-__all__ = ["as_json", "check_reply", "same_format", "shown_as", "shows"]
+__all__ = ["Leaf", "Shown", "as_json", "check_reply", "leaves", "same_format", "shown_as", "shows"]
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_LONGEST = 4_000  # characters of a text whose numbers are read: pictures and such are longer
 
 _CLOSE = 2e-3  # replies round to three decimals at least, or else show no confidence
 
@@ -30,6 +35,46 @@ def as_json(reply: Any) -> Any:
         return json.loads(json.dumps(reply))
     except (TypeError, ValueError):
         return f"{type(reply).__name__}"
+
+
+class Shown(NamedTuple):
+    """A number in a reply, and the unit that it is rounded to."""
+
+    value: float
+    step: float
+
+
+Leaf = Union[Shown, str]
+"""A number, or a text without its numbers."""
+
+
+def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
+    """All numbers and texts of a reply, also the numbers inside of texts, by where they are.
+
+    >>> leaves({"top": ["cat", 0.25], "says": "cat: 93.5 %"})["reply.says, number 1"]
+    Shown(value=93.5, step=0.1)
+    """
+    if isinstance(reply, Mapping):
+        return {k: v for key, one in reply.items() for k, v in leaves(one, f"{place}.{key}").items()}
+    if isinstance(reply, list):
+        return {k: v for i, one in enumerate(reply) for k, v in leaves(one, f"{place}[{i}]").items()}
+    if isinstance(reply, (int, float)) and not isinstance(reply, bool):
+        return {place: _shown(repr(reply))}
+    if not isinstance(reply, str) or len(reply) > _LONGEST:
+        return {place: str(reply)}
+    numbers = _NUMBER.findall(reply)
+    if [reply.strip()] == numbers:
+        return {place: _shown(numbers[0])}
+    found: dict[str, Leaf] = {place: _NUMBER.sub("#", reply)}
+    return found | {f"{place}, number {i}": _shown(text) for i, text in enumerate(numbers, 1)}
+
+
+def _shown(text: str) -> Shown:
+    number = Decimal(text) if text.lower() not in ("nan", "inf", "-inf") else None
+    if number is None:
+        return Shown(float(text), 0.0)
+    exponent = number.as_tuple().exponent
+    return Shown(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
 
 
 def same_format(before: Any, after: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,30 +24,30 @@ __all__ = ["run_trial"]
 
 _TAIL = 12  # lines of a failed trial's output that are shown
 _LOOKS = 0.2  # seconds between two looks at the progress
+_LOADS = 600.0  # seconds that a handler may take to load its model
 
 
 def run_trial(
     folder: Path,
     what: str,
     *,
-    seconds: float = 600.0,
+    seconds: float = 60.0,
     progress: Callable[[int, int], None] | None = None,
     **job: Any,
 ) -> Any:
     """What the trial ``what`` of ``trial_worker`` returns for the archive unpacked in ``folder``.
 
-    ``job`` are its parameters, as JSON holds them; ``progress``, for a trial that tells it, is called with
-    (done, of). Raises ModelError, with the handler's last words, where it does not load, does not come on for
-    ``seconds``, or where the trial itself says why not.
+    ``job`` are its parameters, as JSON holds them; ``progress`` is called with (done, of) where that is
+    known. Raises ModelError, with the handler's last words, where it does not load, does not answer a batch
+    within ``seconds``, or where the trial itself says why not. No process is left, however this one ends.
     """
     root = Path(calib_serve.__file__).parent.parent
     with tempfile.TemporaryDirectory(prefix="calib-trial-") as scratch:
         order, result, done, words = (
             Path(scratch) / name for name in ("job.json", "result.json", "done", "words")
         )
-        if progress is not None:
-            job["progress"] = str(done)
-        order.write_text(json.dumps({"what": what, "folder": str(folder), **job}), "utf-8")
+        told_by = {"what": what, "folder": str(folder), "progress": str(done)}
+        order.write_text(json.dumps({**told_by, **job}), "utf-8")
         # As WorkerLifeCycle.java: the archive's folder is the working folder, and first on the path.
         paths = [str(folder), str(root), os.environ.get("PYTHONPATH", "")]
         # Without a host's settings: no receipt is signed and no sample kept.
@@ -57,9 +58,10 @@ def run_trial(
                 [sys.executable, "-m", "calib_serve.seam.trial_worker", str(order), str(result)],
                 cwd=folder,
                 env={**env, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # closed when this process ends, which the worker sees
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             came = _watch(process, done, seconds, progress)
         try:
@@ -80,7 +82,7 @@ def _watch(
     progress: Callable[[int, int], None] | None,
 ) -> str:
     """Wait for the process to end; how far it came, in words."""
-    seen, last, came = "", time.monotonic(), ""
+    seen, last, came, limit = "", time.monotonic(), "", max(seconds, _LOADS)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -88,14 +90,21 @@ def _watch(
             with suppress(OSError, ValueError):
                 if (now := file.read_text("utf-8")) != seen:
                     done, of = map(int, now.split())
-                    seen, last, came = now, time.monotonic(), f" after {done} of {of} samples"
-                    if progress is not None:
+                    seen, last, limit = now, time.monotonic(), seconds
+                    came = f" after {done} of {of} samples" if of else ""
+                    if progress is not None and of:
                         progress(done, of)
             if process.returncode is not None:
                 return came
-            if time.monotonic() - last > seconds:
-                raise ModelError(f"the handler did not answer within {seconds:.0f} s{came}")
+            if time.monotonic() - last > limit:
+                did = "answer" if seen else "load"
+                raise ModelError(
+                    f"the handler did not {did} within {limit:.0f} s{came}; it may take longer "
+                    "with --probe-timeout SECONDS"
+                )
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        with suppress(ProcessLookupError):  # it and what it started
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()

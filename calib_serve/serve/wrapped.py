@@ -180,7 +180,10 @@ class CalibratedWrapper:
             self._observer.uncalibrated(sum(_wants_a_prediction(message) for message in messages))
             return replies
         rows = self._passing.rows()
-        sizes = _sizes(messages, len(rows))
+        if self.options.padded:
+            rows = rows[: len(messages)]
+        proved = self.options.batches or len(messages) == 1
+        sizes = _sizes(messages, len(rows)) if proved else None
         if sizes is None:
             # Which row is whose is not known: no receipt. Where rows are fewer, some requests went by.
             self._observer.broken("receipt", times=len(messages))

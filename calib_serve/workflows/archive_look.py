@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from calib_serve.errors import ModelError
 from calib_serve.files import ZIP_ERRORS
-from calib_serve.fuse.torchserve import ForeignArchive, Seam, find_seam, unpacked
+from calib_serve.fuse.torchserve import SECONDS, ForeignArchive, Seam, find_seam, unpacked
 from calib_serve.scores import LABELS, Outputs, to_probs
-from calib_serve.seam import Request, shows
+from calib_serve.seam import Request, alternatives, shows
 
 __all__ = ["ArchiveLook", "look_at_archive"]
 
@@ -27,7 +25,8 @@ class ArchiveLook:
     ``model_file`` is its serialized file, with its ``sha256``; ``code``: the file of an eager model.
     ``seam``, ``output``, ``outputs`` as in ``pack_around``; ``one_score``: whether a single score is all of a
     row. ``request`` that was answered, in words, and whether the handler takes it as a ``body``
-    alone, as an ``envelope`` passes it on; ``together``: whether it answers two requests at once.
+    alone, as an ``envelope`` passes it on; ``together``: whether it answers several at once, and it is proved
+    which score is whose; ``alone_because``: why not, if so.
     ``confidence``: whether the reply shows one.
     ``model``: the options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
     ``parts``, for methods that need it; None where it cannot be loaded.
@@ -51,6 +50,7 @@ class ArchiveLook:
     request: str
     body: bool
     together: bool
+    alone_because: str
     reply: Any
     confidence: bool
     note: str
@@ -68,20 +68,23 @@ def look_at_archive(
     seam: str | None = None,
     output: str | None = None,
     outputs: Outputs | None = None,
+    probe_timeout: float = SECONDS,
 ) -> ArchiveLook:
     """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
 
-    ``probe``: a file that it answers; default: a made-up request. Of an archive that ``pack_around`` made,
-    the handler inside is asked. Raises ModelError where it answers nothing, or no class scores are found.
+    ``probe``: a file that it answers; default: a made-up request; ``probe_timeout``: seconds that an answer
+    may take. Of an archive that ``pack_around`` made, the handler inside is asked. Raises ModelError where it
+    answers nothing, or no class scores are found.
     """
     with unpacked(archive) as found:
         where = find_seam(
             found.folder,
-            requests=() if probe is None else [Request.of_file(Path(probe))],
+            requests=() if probe is None else alternatives(Path(probe)),
             seam=seam,
             output=output,
             kind=outputs,
             batch_size=2,
+            seconds=probe_timeout,
         )
         names, note = _names(found, where)
         model = found.archive.model
@@ -104,6 +107,7 @@ def look_at_archive(
             request=_in_words(where),
             body=where.bare,
             together=where.batches,
+            alone_because=where.alone_because,
             reply=where.reply,
             confidence=any(shows(where.reply, p) for p in _told(where)),
             note=note,
@@ -120,12 +124,12 @@ def _names(found: ForeignArchive, seam: Seam) -> tuple[tuple[str, ...], str]:
 
 def _told(seam: Seam) -> list[float]:
     """The probabilities that a reply may show: the likeliest class's, or those of labels."""
-    probs = to_probs(np.array([seam.row]), seam.kind)[0]
+    probs = to_probs(seam.rows[:1], seam.kind)[0]
     return [float(p) for p in probs] if seam.kind in LABELS else [float(probs.max())]
 
 
 def _in_words(seam: Seam) -> str:
-    request = Request.from_dict(dict(seam.request))
+    request = Request.from_dict(dict(seam.requests[0]))
     shown = f"{request.content_type}, {len(request.body)} bytes"
     if request.content_type == "application/octet-stream" or "image" in request.content_type:
         return shown

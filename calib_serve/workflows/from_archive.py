@@ -14,6 +14,7 @@ from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.torchserve import (
+    SECONDS,
     ForeignArchive,
     Seam,
     find_seam,
@@ -23,7 +24,7 @@ from calib_serve.fuse.torchserve import (
 )
 from calib_serve.priors import Given
 from calib_serve.scores import LABELS, Outputs, Scores
-from calib_serve.seam import Request, of_row, run_trial
+from calib_serve.seam import alternatives, run_trial
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.options import Progress, stage
 
@@ -61,6 +62,7 @@ def scores_of_archive(
     output: str | None = None,
     outputs: Outputs | None = None,
     batch_size: int | None = None,
+    probe_timeout: float = SECONDS,
     progress: Progress | None = None,
 ) -> ArchiveScores:
     """Send labelled requests through an archive's own handler, and keep the scores that pass its seam.
@@ -69,23 +71,38 @@ def scores_of_archive(
     needs must be here, and its code is run. ``data``: what ``read_requests`` reads; ``splits`` of it.
     ``artifact``: one that is to act on the scores; an archive that ``pack_around`` made has its own.
     ``seam``, ``output`` and ``outputs`` as in ``pack_around``; default: as the artifact was fitted, or as
-    found with the first sample. ``batch_size``: requests at once; default: the archive's, if its handler
-    answers several. Raises InputError for data and labels that do not fit, ModelError where the handler does
-    not answer a sample, which it names.
+    found and proved with some samples. ``batch_size``: requests at once; default: the archive's, if it is
+    proved which row of a batch is whose. ``probe_timeout``: seconds that an answer may take. Raises
+    InputError for data and labels that do not fit, ModelError where the handler does not answer a sample,
+    which it names.
     """
     given = [read_requests(data, split) for split in splits]
     with unpacked(archive) as found:
         calibration = _calibration(found, artifact)
         where, at_once = _seam_with(
-            given[0], found, calibration, seam=seam, output=output, kind=outputs, batch_size=batch_size
+            given[0],
+            found,
+            calibration,
+            seam=seam,
+            output=output,
+            kind=outputs,
+            batch_size=batch_size,
+            probe_timeout=probe_timeout,
         )
         names = _names(found, where, given, calibration)
         # Before the run: a wrong label should not cost one.
         several = where.kind in LABELS
         truths = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in given]
-        form = _form(given[0], where)
         logits = [
-            _collected(part, found, where, number=k, form=form, batch_size=at_once, progress=progress)
+            _collected(
+                part,
+                found,
+                where,
+                number=k,
+                batch_size=at_once,
+                probe_timeout=probe_timeout,
+                progress=progress,
+            )
             for k, part in enumerate(given)
         ]
     shown = tuple(name for *_, name in names) or (() if several else given[0].names)
@@ -118,6 +135,7 @@ def calibrate_archive(
     output: str | None = None,
     outputs: Outputs | None = None,
     batch_size: int | None = None,
+    probe_timeout: float = SECONDS,
     prior: Given | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -125,9 +143,9 @@ def calibrate_archive(
 ) -> Artifact:
     """Fit an output calibrator to the scores of an archive's own handler, for ``pack_around``.
 
-    ``data``, ``seam``, ``output``, ``outputs`` and ``batch_size`` as in ``scores_of_archive``; ``method``,
-    ``prior`` and ``options`` as in ``calibrate``. Before and after are measured on ``eval_split``, else on
-    held-out folds.
+    ``data``, ``seam``, ``output``, ``outputs``, ``batch_size`` and ``probe_timeout`` as in
+    ``scores_of_archive``; ``method``, ``prior`` and ``options`` as in ``calibrate``. Before and after are
+    measured on ``eval_split``, else on held-out folds.
     """
     if method in _ON_THE_MODEL:
         raise InputError(
@@ -145,6 +163,7 @@ def calibrate_archive(
         output=output,
         outputs=outputs,
         batch_size=batch_size,
+        probe_timeout=probe_timeout,
         progress=progress,
     )
     given, *held = found.parts
@@ -187,26 +206,31 @@ def _seam_with(
     output: str | None,
     kind: Outputs | None,
     batch_size: int | None,
+    probe_timeout: float,
 ) -> tuple[Seam, int]:
-    """The seam, found with the first sample, as a body and as an input called "data"; how many at once."""
+    """The seam, found and proved with some of the samples; how many to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = batch_size or found.batch_size
-    first = (Request.of_file(data.files[0]),) if data.rows is None else of_row(data.rows[0])
+    some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
+    first, *others = [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
     try:
         where = find_seam(
             found.folder,
-            requests=[replace(one, name=name) for name in ("body", "data") for one in first],
+            requests=first,
+            others=others,
             classes=None if calibration is None else calibration.classes,
             seam=seam or known.seam,
             output=known.output if output is None else output,
             kind=kind or (known.outputs if known.seam else None),
-            batch_size=min(2, max(wanted, found.batch_size)),
+            batch_size=max(wanted, found.batch_size),
+            seconds=probe_timeout,
         )
     except ModelError as error:
         raise ModelError(f"asked with {data.called(0)}: {error}") from error
     if batch_size not in (None, 1) and not where.batches:
         raise InputError(
-            f"{found.archive.path} does not answer two requests at once; leave the batch size out"
+            f"{found.archive.path} is to be asked one request at a time: {where.alone_because}; leave the "
+            "batch size out"
         )
     return where, wanted if where.batches else 1
 
@@ -217,8 +241,8 @@ def _collected(
     seam: Seam,
     *,
     number: int,
-    form: int,
     batch_size: int,
+    probe_timeout: float,
     progress: Progress | None,
 ) -> NDArray[np.float32]:
     out = found.folder.with_name(f"scores_{number}.npy")
@@ -226,29 +250,22 @@ def _collected(
     run_trial(
         found.folder,
         "scores",
+        seconds=probe_timeout,
         files=[] if data.rows is not None else [str(file) for file in data.files],
         rows=None if rows is None else str(rows),
-        form=form,
-        name=seam.request["name"],
+        form=seam.form,
         out=str(out),
         seam=seam.place,
         output=seam.output,
         kind=seam.kind,
         columns=seam.columns,
+        padded=seam.padded,
         bare=seam.bare,
         batch_size=batch_size,
         progress=stage(progress, "scores") or (lambda done, of: None),
     )
     logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
     return logits
-
-
-def _form(data: LabelledRequests, seam: Seam) -> int:
-    """Which form of JSON the handler takes rows in."""
-    if data.rows is None:
-        return 0
-    bodies = [request.body for request in of_row(data.rows[0])]
-    return bodies.index(Request.from_dict(dict(seam.request)).body)
 
 
 def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:

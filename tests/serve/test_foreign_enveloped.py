@@ -34,7 +34,7 @@ Register = Callable[..., Running]
 def running_behind(register: Register, folder: Path, envelope: str, name: str) -> Running:
     (folder / "request.json").write_text(json.dumps(REQUEST if name == "kserve_v2" else REQUEST["data"]))
     old = archive(name, folder / "old")
-    made = pack_around(old, fitted(name), folder / "store", request=folder / "request.json")
+    made = pack_around(old, fitted(name), folder / "store", probe=folder / "request.json")
     return register(made, envelope=envelope)
 
 

@@ -56,9 +56,9 @@ def test_a_calibration_that_depends_on_the_kind_of_scores_wants_the_kind_it_was_
     vector = Artifact((LogitMap(np.array(weights), np.zeros(10)),), method="vector", classes=10)
     source = archive("softmaxed", tmp_path)
     with pytest.raises(FuseError, match="--outputs"):
-        pack_around(source, vector, tmp_path / "out", request=request_file(tmp_path))
+        pack_around(source, vector, tmp_path / "out", probe=request_file(tmp_path))
     assert pack_around(
-        source, vector, tmp_path / "out", outputs="probabilities", request=request_file(tmp_path)
+        source, vector, tmp_path / "out", outputs="probabilities", probe=request_file(tmp_path)
     )
 
 

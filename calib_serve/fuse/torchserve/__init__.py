@@ -9,9 +9,10 @@ from calib_serve.fuse.torchserve.mar import pack
 from calib_serve.fuse.torchserve.names import check_names, remarks
 from calib_serve.fuse.torchserve.recalibration import recalibrated, same_model, served_artifact
 from calib_serve.fuse.torchserve.repacking import pack_around
-from calib_serve.fuse.torchserve.seam_trial import Seam, find_seam
+from calib_serve.fuse.torchserve.seam_trial import SECONDS, Seam, find_seam
 
 __all__ = [
+    "SECONDS",
     "Batching",
     "ForeignArchive",
     "Seam",

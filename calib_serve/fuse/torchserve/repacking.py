@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from calib_serve.artifact import Artifact
+from calib_serve.data import read_requests
 from calib_serve.errors import FuseError
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve.archive import (
@@ -23,9 +26,9 @@ from calib_serve.fuse.torchserve.archive import (
 )
 from calib_serve.fuse.torchserve.contents import artifact_files, package_files, shipped, with_section
 from calib_serve.fuse.torchserve.names import check_names
-from calib_serve.fuse.torchserve.seam_trial import check_kind, find_seam, prove_seam
+from calib_serve.fuse.torchserve.seam_trial import SECONDS, check_kind, find_seam, prove_seam
 from calib_serve.scores import Outputs
-from calib_serve.seam import INFERENCE, Request
+from calib_serve.seam import INFERENCE, Request, alternatives
 
 __all__ = ["number", "pack_around", "wrappable"]
 
@@ -57,7 +60,9 @@ def pack_around(
     output: str | None = None,
     receipts: Literal["header", "body"] = "header",
     trial: bool = True,
-    request: str | Path | None = None,
+    probe: str | Path | None = None,
+    probe_data: str | Path | None = None,
+    probe_timeout: float = SECONDS,
     force: bool = False,
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
@@ -67,12 +72,14 @@ def pack_around(
     other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and ``batch_delay``
     (milliseconds) change the latter, ``extra`` files are added.
 
-    The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``.
-    It is asked once before and once after, in a process of its own, with ``request`` (a file; default: a
-    made-up one): so the packages that it needs must be here. ``seam`` names the place where its class
-    scores pass, a dotted path from the handler such as "model", and ``output`` where they lie in what
-    passes there, such as "logits"; default: as the artifact was fitted, or as found. ``trial`` False
-    asks nothing: the seam is then ``inference`` unless named, and what it returns must be a tensor of scores.
+    The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
+    is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
+    must be here. It is asked some of ``probe_data`` (data that ``read_requests`` reads), else ``probe`` (a
+    file) and others made from it, else made-up ones; ``probe_timeout`` is how many seconds an answer may
+    take. ``seam`` names the place where its class scores pass, a dotted path from the handler such as
+    "model", and ``output`` where they lie in what passes there, such as "logits"; default: as the artifact
+    was fitted, or as found. ``trial`` False asks nothing, and proves nothing: the seam is then ``inference``
+    unless named, and what it returns must be a tensor of scores.
 
     ``outputs`` says what the scores are and ``last_linear`` which layer makes them; default: as measured,
     and what the artifact says. ``threshold``: from which probability on receipts of a multi-label model say
@@ -102,17 +109,25 @@ def pack_around(
         digest_of_model = _model_digest(old, kept, fitted)
         found = None
         if trial:
+            samples = _samples(probe, probe_data)
             found = find_seam(
                 unpack(old, folder / "before"),
-                requests=() if request is None else [Request.of_file(Path(request))],
+                requests=samples[0] if samples else (),
+                others=samples[1:],
                 input_shape=fitted.model.input_shape,
                 classes=fitted.classes,
                 seam=seam,
                 output=output,
                 kind=kind,
-                batch_size=min(2, number(old, config, "batchSize")),
+                batch_size=number(old, config, "batchSize"),
+                seconds=probe_timeout,
             )
             check_kind(found, fitted, outputs)
+            if number(old, config, "batchSize") > 1 and not found.batches:
+                raise FuseError(
+                    f"{source} is served in batches, of which it is not proved which score is whose: "
+                    f"{found.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
+                )
         section = ModelOptions(
             kind="wrapped",
             model=str(old.model.get("serializedFile", "")),
@@ -120,6 +135,8 @@ def pack_around(
             wraps=handler,
             seam=found.place if found else seam or INFERENCE,
             output=found.output if found else output or "",
+            padded=found is not None and found.padded,
+            batches=found is None or found.batches,
             receipts=receipts,
             workers=number(old, config, "minWorkers"),
             artifact=_ARTIFACT,
@@ -150,8 +167,17 @@ def pack_around(
         if found is not None:
             after = unpack(made, folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
-            prove_seam(after, found, fitted, in_body=receipts == "body")
+            prove_seam(after, found, fitted, in_body=receipts == "body", seconds=probe_timeout)
     return target
+
+
+def _samples(probe: str | Path | None, probe_data: str | Path | None) -> list[tuple[Request, ...]]:
+    """What to ask, each in the forms that it may be sent in."""
+    if probe_data is None:
+        return [] if probe is None else [alternatives(Path(probe))]
+    data = read_requests(probe_data)
+    some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
+    return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
 
 
 def _config(

@@ -9,40 +9,60 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, exact, to_logits, to_probs
 from calib_serve.seam import Request, check_reply, run_trial, same_format
 
-__all__ = ["Seam", "check_kind", "find_seam", "prove_seam"]
+__all__ = ["SECONDS", "Seam", "check_kind", "find_seam", "prove_seam"]
+
+SECONDS = 60.0
+"""How long a handler may take to answer a trial's batch."""
+_CLOSE = 1e-4
 
 
 @dataclass(frozen=True)
 class Seam:
     """Where the class scores of a handler pass, and what was found there.
 
-    ``place`` and ``output`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one number) and
-    one ``row`` of them; ``request`` that the handler answered with ``reply``, ``bare``: as a body alone, so
-    behind an envelope; ``batches``: whether it answers two at once; ``class_names`` of the handler's mapping.
+    ``place``, ``output`` and ``padded`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
+    number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
+    body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
+    once, in order and in reverse. ``alone_because``: why it cannot be asked so, or nothing. ``form``: which
+    of the forms given the first was answered in; ``class_names`` of the handler's mapping.
     """
 
     place: str
     output: str
     kind: Outputs
     columns: int
-    row: tuple[float, ...]
-    request: Mapping[str, str]
+    padded: bool
+    rows: NDArray[np.float64]
+    requests: tuple[Mapping[str, str], ...]
+    replies: tuple[Any, ...]
+    batched: tuple[NDArray[np.float64], ...]
+    alone_because: str
+    form: int
     bare: bool
-    reply: Any
     handler: str
     places: tuple[str, ...]
-    batches: bool = True
     class_names: Mapping[str, Any] | None = None
+
+    @property
+    def batches(self) -> bool:
+        """Whether it answers several at once, and which row is whose is proved."""
+        return not self.alone_because
+
+    @property
+    def reply(self) -> Any:
+        """The first."""
+        return self.replies[0]
 
     def as_request(self) -> bytes:
         """The request, as an archive keeps it for its workers."""
-        return json.dumps({"request": dict(self.request), "bare": self.bare}).encode()
+        return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
 
     @property
     def classes(self) -> int:
@@ -54,22 +74,28 @@ def find_seam(
     folder: Path,
     *,
     requests: Sequence[Request] = (),
+    others: Sequence[Sequence[Request]] = (),
     input_shape: tuple[int | None, ...] | None = None,
     classes: int | None = None,
     seam: str | None = None,
     output: str | None = None,
     kind: Outputs | None = None,
     batch_size: int = 1,
+    seconds: float = SECONDS,
 ) -> Seam:
-    """The seam of the archive unpacked in ``folder``, by asking its own handler in a process of its own.
+    """Find and prove the seam of the archive unpacked in ``folder``, by asking its handler in a process.
 
-    ``requests``: the first that it answers is taken (default: made-up pictures, arrays and texts). ``seam``,
-    ``output`` and ``kind``: where they are known. Raises ModelError, which says what was tried.
+    ``requests``: one sample in the forms that it may be sent in (default: made-up pictures, arrays, texts),
+    ``others``: more samples in the same forms (default: made from the one). ``seam``, ``output`` and
+    ``kind``: where they are known; ``seconds`` that an answer may take. Raises ModelError, which says what
+    was tried.
     """
     found = run_trial(
         folder,
         "look",
+        seconds=seconds,
         requests=[request.as_dict() for request in requests],
+        others=[[request.as_dict() for request in forms] for forms in others],
         shape=None if input_shape is None else [-1 if size is None else size for size in input_shape],
         classes=classes,
         seam=seam,
@@ -88,13 +114,16 @@ def find_seam(
         output=found["output"],
         kind=kind or measured,
         columns=found["columns"],
-        row=tuple(found["row"]),
-        request=found["request"],
+        padded=found["padded"],
+        rows=np.array(found["rows"]),
+        requests=tuple(found["requests"]),
+        replies=tuple(found["replies"]),
+        batched=tuple(map(np.array, found["batched"])),
+        alone_because=found["alone_because"],
+        form=found["form"],
         bare=found["bare"],
-        reply=found["reply"],
         handler=found["handler"],
         places=tuple(found["places"]),
-        batches=found.get("batches", True),
         class_names=found["class_names"],
     )
 
@@ -137,31 +166,55 @@ def _of_other_truths(seam: Seam, artifact: Artifact) -> str:
     )
 
 
-def prove_seam(folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False) -> None:
-    """Ask the calibrated archive unpacked in ``folder`` what the original answered.
+def prove_seam(
+    folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
+) -> None:
+    """Ask the calibrated archive unpacked in ``folder`` what the original answered, alone and at once.
 
     ``in_body``: its replies hold the original's as ``prediction``.
 
-    Raises FuseError where the calibrated confidence is not the artifact's, where the reply has another
-    format, or shows another confidence.
+    Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
+    a reply has another format, or shows another confidence.
     """
+    ordered = [list(seam.requests), list(reversed(seam.requests))][: len(seam.batched)]
+    batches = [*([request] for request in seam.requests), *ordered]
+    rows = [*(row[None] for row in seam.rows), *seam.batched]
+    before = [*([reply] for reply in seam.replies), *([None] * len(batch) for batch in ordered)]
     try:
-        got = run_trial(folder, "answer", requests=[dict(seam.request)], bare=seam.bare)
-        reply, headers = got["replies"][0], got["headers"][0]
-        reply = reply["prediction"] if in_body else reply
-        if "x-calib-confidence" not in headers:
-            raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
-        if not same_format(seam.reply, reply):
-            raise ModelError(f"the reply changes its format, from {seam.reply!r:.200} to {reply!r:.200}")
-        if not artifact.model_steps:  # these change the logits themselves
-            _check_numbers(seam, artifact, reply, headers)
+        got = run_trial(
+            folder,
+            "answer",
+            seconds=seconds,
+            batches=[[dict(request) for request in batch] for batch in batches],
+            bare=seam.bare,
+        )
+        for asked, scores, replies in zip(got, rows, before, strict=True):
+            for row, headers, first, reply in zip(
+                scores, asked["headers"], replies, asked["replies"], strict=True
+            ):
+                now = reply["prediction"] if in_body else reply
+                _check_one(seam, artifact, row, headers, first=first, now=now)
     except ModelError as error:
         raise FuseError(f"the handler {seam.handler} cannot be calibrated: {error}") from error
 
 
-def _check_numbers(seam: Seam, artifact: Artifact, reply: Any, headers: Mapping[str, str]) -> None:
-    row = np.array([seam.row])
-    probs = artifact.of_logits(to_logits(row, seam.kind))[0]
+def _check_one(
+    seam: Seam,
+    artifact: Artifact,
+    row: NDArray[np.float64],
+    headers: Mapping[str, str],
+    *,
+    first: Any,
+    now: Any,
+) -> None:
+    """One request's answer; ``first`` is the uncalibrated one, None if not to be compared."""
+    if "x-calib-confidence" not in headers:
+        raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
+    if first is not None and not same_format(first, now):
+        raise ModelError(f"the reply changes its format, from {first!r:.200} to {now!r:.200}")
+    if artifact.model_steps:  # these change the logits themselves
+        return
+    probs = artifact.of_logits(to_logits(row[None], seam.kind))[0]
     served = [float(text) for text in headers["x-calib-confidence"].split(",")]
     wanted = [float(probs.max())]
     if artifact.is_multilabel:
@@ -169,7 +222,8 @@ def _check_numbers(seam: Seam, artifact: Artifact, reply: Any, headers: Mapping[
         wanted = [max(float(probs[k]), 1 - float(probs[k])) for k in labels]
         served = [max(c, 1 - c) for c in served]  # by any threshold
     for one, other in zip(served, wanted, strict=True):
-        if not abs(one - other) < 1e-5:
+        if not abs(one - other) < _CLOSE:
             raise ModelError(f"the calibrated handler's confidence is {one:.6f}, the artifact's {other:.6f}")
-    raw = to_probs(row, seam.kind)[0]
-    check_reply(seam.reply, reply, raw, probs, labels=artifact.is_multilabel)
+    if first is not None:
+        raw = to_probs(row[None], seam.kind)[0]
+        check_reply(first, now, raw, probs, labels=artifact.is_multilabel)

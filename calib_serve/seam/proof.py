@@ -1,0 +1,461 @@
+"""Prove that a handler's reply is made of the scores that pass a place, and shows them as they are.
+
+The handler is asked again and again, and in place of the scores that pass go others: those of another
+request, and scores of probabilities that are chosen. Of a reply that is calibrated where its scores pass,
+
+- something follows the scores;
+- a number that follows them is the same for the same scores, whatever the request: no other network takes
+  part in it;
+- a number that follows them is linear in the probabilities, or one of the functions of them that people
+  show (logarithms, odds, entropies): not one of a temperature of the handler's own, or of some classes;
+- a label is that of the likeliest class, not of the likeliest among some of them.
+
+So the reply that comes of calibrated scores shows what they say. All else is refused, with what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import ModelError
+from calib_serve.scores import LABELS, Outputs, from_probs, to_probs
+from calib_serve.seam.form import Form, Scores
+from calib_serve.seam.host import Answer, Request
+from calib_serve.seam.recorder import Recorder
+from calib_serve.seam.reply import Leaf, Shown, as_json, leaves
+
+__all__ = ["NotOneRow", "Place", "Seen", "prove_batches", "prove_reply"]
+
+Floats = NDArray[np.float64]
+Ask = Callable[[Sequence[Request]], Answer]
+
+_CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
+_LEAST = 1e-12  # of a chosen probability
+_MOST_CLASSES = 16  # that are tried one by one as the likeliest
+_STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
+"""Of a class's probability to the next one's: pairs of sure ones, and of unsure ones, in one order."""
+
+
+class NotOneRow(ModelError):
+    """Other ``rows`` of scores passed than one for each request."""
+
+    def __init__(self, rows: Floats, requests: int) -> None:
+        super().__init__(
+            f"{len(rows)} rows of scores pass for {requests} request{'s' if requests > 1 else ''}: what the "
+            "reply makes of them is made behind this place (windows, augmented inputs, sentences); name with "
+            "--seam the place where one row a request passes, such as a method that returns their average"
+        )
+        self.rows = rows
+
+    def padding(self, place: Place, request: Request, other: Request) -> bool:
+        """Whether all rows but the first are the same for another request, as those of padding are."""
+        try:
+            place.see([other])
+            return False
+        except NotOneRow as error:
+            mine, others = self.rows, error.rows
+        same = mine.shape == others.shape and len(mine) > 1 and request != other
+        return same and bool(np.allclose(mine[1:], others[1:]) and not np.allclose(mine[0], others[0]))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What passed for a batch, one row (K,) a request, and the replies as a client reads them."""
+
+    rows: Floats
+    replies: list[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A place in a handler: ``ask`` it, and what passes is in ``recorder``, or is put there by it.
+
+    ``classes`` columns of the ``kind`` pass as ``form`` says. ``padded``: of the rows that pass, the first
+    are the requests', the others are of nobody. ``half``: they have three digits.
+    """
+
+    name: str
+    ask: Ask
+    recorder: Recorder
+    form: Form
+    kind: Outputs
+    columns: int
+    padded: bool = False
+    half: bool = False
+
+    @property
+    def close(self) -> float:
+        """How near two numbers are that mean the same."""
+        return _CLOSE_OF_HALVES if self.half else _CLOSE
+
+    @property
+    def classes(self) -> int:
+        """K, or L of labels."""
+        return self.columns if self.kind in LABELS else max(2, self.columns)
+
+    def see(self, requests: Sequence[Request]) -> Seen:
+        """Ask as it is; ModelError where not one row a request passes, or the handler fails."""
+        self.recorder.clear()
+        got = self.ask(requests)
+        if got.failure:
+            raise ModelError(got.failure)
+        found = [self._scores(one).values for one in self.recorder.returned]
+        if len(found) > 1 and self.recorder.elsewhere:
+            raise ModelError("its threads make the scores in an order that is not known")
+        rows = np.concatenate(found) if found else np.empty((0, self.columns))
+        rows = rows[: len(requests)] if self.padded else rows
+        if len(rows) != len(requests):
+            raise NotOneRow(rows, len(requests))
+        return Seen(rows, [as_json(reply) for reply in got.replies])
+
+    def with_row(self, request: Request, row: Floats) -> dict[str, Leaf] | None:
+        """The reply to one request where ``row`` (K,) passes in place of its own; None if it fails on it."""
+        return self._with(request, lambda _: row)
+
+    def with_probs(self, request: Request, probs: Floats) -> dict[str, Leaf] | None:
+        """The same with scores of these probabilities (K,), as they pass once calibrated."""
+        return self._with(request, lambda own: from_probs(probs[None], own[:1], self.kind)[0])
+
+    def _with(self, request: Request, made: Callable[[Floats], Floats]) -> dict[str, Leaf] | None:
+        def put(returned: Any) -> Any:
+            found = self._scores(returned)
+            values = found.values.copy()
+            values[0] = made(values)
+            return self.form.put(returned, values, found.shape)
+
+        self.recorder.clear()
+        self.recorder.put = put
+        try:
+            got = self.ask([request])
+        finally:
+            self.recorder.put = None
+        if not self.recorder.returned and not got.failure:
+            raise ModelError(
+                "a request that was answered before is answered again without its scores (a cache): such "
+                "an answer would have no receipt; turn it off"
+            )
+        return None if got.failure else leaves(as_json(got.replies[0]))
+
+    def _scores(self, returned: Any) -> Scores:
+        return self.form.scores(returned, max(2, self.columns))
+
+
+def prove_reply(place: Place, requests: Sequence[Request], seen: Seen, others: Sequence[str] = ()) -> None:
+    """Raise ModelError where a reply does not follow from what passes ``place`` as the module says.
+
+    ``requests`` that differ, and what was ``seen`` of each alone; ``others``: places that they passed too.
+    """
+    i, j = _most_apart(seen.rows)
+    watched = _Watched(place, requests[i], seen.rows[i])
+    other = watched.ask_row(seen.rows[j])
+    mixtures = _mixtures(place, seen.rows[i])
+    chosen = [tuple(watched.ask(p) for p in three) for three in mixtures]
+    named = _Named(watched, place, _classes_to_try(place, seen.rows))
+    if not watched.moved:
+        raise ModelError("the reply does not follow the scores that pass here")
+    if i != j and other is not None:
+        _same_for_same(place, watched, other, place.with_row(requests[j], seen.rows[j]) or {}, others)
+    _not_elsewhere(place, watched, seen)
+    for replies, three in zip(chosen, mixtures, strict=True):
+        _as_probabilities(place, watched, replies, np.stack(three))
+    _not_of_size(place, watched, seen.rows[i], chosen)
+    named.check()
+
+
+def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> list[Seen]:
+    """What was seen of the requests together, in their order and in the reverse.
+
+    Raises ModelError where rows or replies are then another request's, or cannot be told apart.
+    """
+    least = _least_apart(alone.rows)
+    if len(requests) < 2 or least < 1e-6 * (1 + np.abs(alone.rows).max()):
+        raise ModelError(
+            "the requests that it was tried with have the same scores, so that a batch shows nothing; "
+            "give different ones with --probe-data"
+        )
+    found = []
+    for order in (range(len(requests)), range(len(requests) - 1, -1, -1)):
+        seen = place.see([requests[k] for k in order])
+        for at, k in enumerate(order):
+            apart = np.abs(alone.rows - seen.rows[at]).max(axis=1)
+            nearest = int(apart.argmin())
+            if nearest != k:
+                raise ModelError(
+                    f"in a batch of {len(requests)}, the scores at row {at + 1} are those of the request at "
+                    f"{list(order).index(nearest) + 1}: the handler changes the order of its batch, and a "
+                    "row would get the receipt and the label of another request"
+                )
+            if apart[k] > least / 2:
+                raise ModelError(
+                    f"in a batch, the scores of a request are others than alone, by {apart[k]:.3g} where two "
+                    f"requests differ by {least:.3g}: which row is whose cannot be told"
+                )
+            _check_own_reply(alone.replies, seen.replies[at], k)
+        found.append(seen)
+    return found
+
+
+class _Watched:
+    """One request's replies to other scores: which leaves follow them.
+
+    ``row``: its own scores, for which it is asked twice; what differs between these is not looked at.
+    """
+
+    def __init__(self, place: Place, request: Request, row: Floats) -> None:
+        self.place, self.request, self._row = place, request, row
+        own, again = place.with_row(request, row), place.with_row(request, row)
+        if own is None or again is None:
+            raise ModelError("the handler answers a request once, and not again")
+        self.own = {leaf: one for leaf, one in own.items() if not _differ(one, again.get(leaf))}
+        self.restless = set(own) - set(self.own)
+        self.moved: set[str] = set()
+
+    def ask(self, probs: Floats) -> dict[str, Leaf] | None:
+        """The reply to scores of these probabilities."""
+        return self._note(self.place.with_probs(self.request, probs))
+
+    def ask_row(self, row: Floats) -> dict[str, Leaf] | None:
+        """The reply to these scores."""
+        return self._note(self.place.with_row(self.request, row))
+
+    def _note(self, reply: dict[str, Leaf] | None) -> dict[str, Leaf] | None:
+        if reply is None:
+            return None
+        found = {leaf: one for leaf, one in reply.items() if leaf not in self.restless}
+        both = self.own.keys() & found.keys()
+        self.moved |= (self.own.keys() ^ found.keys()) | {
+            leaf for leaf in both if _differ(self.own[leaf], found[leaf])
+        }
+        return found
+
+    def refuse(self, leaf: str, why: str) -> None:
+        """Raise ModelError, unless the leaf is another by now for its own scores, as a clock's is."""
+        now = self.place.with_row(self.request, self._row)
+        if leaf not in self.own or (now and not _differ(self.own[leaf], now.get(leaf))):
+            raise ModelError(why)
+
+
+def _same_for_same(
+    place: Place,
+    watched: _Watched,
+    here: Mapping[str, Leaf],
+    there: Mapping[str, Leaf],
+    others: Sequence[str],
+) -> None:
+    """The numbers of two requests' replies to the same scores."""
+    for leaf in sorted(watched.moved & here.keys() & there.keys()):
+        one, other = here[leaf], there[leaf]
+        if isinstance(one, Shown) and isinstance(other, Shown) and not _near(one, other, place.close):
+            also = f" ({', '.join(others)} are passed too)" if others else ""
+            watched.refuse(
+                leaf,
+                f"{leaf} is {one.value:.4g} and {other.value:.4g} for two requests with the same scores "
+                f"here: other scores take part in it{also}; name with --seam the place where they have met, "
+                "such as a method of the handler that returns their average",
+            )
+
+
+def _not_elsewhere(place: Place, watched: _Watched, seen: Seen) -> None:
+    """A confidence of the scores as they were, that does not follow them."""
+    if place.kind in LABELS:  # of many numbers some agree by chance
+        return
+    top = to_probs(seen.rows, place.kind).max(axis=1)
+    shown = [leaves(reply) for reply in seen.replies]
+    for leaf in sorted(watched.own.keys() - watched.moved):
+        numbers = [one.get(leaf) for one in shown]
+        for scale in (1.0, 100.0):
+            if all(
+                isinstance(n, Shown)
+                and n.value != round(n.value)
+                and abs(n.value - scale * p) < scale * _CLOSE
+                for n, p in zip(numbers, top, strict=True)
+            ):
+                raise ModelError(
+                    f"{leaf} shows the confidence and does not follow the scores that pass here: the handler "
+                    "makes it in another place; name that place with --seam"
+                )
+
+
+def _as_probabilities(
+    place: Place,
+    watched: _Watched,
+    replies: tuple[Mapping[str, Leaf] | None, ...],
+    probs: Floats,
+) -> None:
+    """Each number linear in the probabilities (3, K), of which the second row is the mean of the others."""
+    if any(reply is None for reply in replies):
+        return
+    whole = [reply for reply in replies if reply is not None]
+    known = None
+    for leaf in sorted(set.intersection(*(set(reply) for reply in whole)) & watched.moved):
+        numbers = [n for reply in whole if isinstance(n := reply[leaf], Shown)]
+        if len(numbers) < len(whole):
+            continue
+        values = np.array([n.value for n in numbers])
+        step = min(n.step for n in numbers)
+        near = place.close * max(1.0, np.abs(values).max()) + step
+        if not np.isfinite(values).all() or abs(values[1] - (values[0] + values[2]) / 2) <= near:
+            continue
+        known = _known(probs) if known is None else known
+        if not (np.abs(known - values).max(axis=1) <= near).any():
+            watched.refuse(
+                leaf,
+                f"{leaf} is {values[1]:.4g} where the scores that pass here give the probabilities "
+                f"{', '.join(f'{p:.3g}' for p in np.sort(probs[1])[::-1][:3])}, ...: the handler makes "
+                "another number of them (a temperature of its own, some of the classes, another function), "
+                "which would not be calibrated; name with --seam a place behind that",
+            )
+
+
+def _not_of_size(
+    place: Place,
+    watched: _Watched,
+    row: Floats,
+    chosen: Sequence[tuple[Mapping[str, Leaf] | None, ...]],
+) -> None:
+    """A number of the logits' size, such as an energy, which calibrated ones have not."""
+    if place.kind != "logits":
+        return
+    moved = watched.ask_row(row + 3.0)
+    replies = [reply for three in chosen for reply in three if reply is not None]
+    for leaf in sorted((moved or {}).keys() & watched.own.keys()):
+        one, other = watched.own[leaf], (moved or {})[leaf]
+        if not (isinstance(one, Shown) and isinstance(other, Shown)) or _near(one, other, place.close):
+            continue
+        numbers = [n for reply in replies if isinstance(n := reply.get(leaf), Shown)]
+        if len(numbers) > 1 and all(_near(numbers[0], n, place.close) for n in numbers):
+            watched.refuse(
+                leaf,
+                f"{leaf} is a number of the logits' size (an energy), which calibrated ones do not have: it "
+                f"would always be {numbers[0].value:.4g}",
+            )
+
+
+class _Named:
+    """The labels that a reply names where each of some classes is the likeliest, and which is second."""
+
+    def __init__(self, watched: _Watched, place: Place, classes: Sequence[int]) -> None:
+        self._watched, self._k = watched, place.classes
+        self._alone = {k: self._ask(k, classes[(at + 1) % len(classes)]) for at, k in enumerate(classes)}
+        self._several = place.kind in LABELS or len(classes) < 3
+
+    def check(self) -> None:
+        """Raise ModelError where a label is of the second class though another is the likeliest."""
+        if self._several:
+            return
+        for leaf in sorted({leaf for reply in self._alone.values() for leaf in reply}):
+            labels = {k: reply[leaf] for k, reply in self._alone.items() if leaf in reply}
+            first = next(iter(labels))
+            second = next((k for k in labels if labels[k] != labels[first]), None)
+            if second is None:
+                continue
+            for k in labels.keys() - {first, second}:
+                if all(self._ask(k, j).get(leaf) == labels[j] for j in (first, second)):
+                    raise ModelError(
+                        f"{leaf} names {labels[first]!r} where class {k} is the likeliest and class "
+                        f"{first} the next: the handler offers some of the classes only, and receipts would "
+                        "name others"
+                    )
+
+    def _ask(self, top: int, second: int) -> dict[str, object]:
+        probs = np.full(self._k, 0.02 / max(1, self._k - 2))
+        probs[second], probs[top] = 0.08, 0.9
+        reply = self._watched.ask(probs / probs.sum()) or {}
+        return {leaf: _label(one) for leaf, one in reply.items() if _label(one) is not None}
+
+
+def _label(one: Leaf) -> object:
+    """A leaf that may name a class: a text, or a whole number."""
+    if isinstance(one, Shown):
+        return int(one.value) if np.isfinite(one.value) and one.value == round(one.value) else None
+    return one
+
+
+def _classes_to_try(place: Place, rows: Floats) -> list[int]:
+    """Some classes: those that are likeliest of what was seen, and others."""
+    likely = list(dict.fromkeys(rows.argmax(axis=1).tolist())) if place.columns > 1 else []
+    spread = np.linspace(0, place.classes - 1, min(place.classes, _MOST_CLASSES)).round().astype(int).tolist()
+    return list(dict.fromkeys([*likely, *spread]))[:_MOST_CLASSES]
+
+
+def _mixtures(place: Place, row: Floats) -> list[tuple[Floats, Floats, Floats]]:
+    """Probabilities (K,) in the order of the row's, and the mean of two: sure ones, and unsure ones."""
+    own = to_probs(row[None], place.kind)[0]
+    rank = np.empty(len(own), int)
+    rank[np.argsort(-own, kind="stable")] = np.arange(len(own))
+    found = []
+    for steepness in _STEEPNESS:
+        if place.kind in LABELS:  # each on its side of one half
+            spread = 1 - 0.3 * rank / len(own)
+            ends = [0.5 + np.where(own > 0.5, 0.5, -0.5) * (1 - r) * spread for r in steepness]
+        else:
+            ends = [np.maximum(np.power(r, rank.astype(np.float64)), _LEAST) for r in steepness]
+            ends = [end / end.sum() for end in ends]
+        found.append((ends[0], (ends[0] + ends[1]) / 2, ends[1]))
+    return found
+
+
+def _known(probs: Floats) -> Floats:
+    """What people show of probabilities (n, K) and is not linear in them, (functions, n)."""
+
+    def functions(p: Floats) -> Iterator[float]:
+        logs = np.log(np.clip(p, 1e-300, 1))
+        odds = logs - np.log(np.clip(1 - p, 1e-300, 1))
+        entropy = -(p * logs).sum()
+        top, next_ = np.sort(logs)[::-1][:2]
+        yield from (*logs, *-logs, *(logs / np.log(2)), *odds)
+        yield from (entropy, entropy / np.log(2), entropy / np.log(len(p)), 1 - entropy / np.log(len(p)))
+        yield from (np.exp(entropy), top - next_, 1 - (p**2).sum(), (p**2).sum())
+
+    return np.array([list(functions(p)) for p in probs]).T
+
+
+def _differ(one: Leaf, other: Leaf | None) -> bool:
+    """Whether a leaf is another one, by more than a float's rounding."""
+    if isinstance(one, Shown) and isinstance(other, Shown):
+        return abs(one.value - other.value) > 1e-6 * max(1.0, abs(one.value))
+    return one != other
+
+
+def _near(one: Shown, other: Shown, close: float) -> bool:
+    """Whether two numbers may be the same, as far as they are rounded."""
+    near = close * max(1.0, abs(one.value), abs(other.value)) + min(one.step, other.step)
+    return one.value == other.value or abs(one.value - other.value) < near
+
+
+def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
+    """ModelError where a reply of a batch is much nearer to that of another request alone."""
+    shown = leaves(reply)
+
+    def apart(other: Any) -> float:
+        parts = leaves(other)
+        pairs = [(one, parts[leaf]) for leaf, one in shown.items() if leaf in parts]
+        return sum(
+            abs(one.value - two.value) if isinstance(one, Shown) and isinstance(two, Shown) else one != two
+            for one, two in pairs
+        ) + len(shown.keys() ^ parts.keys())
+
+    distances = [apart(other) for other in alone]
+    nearest = int(np.argmin(distances))
+    if distances[nearest] < distances[own] / 2 and distances[own] > _CLOSE:
+        raise ModelError(
+            f"in a batch, a request is answered {reply!r:.100}, which is what another one is answered alone"
+        )
+
+
+def _most_apart(rows: Floats) -> tuple[int, int]:
+    """The two rows that differ most; one twice where there is one."""
+    apart = np.abs(rows[:, None] - rows[None]).max(axis=2)
+    i, j = np.unravel_index(int(apart.argmax()), apart.shape)
+    return int(i), int(j)
+
+
+def _least_apart(rows: Floats) -> float:
+    """The smallest difference of two rows."""
+    apart = np.abs(rows[:, None] - rows[None]).max(axis=2) + np.diag(np.full(len(rows), np.inf))
+    return float(apart.min())

@@ -1,0 +1,99 @@
+"""Record what passes a place in a handler, put other scores there, and watch for sigmoids."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Recorder", "Sigmoid", "sigmoids"]
+
+_NAMES = ("sigmoid", "sigmoid_", "logsigmoid", "special_expit")
+_MOST = 1 << 16  # numbers of one result that are kept
+
+
+class Sigmoid(NamedTuple):
+    """One call: the shape of its input, and its result as float64 where that is small."""
+
+    shape: tuple[int, ...]
+    made: NDArray[np.float64] | None
+
+    def is_source_of(self, values: NDArray[np.float64]) -> bool:
+        """Whether ``values`` are what it made."""
+        made = self.made
+        return (
+            made is not None and made.size == values.size and bool(np.allclose(made, values.ravel(), 0, 1e-6))
+        )
+
+
+@contextmanager
+def sigmoids() -> Iterator[list[Sigmoid]]:
+    """Each sigmoid on this thread, in a list that grows; outside TorchScript."""
+    seen: list[Sigmoid] = []
+    if importlib.util.find_spec("torch") is None:
+        yield seen
+        return
+    from torch.overrides import TorchFunctionMode  # noqa: PLC0415
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            found = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") in _NAMES and args and hasattr(args[0], "shape"):
+                seen.append(Sigmoid(tuple(args[0].shape), _values(found)))
+            return found
+
+    with Watching():
+        yield seen
+
+
+def _values(tensor: Any) -> NDArray[np.float64] | None:
+    with suppress(Exception):  # such as a tensor without storage, while a program is traced
+        if tensor.numel() <= _MOST:
+            return np.array(tensor.detach().double().cpu().numpy()).ravel()  # what is later changed in place
+    return None
+
+
+@dataclass
+class Recorder:
+    """What passed one place since ``clear``, and the sigmoids before and after it.
+
+    ``elsewhere``: whether some of it passed on another thread than the one that asks, so in any order.
+    ``put``: what goes on in place of each result, made from it; None: the result itself.
+    """
+
+    returned: list[Any] = field(default_factory=list)
+    elsewhere: bool = False
+    seen: list[Sigmoid] = field(default_factory=list)
+    before: int = 0
+    put: Callable[[Any], Any] | None = None
+
+    def clear(self, seen: list[Sigmoid] | None = None) -> None:
+        """Begin again; ``seen`` grows with each sigmoid."""
+        self.returned.clear()
+        self.elsewhere = False
+        self.seen, self.before = [] if seen is None else seen, 0
+
+    def sigmoid(self, values: NDArray[np.float64]) -> Literal["before", "after"] | None:
+        """Whether what passed, ``values`` (n, K), is what a sigmoid made, or meets one."""
+        if any(one.is_source_of(values) for one in self.seen[: self.before]):
+            return "before"
+        columns = values.shape[1]
+        meets = (
+            one.shape[-1:] == (columns,) or (columns == 1 and len(one.shape) <= 1)
+            for one in self.seen[self.before :]
+        )
+        return "after" if any(meets) else None
+
+    def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of ``call``, recorded; or what is put in its place."""
+        result = call(*args, **kwargs)
+        self.returned.append(result)
+        self.elsewhere |= threading.current_thread() is not threading.main_thread()
+        self.before = len(self.seen)
+        return result if self.put is None else self.put(result)
