@@ -89,6 +89,7 @@ def look(
             "requests": [request.as_dict() for request in asked_here],
             "replies": alone.replies,
             "batched": [seen.rows.tolist() for seen in batched],
+            "in_order": all(seen.in_order for seen in batched),
             "alone_because": reason,
             "form": chosen,
             "bare": bare,

@@ -16,7 +16,7 @@ So the reply that comes of calibrated scores shows what they say. All else is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,12 @@ _STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
 
 
 class NotOneRow(ModelError):
-    """Other ``rows`` of scores passed than one for each request."""
+    """Other ``rows`` of scores passed than one for each request, in so many ``calls``."""
 
-    def __init__(self, rows: Floats, requests: int) -> None:
+    def __init__(self, rows: Floats, requests: int, calls: int) -> None:
+        at_once = "a request" if requests == 1 else f"{requests} requests"
         super().__init__(
-            f"{len(rows)} rows of scores pass for {requests} request{'s' if requests > 1 else ''}: what the "
+            f"{len(rows)} rows of scores pass in {calls} calls for {at_once}: what the "
             "reply makes of them is made behind this place (windows, augmented inputs, sentences); name with "
             "--seam the place where one row a request passes, such as a method that returns their average"
         )
@@ -65,10 +66,14 @@ class NotOneRow(ModelError):
 
 @dataclass(frozen=True)
 class Seen:
-    """What passed for a batch, one row (K,) a request, and the replies as a client reads them."""
+    """What passed for a batch, one row (K,) a request, and the replies as a client reads them.
+
+    ``in_order``: whether the rows passed one after another, not on threads of their own.
+    """
 
     rows: Floats
     replies: list[Any]
+    in_order: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +110,12 @@ class Place:
         if got.failure:
             raise ModelError(got.failure)
         found = [self._scores(one).values for one in self.recorder.returned]
-        if len(found) > 1 and self.recorder.elsewhere:
-            raise ModelError("its threads make the scores in an order that is not known")
         rows = np.concatenate(found) if found else np.empty((0, self.columns))
         rows = rows[: len(requests)] if self.padded else rows
         if len(rows) != len(requests):
-            raise NotOneRow(rows, len(requests))
-        return Seen(rows, [as_json(reply) for reply in got.replies])
+            raise NotOneRow(rows, len(requests), len(found))
+        in_order = len(found) == 1 or not self.recorder.elsewhere
+        return Seen(rows, [as_json(reply) for reply in got.replies], in_order)
 
     def with_row(self, request: Request, row: Floats) -> dict[str, Leaf] | None:
         """The reply to one request where ``row`` (K,) passes in place of its own; None if it fails on it."""
@@ -156,11 +160,11 @@ def prove_reply(place: Place, requests: Sequence[Request], seen: Seen, others: S
     mixtures = _mixtures(place, seen.rows[i])
     chosen = [tuple(watched.ask(p) for p in three) for three in mixtures]
     named = _Named(watched, place, _classes_to_try(place, seen.rows))
+    _not_elsewhere(place, watched, seen)
     if not watched.moved:
         raise ModelError("the reply does not follow the scores that pass here")
     if i != j and other is not None:
         _same_for_same(place, watched, other, place.with_row(requests[j], seen.rows[j]) or {}, others)
-    _not_elsewhere(place, watched, seen)
     for replies, three in zip(chosen, mixtures, strict=True):
         _as_probabilities(place, watched, replies, np.stack(three))
     _not_of_size(place, watched, seen.rows[i], chosen)
@@ -168,9 +172,10 @@ def prove_reply(place: Place, requests: Sequence[Request], seen: Seen, others: S
 
 
 def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> list[Seen]:
-    """What was seen of the requests together, in their order and in the reverse.
+    """What was seen of the requests together, in their order and in reverse: each with its own row.
 
-    Raises ModelError where rows or replies are then another request's, or cannot be told apart.
+    Rows of several threads are told apart by what passed alone; which receipt each gets is for the calibrated
+    handler to prove. Raises ModelError where rows or replies are then another request's, or cannot be told apart.
     """
     least = _least_apart(alone.rows)
     if len(requests) < 2 or least < 1e-6 * (1 + np.abs(alone.rows).max()):
@@ -181,6 +186,9 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
     found = []
     for order in (range(len(requests)), range(len(requests) - 1, -1, -1)):
         seen = place.see([requests[k] for k in order])
+        if not seen.in_order:
+            apart = np.abs(alone.rows[:, None] - seen.rows[None]).max(axis=2)
+            seen = replace(seen, rows=seen.rows[[int(apart[k].argmin()) for k in order]])
         for at, k in enumerate(order):
             apart = np.abs(alone.rows - seen.rows[at]).max(axis=1)
             nearest = int(apart.argmin())
@@ -261,24 +269,28 @@ def _same_for_same(
 
 
 def _not_elsewhere(place: Place, watched: _Watched, seen: Seen) -> None:
-    """A confidence of the scores as they were, that does not follow them."""
+    """Raise ModelError where a confidence is shown in each reply that does not follow the scores."""
     if place.kind in LABELS:  # of many numbers some agree by chance
         return
-    top = to_probs(seen.rows, place.kind).max(axis=1)
-    shown = [leaves(reply) for reply in seen.replies]
-    for leaf in sorted(watched.own.keys() - watched.moved):
-        numbers = [one.get(leaf) for one in shown]
-        for scale in (1.0, 100.0):
-            if all(
-                isinstance(n, Shown)
-                and n.value != round(n.value)
-                and abs(n.value - scale * p) < scale * _CLOSE
-                for n, p in zip(numbers, top, strict=True)
-            ):
-                raise ModelError(
-                    f"{leaf} shows the confidence and does not follow the scores that pass here: the handler "
-                    "makes it in another place; name that place with --seam"
-                )
+    still = watched.own.keys() - watched.moved
+    for scale in (1.0, 100.0):
+        shown = [
+            any(
+                isinstance(one, Shown)
+                and one.value != round(one.value)
+                and abs(one.value - top) < scale * _CLOSE
+                for leaf, one in leaves(reply).items()
+                if leaf in still
+            )
+            for reply, top in zip(
+                seen.replies, scale * to_probs(seen.rows, place.kind).max(axis=1), strict=True
+            )
+        ]
+        if all(shown):
+            raise ModelError(
+                "the reply shows the confidence, and does not follow the scores that pass here: the handler "
+                "makes it in another place; name that place with --seam"
+            )
 
 
 def _as_probabilities(

@@ -227,12 +227,12 @@ def _seam_with(
         )
     except ModelError as error:
         raise ModelError(f"asked with {data.called(0)}: {error}") from error
-    if batch_size not in (None, 1) and not where.batches:
+    if batch_size not in (None, 1) and not (where.batches and where.in_order):
+        why = where.alone_because or "scores pass on several threads, in no order that is known"
         raise InputError(
-            f"{found.archive.path} is to be asked one request at a time: {where.alone_because}; leave the "
-            "batch size out"
+            f"{found.archive.path} is to be asked one request at a time: {why}; leave the batch size out"
         )
-    return where, wanted if where.batches else 1
+    return where, wanted if where.batches and where.in_order else 1
 
 
 def _collected(

@@ -18,7 +18,12 @@ pytestmark = pytest.mark.server
 
 REFUSED = [name for name, foreign in FOREIGN.items() if foreign.refused]
 SERVED = [name for name, foreign in FOREIGN.items() if not foreign.refused]
-AT_THE_MODEL = {"ids_at_inference", "own_handle"}
+ELSEWHERE = {
+    "ids_at_inference": "model",
+    "own_handle": "model",
+    "service": "_service.net",
+    "average_in_a_method": "average",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +46,10 @@ def test_the_seam_is_found_and_its_form_is_known(name: str, tmp_path: Path) -> N
     options, packed = ModelOptions.read(read_archive(made).config), read_archive(made)
     assert TRIAL in packed.files
     if "seam" not in foreign.options and name not in ("without_base", "function", "forward"):
-        assert options.seam == ("model" if name in AT_THE_MODEL else "inference")
+        assert options.seam == ELSEWHERE.get(name, "inference")
     assert options.outputs == {
         "softmaxed": "probabilities",
+        "one_logit": "logit",
         "log_softmaxed_ids": "log_probs",
     }.get(name, "logits")
 

@@ -198,6 +198,95 @@ def handle(data, context):
     with torch.no_grad():
         return torch.softmax(network(rows(data)), 1).tolist()
 """),
+    "service": Foreign(HEAD.split("class Named", maxsplit=1)[0] + """
+class Service:
+    net = None
+
+    def initialize(self, context):
+        from net import Net
+        self.net = Net()
+        folder = context.system_properties["model_dir"]
+        self.net.load_state_dict(torch.load(os.path.join(folder, "weights.pt")))
+
+    def answer(self, data):
+        with torch.no_grad():
+            return torch.softmax(self.net(rows(data)), 1).tolist()
+
+_service = Service()
+
+def handle(data, context):
+    if _service.net is None:
+        _service.initialize(context)
+    return None if data is None else _service.answer(data)
+"""),
+    "average_in_a_method": Foreign(own("""
+def initialize(self, context):
+    super().initialize(context)
+    self.second = self.model.layers
+
+def average(self, scores):
+    return sum(scores) / len(scores)
+
+def handle(self, data, context):
+    with torch.no_grad():
+        x = rows(data)
+        return torch.softmax(self.average([self.model(x), self.second(x)]), 1).tolist()
+""")),
+    "average_in_handle": Foreign(own("""
+def initialize(self, context):
+    super().initialize(context)
+    self.second = self.model.layers[-1]
+
+def handle(self, data, context):
+    with torch.no_grad():
+        x = rows(data)
+        other = self.second(self.model.layers[0](x))
+        return torch.softmax((self.model(x) + other) / 2, 1).tolist()
+"""), refused="other scores take part|another number"),
+    "sorting": Foreign(own("""
+def preprocess(self, data):
+    x = rows(data)
+    self.order = torch.argsort(x.abs().sum(1), descending=True)
+    return x[self.order]
+
+def postprocess(self, outputs):
+    p = torch.softmax(outputs, 1)
+    return p[torch.argsort(self.order)].tolist()
+"""), refused="changes the order of its batch.*--batch-size 1"),
+    "own_temperature": Foreign(
+        own(SOFTMAX.replace("(outputs, 1)", "(outputs / 1.5, 1)")), refused="a temperature of its own"
+    ),
+    "some_classes": Foreign(
+        own(SOFTMAX.replace("(outputs, 1)", "(outputs[:, :4], 1)")), refused="some of the classes"
+    ),
+    "windows": Foreign(own("""
+def handle(self, data, context):
+    x = rows(data)
+    with torch.no_grad():
+        p = [torch.softmax(self.model(torch.stack([row, row + 1, row - 1])), 1).mean(0) for row in x]
+    return [one.tolist() for one in p]
+"""), refused="3 rows of scores pass .*windows"),
+    "padding": Foreign(own("""
+def preprocess(self, data):
+    x = rows(data)
+    self.n = len(x)
+    return torch.cat([x, torch.zeros(8 - len(x), x.shape[1])])
+
+def postprocess(self, outputs):
+    return torch.softmax(outputs[: self.n], 1).tolist()
+""")),
+    "streaming": Foreign(own("""
+def handle(self, data, context):
+    from ts.handler_utils.utils import send_intermediate_predict_response
+    send_intermediate_predict_response(["..."], context.request_ids, "part", 200, context)
+    with torch.no_grad():
+        return torch.softmax(self.model(rows(data)), 1).tolist()
+"""), refused="streams parts of its replies"),
+    "stuck": Foreign(own("""
+def postprocess(self, outputs):
+    import queue
+    queue.Queue().get()
+"""), refused="did not answer within 2 s", options={"probe_timeout": 2.0}),
     "micro_batching": Foreign(own("""
 def __init__(self):
     super().__init__()

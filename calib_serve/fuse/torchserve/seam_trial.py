@@ -30,8 +30,9 @@ class Seam:
     ``place``, ``output`` and ``padded`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
     number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
     body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
-    once, in order and in reverse. ``alone_because``: why it cannot be asked so, or nothing. ``form``: which
-    of the forms given the first was answered in; ``class_names`` of the handler's mapping.
+    once, in order and in reverse. ``in_order``: whether they passed one after another, not on several
+    threads; ``alone_because``: why it cannot be asked so, or nothing. ``form``: which of the forms given the
+    first was answered in; ``class_names`` of the handler's mapping.
     """
 
     place: str
@@ -43,6 +44,7 @@ class Seam:
     requests: tuple[Mapping[str, str], ...]
     replies: tuple[Any, ...]
     batched: tuple[NDArray[np.float64], ...]
+    in_order: bool
     alone_because: str
     form: int
     bare: bool
@@ -119,6 +121,7 @@ def find_seam(
         requests=tuple(found["requests"]),
         replies=tuple(found["replies"]),
         batched=tuple(map(np.array, found["batched"])),
+        in_order=found["in_order"],
         alone_because=found["alone_because"],
         form=found["form"],
         bare=found["bare"],
