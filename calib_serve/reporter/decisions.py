@@ -58,11 +58,11 @@ def decisions(
     drawn = [sorted(random.sample(range(labels), min(labels, MOST))) for _ in range(rows)]
     at = [(row, label) for row, some in enumerate(drawn) for label in some]
     given = tags if len(tags) == rows else [Tag()] * rows
-    own = [Tag(one.segment, one.group or f"row {random.getrandbits(64):x}") for one in given]
+    own = [one._replace(group=one.group or f"row {random.getrandbits(64):x}") for one in given]
     receipts = iter(
         recorder.served(
             [(int(classes[i]), float(confidence[i])) for i in at],
-            tags=[own[row] for row, _ in at],
+            tags=[own[row].of_row(label, labels) for row, label in at],
             invalid=invalid,
             counted=list(zip(classes.ravel().tolist(), confidence.ravel().tolist(), strict=True)),
         )

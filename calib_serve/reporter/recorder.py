@@ -43,10 +43,15 @@ SERVED = (*_COUNTED, _INVALID, _UNCALIBRATED)
 
 
 class Tag(NamedTuple):
-    """What a request says of its prediction: a segment, and a group of outcomes that hang together."""
+    """What a request says of its prediction: a segment, a group of outcomes that hang together, an id."""
 
     segment: str = ""
     group: str = ""
+    id: str = ""
+
+    def of_row(self, row: int, rows: int) -> Tag:
+        """That of one row of a request: of several, each has an id of its own."""
+        return self if rows == 1 or not self.id else self._replace(id=f"{self.id}:{row}")
 
 
 _NO_TAG = Tag()

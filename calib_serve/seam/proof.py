@@ -175,7 +175,7 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
     """What was seen of the requests together, in their order and in reverse: each with its own row.
 
     Rows of several threads are told apart by what passed alone; which receipt each gets is for the calibrated
-    handler to prove. Raises ModelError where rows or replies are then another request's, or cannot be told apart.
+    handler to prove. Raises ModelError where rows or replies are another request's, or cannot be told apart.
     """
     least = _least_apart(alone.rows)
     if len(requests) < 2 or least < 1e-6 * (1 + np.abs(alone.rows).max()):

@@ -15,6 +15,7 @@ from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.fuse.mar_options import (
     KEYRING,
     LABEL_BUDGET,
+    LEDGER,
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
@@ -25,6 +26,7 @@ from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.recorder import Recorder
 from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.serve.emit import Emitter
+from calib_serve.serve.ids import IdWriter
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
@@ -145,6 +147,9 @@ class Observer(Recorder):
             shadow_tag=b"" if shadow is None else shadow.tag,
         )
         self._emitter, self.shadow = emitter, shadow
+        self._ids = IdWriter(
+            from_environment(LEDGER), model=model, failed=lambda times: self.broken("ids", times=times)
+        )
         self.before_answer: Callable[[], None] = lambda: None
         emitter.before_flush = self.settle
         emitter.failed("emit", times=0)
@@ -162,8 +167,22 @@ class Observer(Recorder):
             except Exception as error:  # fails open
                 self.broken("shadow", error, times=len(predictions))
         receipts = super().served(predictions, logits=logits, **more)
+        tags = more.get("tags", ())
+        if any(tag.id for tag in tags):
+            try:
+                self._ids.put(tags, receipts)
+            except Exception as error:  # fails open
+                self.broken("ids", error, times=len(tags))
         self.before_answer()
         return receipts
+
+    def settle(self) -> None:
+        """Add up what waits, and bind the ids that came."""
+        super().settle()
+        try:
+            self._ids.flush()
+        except Exception as error:  # fails open
+            self.broken("ids", error)
 
     def flush(self) -> None:
         """Send pending counts, and write the samples that wait."""

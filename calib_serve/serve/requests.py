@@ -19,7 +19,7 @@ MOST_ROWS = 1_000
 """Rows in one request: a batch of the server's holds several, and their replies wait for each other."""
 
 _NO_TAG = Tag()
-SEGMENT, GROUP = "x-calib-segment", "x-calib-group"
+SEGMENT, GROUP, ID = "x-calib-segment", "x-calib-group", "x-calib-id"
 _BASE64 = re.compile(rb"\s?([A-Za-z0-9+/\s]{16,}={0,2})\s?")
 
 
@@ -60,8 +60,8 @@ def message_tag(message: Message) -> Tag:
 
 
 def _tag(headers: Mapping[str, str]) -> Tag:
-    if SEGMENT in headers or GROUP in headers:
-        return Tag(headers.get(SEGMENT, "")[:LONGEST_SEGMENT], headers.get(GROUP, ""))
+    if SEGMENT in headers or GROUP in headers or ID in headers:
+        return Tag(headers.get(SEGMENT, "")[:LONGEST_SEGMENT], headers.get(GROUP, ""), headers.get(ID, ""))
     return _NO_TAG
 
 
@@ -167,7 +167,11 @@ def _tags(message: Message, n: int, tensors: Mapping[str, Tensor]) -> list[Tag]:
             given = values if isinstance(values, list) else values.ravel().tolist()
             given = given[0] if len(given) == 1 else given
         columns.append(_column(short, given, n))
-    return [Tag(segment[:LONGEST_SEGMENT], group) for segment, group in zip(*columns, strict=True)]
+    own = Tag(id=message.headers.get(ID, ""))
+    return [
+        Tag(segment[:LONGEST_SEGMENT], group, own.of_row(row, n).id)
+        for row, (segment, group) in enumerate(zip(*columns, strict=True))
+    ]
 
 
 def _column(name: str, given: Any, n: int) -> list[str]:

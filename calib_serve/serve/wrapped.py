@@ -189,7 +189,11 @@ class CalibratedWrapper:
             self._observer.broken("receipt", times=len(messages))
             self._observer.uncalibrated(max(0, len(messages) - len(rows)))
             return replies
-        tags = [message_tag(message) for message, n in zip(messages, sizes, strict=True) for _ in range(n)]
+        tags = [
+            message_tag(message).of_row(row, n)
+            for message, n in zip(messages, sizes, strict=True)
+            for row in range(n)
+        ]
         said = iter(self._said(rows, tags))
         aligned = isinstance(replies, list) and len(replies) == len(messages)
         for index, (message, size) in enumerate(zip(messages, sizes, strict=True)):

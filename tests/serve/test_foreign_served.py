@@ -99,6 +99,21 @@ def test_each_answer_has_its_format_its_numbers_and_its_receipt(running: Running
     assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
 
 
+def test_a_label_may_name_its_prediction_by_the_users_own_id(running: Running) -> None:
+    name, body = SERVED[0], inputs(1, seed=27)[0].tolist()
+    reply = running.http.post(f"/predictions/{name}", json=body, headers={"x-calib-id": "order-17"})
+    predicted = running.keyring.verify(reply.headers["x-calib-receipt"]).predicted
+
+    def counted(**label: Any) -> Any:
+        found = running.http.post("/predictions/calibration_feedback", json=label)
+        return found.json()
+
+    label = {"id": "order-17", "model": name, "label": predicted}
+    until(lambda: counted(**label)["accepted"] == 1)
+    assert counted(**label)["outcomes"][0]["reason"] == "duplicate"
+    assert counted(id="order-18", label=0)["outcomes"][0]["reason"] == "unknown_id"
+
+
 def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Running) -> None:
     x = inputs(1, seed=22)[0]
     body = json.dumps(x.tolist()).encode()

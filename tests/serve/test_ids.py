@@ -1,0 +1,61 @@
+"""Ids that requests to a worker name: bound in the ledger, once, and not lost while it is away."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from real_watch import RING
+
+from calib_serve.reporter.recorder import Tag
+from calib_serve.serve.ids import IdWriter
+from calib_serve.watch.ids import PredictionIds
+from calib_serve.watch.ledger import Ledger
+
+
+def receipt(predicted: int):
+    return RING.sign(model="m", version="1", predicted=predicted, confidence=0.9)
+
+
+def test_ids_are_bound_and_the_first_prediction_keeps_its(tmp_path: Path) -> None:
+    failed: list[int] = []
+    writer = IdWriter(str(tmp_path / "l.db"), model="m", failed=failed.append)
+    first, second = receipt(1), receipt(2)
+    writer.put([Tag(id="a"), Tag(), Tag(id="b")], [first, receipt(0), None])
+    assert failed == [1], "a prediction without a receipt has no id"
+    writer.put([Tag(id="a")], [second])
+    writer.flush()
+    assert failed == [1, 1]
+    with closing(Ledger(tmp_path / "l.db")) as ledger:
+        assert PredictionIds(ledger).find(["a", "b"]) == [{"m": str(first)}, {}]
+
+
+def test_while_the_ledger_is_locked_they_wait(tmp_path: Path, monkeypatch) -> None:
+    failed: list[int] = []
+    writer = IdWriter(str(tmp_path / "l.db"), model="m", failed=failed.append)
+    monkeypatch.setattr("calib_serve.watch.ledger.Ledger", lambda where: Ledger(where, timeout=0.1))
+    with closing(Ledger(tmp_path / "l.db")) as ledger:
+        writer.put([Tag(id="a")], [receipt(1)])
+        other = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
+        other.execute("begin immediate")
+        writer.flush()
+        assert failed == [1]
+        other.execute("rollback")
+        writer.flush()
+        assert len(PredictionIds(ledger).find(["a"])[0]) == 1
+
+
+def test_without_a_ledger_they_are_counted_as_lost(caplog) -> None:
+    failed: list[int] = []
+    writer = IdWriter(None, model="m", failed=failed.append)
+    for _ in range(2):
+        writer.put([Tag(id="a")], [receipt(1)])
+    assert failed == [1, 1]
+    assert len(caplog.messages) == 1
+
+
+def test_of_several_rows_each_has_an_id_of_its_own() -> None:
+    assert [Tag(id="a").of_row(i, 2).id for i in range(2)] == ["a:0", "a:1"]
+    assert Tag(id="a").of_row(0, 1).id == "a"
+    assert Tag().of_row(1, 2).id == ""
