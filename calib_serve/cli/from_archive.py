@@ -75,7 +75,7 @@ def _facts(look: ArchiveLook) -> list[tuple[str, str]]:
         ("passes", f"{look.outputs}, {scores}"),
         ("request", look.request + (", as a body alone (behind an envelope)" if look.body else "")),
         ("reply", reply if len(reply) <= 80 else f"{reply[:77]}..."),
-        ("two at once", "answered" if look.together else "not answered: it takes one request at a time"),
+        ("in batches", "each score is its own request's" if look.together else look.alone_because),
         ("confidence", "in the reply" if look.confidence else "not in the reply"),
         ("note", look.note),
     ]

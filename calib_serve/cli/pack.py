@@ -235,6 +235,10 @@ def run(
         typer.echo(f"note: {remark}")
     first = f"{source.name} " if source is not None and source.parent == out else ""
     typer.echo(f"serve it with: calib-serve serve --store {path.parent} {first}{path.name}")
+    typer.echo(
+        "torchserve itself gives neither receipts nor series before it is told of a keyring "
+        "(CALIB_SERVE_KEYRING) and of them (metrics_config): docs/serving.md, Without calib-serve serve"
+    )
 
 
 def _refuse_others(context: typer.Context, what: str) -> set[str]:
