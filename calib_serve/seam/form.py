@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
 
-__all__ = ["Form", "Scores", "find_scores"]
+__all__ = ["Form", "Scores", "all_scores", "find_scores"]
 
 Step = Union[str, int]
 _NAMED = ("logits", "scores", "probs", "probabilities", "output", "outputs")
@@ -78,25 +78,34 @@ def find_scores(returned: Any, classes: int | None) -> tuple[Form, Scores]:
 
     Raises ModelError, which says what was returned instead, or which of several fit.
     """
+    fits = all_scores(returned, classes)
+    if len(fits) > 1 and not _is_named(fits[0][0]):
+        names = ", ".join(str(form) for form, _ in fits)
+        raise ModelError(f"several of what is returned may be the scores: {names}; name one with --output")
+    return fits[0]
+
+
+def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, Scores]]:
+    """Everything in ``returned`` that may be class scores, the likeliest first; see ``find_scores``."""
     fits, other = [], []
     for form, value in _leaves(returned, ()):
         try:
             fits.append((form, _scores(value, classes)))
         except ModelError as error:
             other.append(str(error))
-    if len(fits) > 1 and classes is None:  # one number beside scores of several classes is a loss, a norm ...
+    if not fits:
+        raise ModelError(
+            "; ".join(dict.fromkeys(other)) or f"it returns {_described(returned)}, not class scores"
+        )
+    if classes is None:  # one number beside scores of several classes is a loss, a norm ...
         fits = [fit for fit in fits if fit[1].values.shape[1] > 1] or fits
-    if len(fits) > 1:
-        named = [fit for fit in fits if fit[0].path and fit[0].path[-1] in _NAMED]
-        fits = sorted(named, key=lambda fit: _NAMED.index(str(fit[0].path[-1])))[:1] or fits
-    if len(fits) == 1:
-        return fits[0]
-    if fits:
-        names = ", ".join(str(form) for form, _ in fits)
-        raise ModelError(f"several of what is returned may be the scores: {names}; name one with --output")
-    raise ModelError(
-        "; ".join(dict.fromkeys(other)) or f"it returns {_described(returned)}, not class scores"
+    return sorted(
+        fits, key=lambda fit: _NAMED.index(str(fit[0].path[-1])) if _is_named(fit[0]) else len(_NAMED)
     )
+
+
+def _is_named(form: Form) -> bool:
+    return bool(form.path) and form.path[-1] in _NAMED
 
 
 def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:

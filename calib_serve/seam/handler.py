@@ -20,6 +20,7 @@ from calib_serve.errors import ModelError
 __all__ = ["INFERENCE", "Around", "Handler", "load_handler", "places", "put_around"]
 
 INFERENCE = "inference"
+PREDICT = "predict_proba"
 _HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "explain_handle", "describe_handle"}
 """Methods through which more than scores pass, or whose results are a whole reply."""
 
@@ -62,8 +63,10 @@ def _networks(subject: Any) -> list[str]:
         if not name.startswith("__") and (_is_network(value) or _is_session(value))
     ]
     found.sort(key=lambda name: name != "model")
-    # Last, for a handler that calls forward itself, which a hook does not see.
-    return found + [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
+    # Of scikit-learn's kind; and forward, for a handler that calls it itself, which a hook does not see.
+    estimators = [f"{name}.{PREDICT}" for name, one in vars(subject).items() if hasattr(one, PREDICT)]
+    forwards = [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
+    return [*estimators, *found, *forwards]
 
 
 def _own_classes(module: ModuleType) -> list[type]:

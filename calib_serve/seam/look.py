@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
-from calib_serve.seam.form import Form, Scores, find_scores
+from calib_serve.seam.form import Form, Scores, all_scores, find_scores
 from calib_serve.seam.handler import INFERENCE, Handler, load_handler, places, put_around
 from calib_serve.seam.host import Answer, Request, Ticks, ask, context_of, made_up, told, varied
 from calib_serve.seam.proof import NotOneRow, Place, Seen, prove_batches, prove_reply
@@ -69,21 +69,22 @@ def look(
         tick()
         return ask(handler.handle, ctx, batch, bare=bare)
 
-    passed = [name for name in found if name != INFERENCE and not name.endswith(".forward")]
-    for name, (form, kind, columns) in found.items():
-        place = Place(name, answered, recorders[name], form, kind, columns)
+    passed = [one.name for one in found if one.name != INFERENCE and not one.name.endswith(".forward")]
+    for one in found:
+        place = Place(one.name, answered, recorders[one.name], one.form, one.kind, one.columns)
         try:
             place, asked_here, alone = _alone(place, asked)
-            prove_reply(place, asked_here, alone, [one for one in passed if one != name])
+            others_passed = dict.fromkeys(name for name in passed if name != one.name)
+            prove_reply(place, asked_here, alone, list(others_passed))
         except ModelError as error:
-            why[name] = str(error)
+            why[one.described] = str(error)
             continue
         place, batched, reason = _together(place, asked_here, alone, output)
         return {
-            "seam": name,
+            "seam": one.name,
             "output": str(place.form),
-            "kind": kind,
-            "columns": columns,
+            "kind": one.kind,
+            "columns": one.columns,
             "padded": place.padded,
             "rows": alone.rows.tolist(),
             "requests": [request.as_dict() for request in asked_here],
@@ -131,11 +132,12 @@ def _together(
 ) -> tuple[Place, list[Seen], str]:
     """What is seen of all at once, and why it is not to be asked so, if not."""
     try:
-        with suppress(ModelError):  # what is one of one may be a list of rows, or of outputs
-            place.recorder.clear()
-            place.ask(requests[:2])
-            form, _ = _found(place.recorder.returned, max(2, place.columns), output)
-            place = replace(place, form=form)
+        if not place.form.path:  # what is one of one may be a list of rows, or of outputs
+            with suppress(ModelError):
+                place.recorder.clear()
+                place.ask(requests[:2])
+                form, _ = _found(place.recorder.returned, max(2, place.columns), output)
+                place = replace(place, form=form)
         return place, prove_batches(place, requests, alone), ""
     except ModelError as error:
         return place, [], str(error)
@@ -206,25 +208,49 @@ def _first_answer(
     raise ModelError("\n  ".join([f"the handler did not answer {what}", *failures]))
 
 
+class Candidate(NamedTuple):
+    """Scores of ``columns`` of a ``kind`` that passed the place ``name`` in this ``form``."""
+
+    name: str
+    form: Form
+    kind: Outputs
+    columns: int
+
+    @property
+    def described(self) -> str:
+        """For a person."""
+        return f"{self.name}, in {self.form}" if self.form.path else self.name
+
+
 def _candidates(
     recorders: dict[str, Recorder],
     classes: int | None,
     output: str | None,
     outputs: Outputs | None,
     reply: Any,
-) -> tuple[dict[str, tuple[Form, Outputs, int]], dict[str, str]]:
-    """The places where scores passed, their form, kind and columns; and why others are none."""
-    found, why = {}, {}
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Where scores passed, the likeliest first; and why other places are none."""
+    found, why = [], {}
     for place, recorder in recorders.items():
         if not recorder.returned:
             why[place] = _NOT_PASSED
             continue
         try:
-            form, scores = _found(recorder.returned, classes, output)
-            found[place] = form, _kind(recorder, scores.values, outputs, reply), scores.values.shape[1]
+            forms = [Form.parse(output)] if output is not None else _forms(recorder.returned[0], classes)
         except ModelError as error:
             why[place] = str(error)
+            continue
+        for form in forms:
+            try:
+                rows = np.concatenate([form.scores(one, classes).values for one in recorder.returned])
+                found.append(Candidate(place, form, _kind(recorder, rows, outputs, reply), rows.shape[1]))
+            except (ModelError, ValueError) as error:
+                why[f"{place}, in {form}" if form.path else place] = str(error)
     return found, why
+
+
+def _forms(returned: Any, classes: int | None) -> list[Form]:
+    return [form for form, _ in all_scores(returned, classes)]
 
 
 def _no_place(why: dict[str, str]) -> ModelError:

@@ -36,6 +36,7 @@ Ask = Callable[[Sequence[Request]], Answer]
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
 _LEAST = 1e-12  # of a chosen probability
+_MOST_NAMED = 8  # of them for another request
 _MOST_CLASSES = 16  # that are tried one by one as the likeliest
 _STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
 """Of a class's probability to the next one's: pairs of sure ones, and of unsure ones, in one order."""
@@ -165,6 +166,7 @@ def prove_reply(place: Place, requests: Sequence[Request], seen: Seen, others: S
         raise ModelError("the reply does not follow the scores that pass here")
     if i != j and other is not None:
         _same_for_same(place, watched, other, place.with_row(requests[j], seen.rows[j]) or {}, others)
+        named.check_other(requests[j], others)
     for replies, three in zip(chosen, mixtures, strict=True):
         _as_probabilities(place, watched, replies, np.stack(three))
     _not_of_size(place, watched, seen.rows[i], chosen)
@@ -199,6 +201,11 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
                     "row would get the receipt and the label of another request"
                 )
             if apart[k] > least / 2:
+                if not np.allclose(place.see([requests[k]]).rows[0], alone.rows[k]):
+                    raise ModelError(
+                        "the scores of a request are others each time that it is asked (dropout that is left "
+                        "on): in a batch, which row is whose cannot be told"
+                    )
                 raise ModelError(
                     f"in a batch, the scores of a request are others than alone, by {apart[k]:.3g} where two "
                     f"requests differ by {least:.3g}: which row is whose cannot be told"
@@ -374,11 +381,38 @@ class _Named:
                         "name others"
                     )
 
+    def check_other(self, request: Request, others: Sequence[str]) -> None:
+        """Raise ModelError where another request with the same unsure scores is named otherwise.
+
+        A text that tells of its request differs for each class; one that other scores take part in, for some.
+        """
+        place, watched = self._watched.place, self._watched
+        differ: dict[str, list[bool]] = {}
+        for k in list(self._alone)[:_MOST_NAMED]:
+            probs = self._probs(k, next(one for one in self._alone if one != k), sure=0.4)
+            mine, other = _labels(watched.ask(probs)), _labels(place.with_probs(request, probs))
+            for leaf in mine.keys() & other.keys() & watched.moved:
+                differ.setdefault(leaf, []).append(mine[leaf] != other[leaf])
+        for leaf, found in sorted(differ.items()):
+            if any(found) and not all(found):
+                also = f" ({', '.join(others)} are passed too)" if others else ""
+                watched.refuse(
+                    leaf,
+                    f"{leaf} names another class for two requests with the same scores here: other scores "
+                    f"take part in it{also}; name with --seam the place where they have met",
+                )
+
     def _ask(self, top: int, second: int) -> dict[str, object]:
-        probs = np.full(self._k, 0.02 / max(1, self._k - 2))
-        probs[second], probs[top] = 0.08, 0.9
-        reply = self._watched.ask(probs / probs.sum()) or {}
-        return {leaf: _label(one) for leaf, one in reply.items() if _label(one) is not None}
+        return _labels(self._watched.ask(self._probs(top, second)))
+
+    def _probs(self, top: int, second: int, *, sure: float = 0.9) -> Floats:
+        probs = np.full(self._k, (0.98 - sure) / max(1, self._k))
+        probs[second], probs[top] = 0.8 * (1 - sure), sure
+        return np.asarray(probs / probs.sum())
+
+
+def _labels(reply: Mapping[str, Leaf] | None) -> dict[str, object]:
+    return {leaf: _label(one) for leaf, one in (reply or {}).items() if _label(one) is not None}
 
 
 def _label(one: Leaf) -> object:

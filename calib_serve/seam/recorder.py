@@ -59,6 +59,17 @@ def _values(tensor: Any) -> NDArray[np.float64] | None:
     return None
 
 
+def _kept(value: Any) -> Any:
+    """A copy of what is returned, as handlers change it in place."""
+    if hasattr(value, "detach"):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(_kept, value))
+    return {key: _kept(one) for key, one in value.items()} if type(value) is dict else value
+
+
 @dataclass
 class Recorder:
     """What passed one place since ``clear``, and the sigmoids before and after it.
@@ -93,7 +104,7 @@ class Recorder:
     def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of ``call``, recorded; or what is put in its place."""
         result = call(*args, **kwargs)
-        self.returned.append(result)
+        self.returned.append(_kept(result))
         self.elsewhere |= threading.current_thread() is not threading.main_thread()
         self.before = len(self.seen)
         return result if self.put is None else self.put(result)

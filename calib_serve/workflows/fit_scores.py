@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
+import numpy as np
+
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.absent import Absent, absent_of
@@ -33,6 +35,7 @@ from calib_serve.fit.priors import check_correctable, confused
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.priors import Given, as_shares
 from calib_serve.scores import Outputs, Scores, alike
+from calib_serve.words import percent
 from calib_serve.workflows.measure import cross_validated, measured, on_folds
 from calib_serve.workflows.options import Progress, stage
 from calib_serve.workflows.priors import fitted_for_shares
@@ -42,6 +45,7 @@ __all__ = ["calibrate", "calibrate_labels"]
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
 _AUTO = (*_OF_LABELS, "keep_predictions")
 _FOLDS = 5
+_ENOUGH = 50  # labels, to tell skill from chance
 
 
 def calibrate_labels(
@@ -167,8 +171,29 @@ def calibrate(
         artifact = calibrate_labels(of_labels, method, options, **how)
     else:
         artifact = _fitted(Samples.of(given, class_weight=class_weight), method, options, prior=prior, **how)
-    remarks = [*given.remarks, *artifact.fit.get("remarks", ())]
+    remarks = [*given.remarks, *artifact.fit.get("remarks", ()), *_without_skill(given)]
     return replace(artifact, fit={**artifact.fit, "remarks": remarks}) if remarks else artifact
+
+
+def _without_skill(scores: Scores) -> list[str]:
+    """Say it where scores tell nothing of the labels: those of another order, or no scores of classes.
+
+    Each score less its class's mean is summed over the true classes: 0 but for chance where scores and labels
+    are independent. Below two standard errors it is said.
+    """
+    if scores.is_multilabel or scores.labels is None or len(scores) < _ENOUGH:
+        return []
+    centred = scores.logits - scores.logits.mean(axis=0)
+    labels = scores.labels.astype(np.intp)
+    shares = np.bincount(labels, minlength=scores.classes) / len(scores)
+    told = centred[np.arange(len(scores)), labels] - centred @ shares
+    if told.mean() >= 2 * told.std() / len(scores) ** 0.5 or shares.max() == 1:
+        return []
+    right = float(np.mean(scores.logits.argmax(axis=1) == labels))
+    return [
+        f"these scores do not tell the labels apart better than chance ({percent(right)} right): are they "
+        "class scores, of the classes in this order, and the labels those of these samples?"
+    ]
 
 
 Test = Union[Scores, tuple[Any, Any]]

@@ -172,3 +172,23 @@ def test_a_schedule_of_neural_clamping_is_its_own_fit(images) -> None:
     assert fitted("toolkit", normalisation=place).fingerprint == toolkit.fingerprint
     with pytest.raises(InputError, match="puts delta behind the normalisation: give the normalisation"):
         fitted("toolkit")
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_scores_that_tell_nothing_of_the_labels_are_remarked_on(classes: int) -> None:
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(300, classes))
+    y = (softmax(z).cumsum(axis=1) > rng.random((300, 1))).argmax(axis=1)
+
+    def remarks(scores: np.ndarray, labels: np.ndarray) -> str:
+        found = calibrate(scores, labels, "temperature", cross_validate=False)
+        return " ".join(found.fit.get("remarks", ()))
+
+    assert "better than chance" not in remarks(z, y)
+    assert "better than chance" in remarks(z, np.roll(y, 1)), "the labels are the neighbours'"
+    assert "better than chance" in remarks(z[:, ::-1], y), "the classes are in another order"
+    rare = (np.arange(300) % 20 == 0).astype(int)
+    sure = np.stack([np.zeros(300), -3 + 2 * rare + rng.normal(size=300)], axis=1)
+    assert "better than chance" not in remarks(sure, rare), (
+        "a rare class that is told, though never predicted"
+    )
