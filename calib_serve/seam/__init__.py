@@ -3,7 +3,7 @@
 from calib_serve.seam.form import Form, Scores, find_scores
 from calib_serve.seam.handler import INFERENCE, Handler, load_handler, put_around
 from calib_serve.seam.host import Request, alternatives, ask, of_row
-from calib_serve.seam.reply import check_reply, same_format, shows
+from calib_serve.seam.reply import leaves, same_format, shows
 from calib_serve.seam.trial import run_trial
 
 __all__ = [
@@ -14,8 +14,8 @@ __all__ = [
     "Scores",
     "alternatives",
     "ask",
-    "check_reply",
     "find_scores",
+    "leaves",
     "load_handler",
     "of_row",
     "put_around",

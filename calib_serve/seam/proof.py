@@ -35,6 +35,10 @@ Floats = NDArray[np.float64]
 Ask = Callable[[Sequence[Request]], Answer]
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
+_PAST = (
+    "a request that was answered before is answered again without its scores (a cache): such an answer would "
+    "have no receipt; turn that off"
+)
 _LEAST = 1e-12  # of a chosen probability
 _MOST_NAMED = 8  # of them for another request
 _MOST_CLASSES = 16  # that are tried one by one as the likeliest
@@ -111,6 +115,8 @@ class Place:
         if got.failure:
             raise ModelError(got.failure)
         found = [self._scores(one).values for one in self.recorder.returned]
+        if not found:
+            raise ModelError(_PAST)
         rows = np.concatenate(found) if found else np.empty((0, self.columns))
         rows = rows[: len(requests)] if self.padded else rows
         if len(rows) != len(requests):
@@ -140,10 +146,7 @@ class Place:
         finally:
             self.recorder.put = None
         if not self.recorder.returned and not got.failure:
-            raise ModelError(
-                "a request that was answered before is answered again without its scores (a cache): such "
-                "an answer would have no receipt; turn it off"
-            )
+            raise ModelError(_PAST)
         return None if got.failure else leaves(as_json(got.replies[0]))
 
     def _scores(self, returned: Any) -> Scores:
@@ -185,6 +188,11 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
             "the requests that it was tried with have the same scores, so that a batch shows nothing; "
             "give different ones with --probe-data"
         )
+    if not np.allclose(place.see(requests[:1]).rows[0], alone.rows[0]):
+        raise ModelError(
+            "the scores of a request are others each time that it is asked (dropout that is left on): in a "
+            "batch, which row is whose cannot be told"
+        )
     found = []
     for order in (range(len(requests)), range(len(requests) - 1, -1, -1)):
         seen = place.see([requests[k] for k in order])
@@ -201,11 +209,6 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
                     "row would get the receipt and the label of another request"
                 )
             if apart[k] > least / 2:
-                if not np.allclose(place.see([requests[k]]).rows[0], alone.rows[k]):
-                    raise ModelError(
-                        "the scores of a request are others each time that it is asked (dropout that is left "
-                        "on): in a batch, which row is whose cannot be told"
-                    )
                 raise ModelError(
                     f"in a batch, the scores of a request are others than alone, by {apart[k]:.3g} where two "
                     f"requests differ by {least:.3g}: which row is whose cannot be told"
@@ -276,24 +279,26 @@ def _same_for_same(
 
 
 def _not_elsewhere(place: Place, watched: _Watched, seen: Seen) -> None:
-    """Raise ModelError where a confidence is shown in each reply that does not follow the scores."""
-    if place.kind in LABELS:  # of many numbers some agree by chance
-        return
+    """Raise ModelError where each reply shows a confidence that does not follow the scores.
+
+    Of labels it shows two of their probabilities, as one may be another number by chance.
+    """
     still = watched.own.keys() - watched.moved
+    probs = to_probs(seen.rows, place.kind)
+    least = min(2, place.classes) if place.kind in LABELS else 1
+    wanted = probs if place.kind in LABELS else probs.max(axis=1, keepdims=True)
     for scale in (1.0, 100.0):
         shown = [
-            any(
+            sum(
                 isinstance(one, Shown)
                 and one.value != round(one.value)
-                and abs(one.value - top) < scale * _CLOSE
+                and bool((np.abs(one.value - scale * p) < scale * _CLOSE).any())
                 for leaf, one in leaves(reply).items()
                 if leaf in still
             )
-            for reply, top in zip(
-                seen.replies, scale * to_probs(seen.rows, place.kind).max(axis=1), strict=True
-            )
+            for reply, p in zip(seen.replies, wanted, strict=True)
         ]
-        if all(shown):
+        if min(shown) >= least:
             raise ModelError(
                 "the reply shows the confidence, and does not follow the scores that pass here: the handler "
                 "makes it in another place; name that place with --seam"

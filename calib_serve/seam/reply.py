@@ -1,4 +1,4 @@
-"""Compare a handler's replies before and after its calibration: the format, and the numbers in them."""
+"""Read a handler's replies: their format, and the numbers in them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calib_serve.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 
-__all__ = ["Leaf", "Shown", "as_json", "check_reply", "leaves", "same_format", "shown_as", "shows"]
+__all__ = ["Leaf", "Shown", "as_json", "leaves", "same_format", "shown_as", "shows"]
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _LONGEST = 4_000  # characters of a text whose numbers are read: pictures and such are longer
@@ -93,46 +91,6 @@ def same_format(before: Any, after: Any) -> bool:
         return len(before) == len(after) and all(map(same_format, before, after))
     numbers = (int, float)
     return type(before) is type(after) or (isinstance(before, numbers) and isinstance(after, numbers))
-
-
-def check_reply(
-    before: Any,
-    after: Any,
-    raw: NDArray[np.float64],
-    calibrated: NDArray[np.float64],
-    *,
-    labels: bool = False,
-) -> None:
-    """ModelError where the reply shows another confidence than the calibrated one.
-
-    ``raw`` and ``calibrated`` (K,) are the probabilities of the scores that passed the seam; ``labels``:
-    whether of labels.
-    """
-    shown, now = _numbers(before), _numbers(after)
-    if labels:
-        _check_labels(shown, now, raw, calibrated)
-        return
-    # Of two classes a reply may show class 1's alone; of more, the top one's, whichever class that is.
-    pairs = [*zip(raw, calibrated, strict=True)] if len(raw) == 2 else [(raw.max(), calibrated.max())]
-    for first, second in pairs:
-        if _holds(shown, first) and not _holds(now, second):
-            raise ModelError(
-                f"the reply shows the confidence {first:.4f} before and not {second:.4f} after calibration: "
-                "the handler makes it in another place; name that place with --seam"
-            )
-
-
-def _check_labels(
-    shown: list[float], now: list[float], raw: NDArray[np.float64], calibrated: NDArray[np.float64]
-) -> None:
-    # One number may be another's by chance, and the likeliest labels may be others once they are calibrated.
-    before = [k for k, p in enumerate(raw) if _holds(shown, p)]
-    after = sum(_holds(now, calibrated[k]) for k in before)
-    if len(before) >= min(2, len(raw)) and 2 * after < len(before):
-        raise ModelError(
-            f"the reply shows the probabilities of {len(before)} labels before, and of {after} of them after "
-            "calibration: the handler makes them in another place; name that place with --seam"
-        )
 
 
 def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] | None:

@@ -176,6 +176,14 @@ def calibrate_archive(
         progress=progress,
         **options,
     )
+    if found.seam.shows_scores:
+        remark = (
+            "the handler replies with these scores as they are: nothing shows that they are of classes, "
+            "and not features; calibrated, they are log-probabilities"
+        )
+        artifact = replace(
+            artifact, fit={**artifact.fit, "remarks": [*artifact.fit.get("remarks", ()), remark]}
+        )
     return replace(artifact, model=found.facts)
 
 

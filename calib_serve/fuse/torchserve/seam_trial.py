@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, exact, to_logits, to_probs
-from calib_serve.seam import Request, check_reply, run_trial, same_format
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, exact, to_logits
+from calib_serve.seam import Request, leaves, run_trial, same_format
 
 __all__ = ["SECONDS", "Seam", "check_kind", "find_seam", "prove_seam"]
 
@@ -61,6 +61,15 @@ class Seam:
     def reply(self) -> Any:
         """The first."""
         return self.replies[0]
+
+    @property
+    def shows_scores(self) -> bool:
+        """Whether the first reply is the scores as they are, and no more: no class, no probability."""
+        numbers = list(leaves(self.reply).values())
+        row = self.rows[0]
+        return self.kind not in PROBABILITIES and all(
+            not isinstance(one, str) and bool((np.abs(one.value - row) < 1e-5).any()) for one in numbers
+        )
 
     def as_request(self) -> bytes:
         """The request, as an archive keeps it for its workers."""
@@ -177,7 +186,7 @@ def prove_seam(
     ``in_body``: its replies hold the original's as ``prediction``.
 
     Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
-    a reply has another format, or shows another confidence.
+    a reply has another format.
     """
     ordered = [list(seam.requests), list(reversed(seam.requests))][: len(seam.batched)]
     batches = [*([request] for request in seam.requests), *ordered]
@@ -227,6 +236,3 @@ def _check_one(
     for one, other in zip(served, wanted, strict=True):
         if not abs(one - other) < _CLOSE:
             raise ModelError(f"the calibrated handler's confidence is {one:.6f}, the artifact's {other:.6f}")
-    if first is not None:
-        raw = to_probs(row[None], seam.kind)[0]
-        check_reply(first, now, raw, probs, labels=artifact.is_multilabel)
