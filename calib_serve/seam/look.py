@@ -17,7 +17,7 @@ from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
 from calib_serve.seam.form import Form, Scores, all_scores, find_scores
 from calib_serve.seam.handler import INFERENCE, Handler, load_handler, places, put_around
 from calib_serve.seam.host import Answer, Request, Ticks, ask, context_of, made_up, told, varied
-from calib_serve.seam.proof import NotOneRow, Place, Seen, prove_batches, prove_reply
+from calib_serve.seam.proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
 from calib_serve.seam.recorder import Recorder, sigmoids
 from calib_serve.seam.reply import as_json, shown_as
 
@@ -114,11 +114,15 @@ def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Reque
                 raise
             place = replace(place, padded=True)
             found.append((request, place.see([request])))
+        except NotPassed:
+            continue  # it was asked before
         except ModelError:
             if not found:
-                raise  # the first one was answered before
+                raise
         if len(found) == _REQUESTS:
             break
+    if not found:
+        raise NotPassed
     whole = Seen(
         np.concatenate([seen.rows for _, seen in found]),
         [reply for _, seen in found for reply in seen.replies],

@@ -15,8 +15,10 @@ So the reply that comes of calibrated scores shows what they say. All else is re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,25 +27,32 @@ from numpy.typing import NDArray
 from calib_serve.errors import ModelError
 from calib_serve.scores import LABELS, Outputs, from_probs, to_probs
 from calib_serve.seam.form import Form, Scores
-from calib_serve.seam.host import Answer, Request
+from calib_serve.seam.host import Answer, Request, varied
 from calib_serve.seam.recorder import Recorder
 from calib_serve.seam.reply import Leaf, Shown, as_json, leaves
 
-__all__ = ["NotOneRow", "Place", "Seen", "prove_batches", "prove_reply"]
+__all__ = ["NotOneRow", "NotPassed", "Place", "Seen", "prove_batches", "prove_reply"]
 
 Floats = NDArray[np.float64]
 Ask = Callable[[Sequence[Request]], Answer]
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
-_PAST = (
-    "a request that was answered before is answered again without its scores (a cache): such an answer would "
-    "have no receipt; turn that off"
-)
+_TRIES = 2  # more requests, where one is answered from memory
 _LEAST = 1e-12  # of a chosen probability
 _MOST_NAMED = 8  # of them for another request
 _MOST_CLASSES = 16  # that are tried one by one as the likeliest
 _STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
 """Of a class's probability to the next one's: pairs of sure ones, and of unsure ones, in one order."""
+
+
+class NotPassed(ModelError):
+    """A request was answered, and nothing passed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a request that was answered before is answered again without its scores (a cache), so that it "
+            "cannot be asked twice; give different requests with --probe-data, or turn that off"
+        )
 
 
 class NotOneRow(ModelError):
@@ -86,7 +95,8 @@ class Place:
     """A place in a handler: ``ask`` it, and what passes is in ``recorder``, or is put there by it.
 
     ``classes`` columns of the ``kind`` pass as ``form`` says. ``padded``: of the rows that pass, the first
-    are the requests', the others are of nobody. ``half``: they have three digits.
+    are the requests', the others are of nobody. ``half``: they have three digits. ``fresh``: seeds of requests that
+    were not asked yet.
     """
 
     name: str
@@ -97,6 +107,7 @@ class Place:
     columns: int
     padded: bool = False
     half: bool = False
+    fresh: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def close(self) -> float:
@@ -116,7 +127,7 @@ class Place:
             raise ModelError(got.failure)
         found = [self._scores(one).values for one in self.recorder.returned]
         if not found:
-            raise ModelError(_PAST)
+            raise NotPassed
         rows = np.concatenate(found) if found else np.empty((0, self.columns))
         rows = rows[: len(requests)] if self.padded else rows
         if len(rows) != len(requests):
@@ -142,12 +153,16 @@ class Place:
         self.recorder.clear()
         self.recorder.put = put
         try:
-            got = self.ask([request])
+            # As other scores pass than its own, any request will do that is not answered from memory.
+            for one in (request, *(varied(request, next(self.fresh)) for _ in range(_TRIES))):
+                got = self.ask([one or request])
+                if got.failure:
+                    return None
+                if self.recorder.returned:
+                    return leaves(as_json(got.replies[0]))
         finally:
             self.recorder.put = None
-        if not self.recorder.returned and not got.failure:
-            raise ModelError(_PAST)
-        return None if got.failure else leaves(as_json(got.replies[0]))
+        raise NotPassed
 
     def _scores(self, returned: Any) -> Scores:
         return self.form.scores(returned, max(2, self.columns))
@@ -188,11 +203,12 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
             "the requests that it was tried with have the same scores, so that a batch shows nothing; "
             "give different ones with --probe-data"
         )
-    if not np.allclose(place.see(requests[:1]).rows[0], alone.rows[0]):
-        raise ModelError(
-            "the scores of a request are others each time that it is asked (dropout that is left on): in a "
-            "batch, which row is whose cannot be told"
-        )
+    with suppress(NotPassed):
+        if not np.allclose(place.see(requests[:1]).rows[0], alone.rows[0]):
+            raise ModelError(
+                "the scores of a request are others each time that it is asked (dropout that is left on): in "
+                "a batch, which row is whose cannot be told"
+            )
     found = []
     for order in (range(len(requests)), range(len(requests) - 1, -1, -1)):
         seen = place.see([requests[k] for k in order])

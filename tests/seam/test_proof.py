@@ -128,6 +128,7 @@ GOOD: dict[str, Callable[[Floats, Net], list[Any]]] = {
         {**named(softmax(z)), "length": float(row.sum())} for z, row in zip(network(x), x, strict=True)
     ],
     "a clock": each(lambda z: {**named(softmax(z)), "at": time.time(), "n": next(ticks)}),
+    "a cache": cached({}),
     "another network beside": lambda x, network: [
         {**named(softmax(z)), "quality": q}
         for z, q in zip(network(x), sigmoid(x @ V[:, 0]).tolist(), strict=True)
@@ -164,7 +165,6 @@ BAD: dict[str, tuple[Callable[[Floats, Net], list[Any]], str]] = {
         each(lambda z: {**named(softmax(z)), "energy": float(np.log(np.exp(z).sum()))}),
         "of the logits' size",
     ),
-    "a cache": (cached({}), "a cache"),
     "an answer once": (
         each(lambda z: 1 / (next(left) < 1) * float(softmax(z).max())),
         "answers a request once",
