@@ -63,10 +63,19 @@ def _networks(subject: Any) -> list[str]:
         if not name.startswith("__") and (_is_network(value) or _is_session(value))
     ]
     found.sort(key=lambda name: name != "model")
-    # Of scikit-learn's kind; and forward, for a handler that calls it itself, which a hook does not see.
-    estimators = [f"{name}.{PREDICT}" for name, one in vars(subject).items() if hasattr(one, PREDICT)]
+    # Of scikit-learn's kind; networks inside of an object, such as a pipeline; and forward, for a handler that
+    # calls it itself, which a hook does not see.
+    held = [(name, one) for name, one in vars(subject).items() if not isinstance(one, (type, ModuleType))]
+    estimators = [f"{name}.{PREDICT}" for name, one in held if hasattr(one, PREDICT)]
+    inside = [
+        f"{name}.{place}"
+        for name, one in held
+        if not _is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
+        for place, value in getattr(one, "__dict__", {}).items()
+        if _is_network(value) or _is_session(value)
+    ]
     forwards = [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
-    return [*estimators, *found, *forwards]
+    return [*estimators, *found, *inside, *forwards]
 
 
 def _own_classes(module: ModuleType) -> list[type]:
@@ -136,7 +145,7 @@ def _wrapped(call: Callable[..., Any], around: Around) -> Callable[..., Any]:
 
 
 def _is_network(value: Any) -> bool:
-    return hasattr(value, "register_forward_hook") and callable(value)
+    return hasattr(value, "register_forward_hook") and callable(value) and not isinstance(value, type)
 
 
 def _is_plain(value: Any) -> bool:
@@ -145,7 +154,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_session(value: Any) -> bool:
-    return hasattr(value, "run") and hasattr(value, "get_inputs") and not callable(value)
+    is_object = not callable(value) and not isinstance(value, type)
+    return is_object and hasattr(value, "run") and hasattr(value, "get_inputs")
 
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]

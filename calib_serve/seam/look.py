@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -52,6 +53,9 @@ def look(
     shapes = [shape, *_guessed_shapes(handler)]
     tried = given or [request for one in shapes for request in made_up(one)]
     chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(given), tick=tick)
+    if seam is None and (late := [place for place in places(handler) if place not in recorders]):
+        _record(handler, recorders, late)  # loaded with the first request
+        chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(given), tick=tick)
     reply = as_json(answer.replies[0])
     found, why = _candidates(recorders, classes, output, outputs, reply)
     if others:
@@ -152,12 +156,21 @@ def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, 
     recorder = Recorder()
     handler = load_handler(manifest_of_model(folder)["handler"], inference=recorder)
     initialize(handler, context_of(folder, batch_size=batch_size))
-    recorders = {place: Recorder() for place in ([seam] if seam else places(handler))}
-    if INFERENCE in recorders:
-        recorders[INFERENCE] = recorder
-    for place, one in recorders.items():
-        put_around(handler, place, one)
+    recorders: dict[str, Recorder] = {}
+    _record(handler, recorders, [seam] if seam else places(handler), {INFERENCE: recorder})
     return handler, recorders
+
+
+def _record(
+    handler: Handler,
+    recorders: dict[str, Recorder],
+    names: Sequence[str],
+    there: Mapping[str, Recorder] = MappingProxyType({}),
+) -> None:
+    """Put a recorder at each of these places: a new one, or the one that is ``there``."""
+    for name in names:
+        recorders[name] = there.get(name) or Recorder()
+        put_around(handler, name, recorders[name])
 
 
 def initialize(handler: Handler, ctx: Any) -> None:

@@ -95,8 +95,8 @@ class Place:
     """A place in a handler: ``ask`` it, and what passes is in ``recorder``, or is put there by it.
 
     ``classes`` columns of the ``kind`` pass as ``form`` says. ``padded``: of the rows that pass, the first
-    are the requests', the others are of nobody. ``half``: they have three digits. ``fresh``: seeds of requests that
-    were not asked yet.
+    are the requests', the others are of nobody. ``half``: they have three digits. ``fresh``: seeds of
+    requests that were not asked yet.
     """
 
     name: str
