@@ -17,7 +17,16 @@ from typing import Any
 
 from calib_serve.errors import ModelError
 
-__all__ = ["INFERENCE", "Around", "Handler", "load_handler", "places", "put_around"]
+__all__ = [
+    "INFERENCE",
+    "Around",
+    "Handler",
+    "functions",
+    "is_network",
+    "load_handler",
+    "places",
+    "put_around",
+]
 
 INFERENCE = "inference"
 PREDICT = "predict_proba"
@@ -26,23 +35,39 @@ _HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "expla
 
 
 def places(handler: Handler) -> list[str]:
-    """Where the scores of an initialised handler may pass, the most likely first."""
-    if not handler.is_function:
-        return _places_of(handler.subject, handler.module)
-    # A function's module: networks and functions of its own, or a service object that does the work.
+    """Where the scores of an initialised handler may pass, the most likely first: inference, networks."""
+    first = [] if handler.is_function else [""]
+    # Of a function, its module, and a service object there that does the work.
+    inside = [f"{name}." for name in _services(handler.module)] if handler.is_function else []
+    found = _networks(handler.module) if handler.is_function else []
+    for prefix in (*first, *inside):
+        subject = getattr(handler.subject, prefix[:-1]) if prefix else handler.subject
+        own = [INFERENCE] if hasattr(subject, INFERENCE) else []
+        found += [prefix + place for place in (*own, *_networks(subject))]
+    return found
+
+
+def functions(handler: Handler) -> list[str]:
+    """The handler's own functions and methods, where the scores of several networks may meet."""
     module = handler.module
-    services = {name: value for name, value in vars(module).items() if type(value) in _own_classes(module)}
-    inside = [f"{name}.{place}" for name, one in services.items() for place in _places_of(one, module)]
+    if not handler.is_function:
+        return _methods(handler.subject, module)
     own = [
         name
         for name, value in vars(module).items()
         if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name not in _HOOKS
     ]
-    return [*_networks(module), *inside, *own]
+    services = _services(module).items()
+    return [*own, *(f"{name}.{method}" for name, one in services for method in _methods(one, module))]
 
 
-def _places_of(subject: Any, module: ModuleType) -> list[str]:
-    """The inference of an object, its networks, and at last its methods, where several networks may meet."""
+def _services(module: ModuleType) -> dict[str, Any]:
+    classes = [one for one in vars(module).values() if isinstance(one, type)]
+    own = [one for one in classes if one.__module__ == module.__name__]
+    return {name: value for name, value in vars(module).items() if type(value) in own}
+
+
+def _methods(subject: Any, module: ModuleType) -> list[str]:
     own: dict[str, None] = {}
     for cls in type(subject).__mro__:
         if cls.__module__ == module.__name__:
@@ -52,36 +77,29 @@ def _places_of(subject: Any, module: ModuleType) -> list[str]:
                 if isinstance(value, (FunctionType, staticmethod, classmethod))
                 and not (name in _HOOKS or name.startswith("__"))
             }
-    first = [INFERENCE] if hasattr(subject, INFERENCE) else []
-    return [*first, *_networks(subject), *own]
+    return list(own)
 
 
 def _networks(subject: Any) -> list[str]:
     found = [
         name
         for name, value in vars(subject).items()
-        if not name.startswith("__") and (_is_network(value) or _is_session(value))
+        if not name.startswith("__") and (is_network(value) or _is_session(value))
     ]
     found.sort(key=lambda name: name != "model")
-    # Of scikit-learn's kind; networks inside of an object, such as a pipeline; and forward, for a handler that
-    # calls it itself, which a hook does not see.
+    # Of scikit-learn's kind; networks inside of an object, such as a pipeline; and forward, for a handler
+    # that calls it itself, which a hook does not see.
     held = [(name, one) for name, one in vars(subject).items() if not isinstance(one, (type, ModuleType))]
     estimators = [f"{name}.{PREDICT}" for name, one in held if hasattr(one, PREDICT)]
     inside = [
         f"{name}.{place}"
         for name, one in held
-        if not _is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
+        if not is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
         for place, value in getattr(one, "__dict__", {}).items()
-        if _is_network(value) or _is_session(value)
+        if is_network(value) or _is_session(value)
     ]
     forwards = [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
     return [*estimators, *found, *inside, *forwards]
-
-
-def _own_classes(module: ModuleType) -> list[type]:
-    return [
-        one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__
-    ]
 
 
 def put_around(handler: Handler, place: str, around: Around) -> None:
@@ -97,7 +115,7 @@ def put_around(handler: Handler, place: str, around: Around) -> None:
             handler.subject.inference = _wrapped(own, around)
         return
     owner, name, value = _resolve(handler, place)
-    if _is_network(value):
+    if is_network(value):
         from torch import nn  # noqa: PLC0415 - a network is here, so torch is too
 
         # A hook, not another object: the network keeps its type and all its attributes. TorchScript's own
@@ -144,13 +162,14 @@ def _wrapped(call: Callable[..., Any], around: Around) -> Callable[..., Any]:
     return lambda *args, **kwargs: around(call, args, kwargs)
 
 
-def _is_network(value: Any) -> bool:
+def is_network(value: Any) -> bool:
+    """Whether it is a torch module, and no class of such."""
     return hasattr(value, "register_forward_hook") and callable(value) and not isinstance(value, type)
 
 
 def _is_plain(value: Any) -> bool:
     """Whether the network's forward may be replaced: not of TorchScript or of torch.compile."""
-    return _is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
+    return is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
 
 
 def _is_session(value: Any) -> bool:

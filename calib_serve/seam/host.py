@@ -287,7 +287,8 @@ def ask(
 class _NoStream:
     """Stands for the socket on which a handler sends parts of a reply; refuses."""
 
-    def __getattr__(self, name: str) -> Any:
+    def sendall(self, *_: Any) -> None:
+        """Raise ModelError, which says why."""
         raise ModelError(
             "it streams parts of its replies (send_intermediate_predict_response), which go to the client "
             "before the reply that is calibrated; only replies that are whole can be"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +15,15 @@ from numpy.typing import NDArray
 from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
 from calib_serve.seam.form import Form, Scores, all_scores, find_scores
-from calib_serve.seam.handler import INFERENCE, Handler, load_handler, places, put_around
+from calib_serve.seam.handler import (
+    INFERENCE,
+    Handler,
+    functions,
+    is_network,
+    load_handler,
+    places,
+    put_around,
+)
 from calib_serve.seam.host import Answer, Request, Ticks, ask, context_of, made_up, told, varied
 from calib_serve.seam.proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
 from calib_serve.seam.recorder import Recorder, sigmoids
@@ -53,11 +60,13 @@ def look(
     shapes = [shape, *_guessed_shapes(handler)]
     tried = given or [request for one in shapes for request in made_up(one)]
     chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(given), tick=tick)
-    if seam is None and (late := [place for place in places(handler) if place not in recorders]):
-        _record(handler, recorders, late)  # loaded with the first request
-        chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(given), tick=tick)
     reply = as_json(answer.replies[0])
     found, why = _candidates(recorders, classes, output, outputs, reply)
+    for place in places(handler):
+        if seam is None and place not in recorders:
+            why[place] = "it is loaded with the first request, and not by initialize, as it has to be"
+    own = {} if seam else dict.fromkeys(functions(handler))
+    last = max((one.began for name, one in recorders.items() if name not in own), default=0)
     if others:
         alike: Iterator[Request | None] = (Request.from_dict(forms[chosen]) for forms in others)
     elif given:
@@ -78,8 +87,10 @@ def look(
         place = Place(one.name, answered, recorders[one.name], one.form, one.kind, one.columns)
         try:
             place, asked_here, alone = _alone(place, asked)
+            if one.name in own and recorders[one.name].ended < last:
+                raise ModelError("a network comes behind it")
             others_passed = dict.fromkeys(name for name in passed if name != one.name)
-            prove_reply(place, asked_here, alone, list(others_passed))
+            prove_reply(place, asked_here, alone, list(others_passed), sure=one.name not in own)
         except ModelError as error:
             why[one.described] = str(error)
             continue
@@ -157,20 +168,10 @@ def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, 
     handler = load_handler(manifest_of_model(folder)["handler"], inference=recorder)
     initialize(handler, context_of(folder, batch_size=batch_size))
     recorders: dict[str, Recorder] = {}
-    _record(handler, recorders, [seam] if seam else places(handler), {INFERENCE: recorder})
-    return handler, recorders
-
-
-def _record(
-    handler: Handler,
-    recorders: dict[str, Recorder],
-    names: Sequence[str],
-    there: Mapping[str, Recorder] = MappingProxyType({}),
-) -> None:
-    """Put a recorder at each of these places: a new one, or the one that is ``there``."""
-    for name in names:
-        recorders[name] = there.get(name) or Recorder()
+    for name in [seam] if seam else [*places(handler), *functions(handler)]:
+        recorders[name] = recorder if name == INFERENCE else Recorder()
         put_around(handler, name, recorders[name])
+    return handler, recorders
 
 
 def initialize(handler: Handler, ctx: Any) -> None:
@@ -353,7 +354,7 @@ def _found(returned: list[Any], classes: int | None, output: str | None) -> tupl
 
 def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
     """Shapes of one input that the first layer of the handler's network may take."""
-    networks = [v for v in vars(handler.subject).values() if hasattr(v, "register_forward_hook")]
+    networks = [v for v in vars(handler.subject).values() if is_network(v)]
     for parameter in next((network.parameters() for network in networks), ()):
         if parameter.ndim == 4:
             yield from ([parameter.shape[1], size, size] for size in (28, 32, 64, 224))
@@ -362,7 +363,9 @@ def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
         else:
             continue
         return
-    for session in (v for v in vars(handler.subject).values() if hasattr(v, "get_inputs")):
+    for session in (
+        v for v in vars(handler.subject).values() if hasattr(v, "get_inputs") and not isinstance(v, type)
+    ):
         for taken in session.get_inputs()[:1]:
             yield [size if isinstance(size, int) else -1 for size in taken.shape[1:]]
 

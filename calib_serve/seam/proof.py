@@ -168,10 +168,18 @@ class Place:
         return self.form.scores(returned, max(2, self.columns))
 
 
-def prove_reply(place: Place, requests: Sequence[Request], seen: Seen, others: Sequence[str] = ()) -> None:
+def prove_reply(
+    place: Place,
+    requests: Sequence[Request],
+    seen: Seen,
+    others: Sequence[str] = (),
+    *,
+    sure: bool = True,
+) -> None:
     """Raise ModelError where a reply does not follow from what passes ``place`` as the module says.
 
     ``requests`` that differ, and what was ``seen`` of each alone; ``others``: places that they passed too.
+    ``sure``: what passes are scores; else the reply has to show a number of them, or name each class.
     """
     i, j = _most_apart(seen.rows)
     watched = _Watched(place, requests[i], seen.rows[i])
@@ -189,6 +197,8 @@ def prove_reply(place: Place, requests: Sequence[Request], seen: Seen, others: S
         _as_probabilities(place, watched, replies, np.stack(three))
     _not_of_size(place, watched, seen.rows[i], chosen)
     named.check()
+    if not (sure or watched.proved or named.each_has_its_own()):
+        raise ModelError("the reply shows no number of what passes here, nor names each class")
 
 
 def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> list[Seen]:
@@ -238,6 +248,7 @@ class _Watched:
     """One request's replies to other scores: which leaves follow them.
 
     ``row``: its own scores, for which it is asked twice; what differs between these is not looked at.
+    ``proved``: whether a number was seen that is linear in the probabilities.
     """
 
     def __init__(self, place: Place, request: Request, row: Floats) -> None:
@@ -248,6 +259,7 @@ class _Watched:
         self.own = {leaf: one for leaf, one in own.items() if not _differ(one, again.get(leaf))}
         self.restless = set(own) - set(self.own)
         self.moved: set[str] = set()
+        self.proved = False
 
     def ask(self, probs: Floats) -> dict[str, Leaf] | None:
         """The reply to scores of these probabilities."""
@@ -340,6 +352,7 @@ def _as_probabilities(
         step = min(n.step for n in numbers)
         near = place.close * max(1.0, np.abs(values).max()) + step
         if not np.isfinite(values).all() or abs(values[1] - (values[0] + values[2]) / 2) <= near:
+            watched.proved |= abs(values[2] - values[0]) > 2 * near
             continue
         known = _known(probs) if known is None else known
         if not (np.abs(known - values).max(axis=1) <= near).any():
@@ -401,6 +414,12 @@ class _Named:
                         f"{first} the next: the handler offers some of the classes only, and receipts would "
                         "name others"
                     )
+
+    def each_has_its_own(self) -> bool:
+        """Whether a leaf has another label for each class."""
+        replies = list(self._alone.values())
+        found = ([reply.get(leaf) for reply in replies] for leaf in replies[0])
+        return any(len(set(labels)) == len(replies) and None not in labels for labels in found)
 
     def check_other(self, request: Request, others: Sequence[str]) -> None:
         """Raise ModelError where another request with the same unsure scores is named otherwise.

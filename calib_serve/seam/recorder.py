@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 __all__ = ["Recorder", "Sigmoid", "sigmoids"]
 
 _NAMES = ("sigmoid", "sigmoid_", "logsigmoid", "special_expit")
+_CLOCK = itertools.count(1)
 _MOST = 1 << 16  # numbers of one result that are kept
 
 
@@ -75,7 +77,8 @@ class Recorder:
     """What passed one place since ``clear``, and the sigmoids before and after it.
 
     ``elsewhere``: whether some of it passed on another thread than the one that asks, so in any order.
-    ``put``: what goes on in place of each result, made from it; None: the result itself.
+    ``began``, ``ended``: when the last call did, in the order of all recorders' calls. ``put``: what goes on
+    in place of each result, made from it; None: the result itself.
     """
 
     returned: list[Any] = field(default_factory=list)
@@ -83,6 +86,8 @@ class Recorder:
     seen: list[Sigmoid] = field(default_factory=list)
     before: int = 0
     put: Callable[[Any], Any] | None = None
+    began: int = 0
+    ended: int = 0
 
     def clear(self, seen: list[Sigmoid] | None = None) -> None:
         """Begin again; ``seen`` grows with each sigmoid."""
@@ -103,7 +108,9 @@ class Recorder:
 
     def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of ``call``, recorded; or what is put in its place."""
+        self.began = next(_CLOCK)
         result = call(*args, **kwargs)
+        self.ended = next(_CLOCK)
         self.returned.append(_kept(result))
         self.elsewhere |= threading.current_thread() is not threading.main_thread()
         self.before = len(self.seen)
