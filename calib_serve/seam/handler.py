@@ -23,6 +23,7 @@ __all__ = [
     "Handler",
     "functions",
     "is_network",
+    "is_session",
     "load_handler",
     "places",
     "put_around",
@@ -84,7 +85,7 @@ def _networks(subject: Any) -> list[str]:
     found = [
         name
         for name, value in vars(subject).items()
-        if not name.startswith("__") and (is_network(value) or _is_session(value))
+        if not name.startswith("__") and (is_network(value) or is_session(value))
     ]
     found.sort(key=lambda name: name != "model")
     # Of scikit-learn's kind; networks inside of an object, such as a pipeline; and forward, for a handler
@@ -96,7 +97,7 @@ def _networks(subject: Any) -> list[str]:
         for name, one in held
         if not is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
         for place, value in getattr(one, "__dict__", {}).items()
-        if is_network(value) or _is_session(value)
+        if is_network(value) or is_session(value)
     ]
     forwards = [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
     return [*estimators, *found, *inside, *forwards]
@@ -123,7 +124,7 @@ def put_around(handler: Handler, place: str, around: Around) -> None:
         nn.Module.register_forward_hook(
             value, lambda module, args, returned: around(lambda *_, **__: returned, args, {})
         )
-    elif _is_session(value):
+    elif is_session(value):
         setattr(owner, name, _Session(value, around))
     elif callable(value):
         setattr(owner, name, _wrapped(value, around))
@@ -172,7 +173,8 @@ def _is_plain(value: Any) -> bool:
     return is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
 
 
-def _is_session(value: Any) -> bool:
+def is_session(value: Any) -> bool:
+    """Whether it is a session of ONNX Runtime, or works as one."""
     is_object = not callable(value) and not isinstance(value, type)
     return is_object and hasattr(value, "run") and hasattr(value, "get_inputs")
 

@@ -20,6 +20,7 @@ from calib_serve.seam.handler import (
     Handler,
     functions,
     is_network,
+    is_session,
     load_handler,
     places,
     put_around,
@@ -62,9 +63,9 @@ def look(
     chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(given), tick=tick)
     reply = as_json(answer.replies[0])
     found, why = _candidates(recorders, classes, output, outputs, reply)
-    for place in places(handler):
-        if seam is None and place not in recorders:
-            why[place] = "it is loaded with the first request, and not by initialize, as it has to be"
+    for late in places(handler):
+        if seam is None and late not in recorders:
+            why[late] = "it is loaded with the first request, and not by initialize, as it has to be"
     own = {} if seam else dict.fromkeys(functions(handler))
     last = max((one.began for name, one in recorders.items() if name not in own), default=0)
     if others:
@@ -363,9 +364,7 @@ def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
         else:
             continue
         return
-    for session in (
-        v for v in vars(handler.subject).values() if hasattr(v, "get_inputs") and not isinstance(v, type)
-    ):
+    for session in filter(is_session, vars(handler.subject).values()):
         for taken in session.get_inputs()[:1]:
             yield [size if isinstance(size, int) else -1 for size in taken.shape[1:]]
 
