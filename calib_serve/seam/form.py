@@ -7,7 +7,8 @@ Handlers return a tensor, an array, nested lists, or a tuple, a mapping or an ob
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
 
-__all__ = ["Form", "Scores", "all_scores", "find_scores"]
+__all__ = ["EACH", "Form", "Scores", "all_scores", "find_scores"]
 
 Step = Union[str, int]
+EACH = "*"
+"""The step to each item of a list."""
 _NAMED = ("logits", "scores", "probs", "probabilities", "output", "outputs")
 """How the scores are called where several tensors fit; the first one counts."""
 
@@ -34,6 +37,8 @@ class Scores:
 @dataclass(frozen=True)
 class Form:
     """Where the scores lie in what is returned: () is all of it, ("logits",) a key, (0,) a tuple's first.
+
+    ("*", "logits") is that key in each item of a list, one a row.
 
     >>> Form.parse("logits"), Form.parse("0.logits")
     (Form(path=('logits',)), Form(path=(0, 'logits')))
@@ -52,8 +57,7 @@ class Form:
     def scores(self, returned: Any, classes: int | None) -> Scores:
         """The scores in ``returned``; ModelError where they are not there, or not of ``classes`` classes."""
         try:
-            for step in self.path:
-                returned = _member(returned, step)
+            returned = _at(returned, self.path)
         except (LookupError, AttributeError, TypeError):
             raise ModelError(
                 f"the model returned {_described(returned)} where its {self} was expected"
@@ -62,8 +66,7 @@ class Form:
 
     def is_half(self, returned: Any) -> bool:
         """Whether the scores have the three digits of a float of 16 bits."""
-        for step in self.path:
-            returned = _member(returned, step)
+        returned = _at(returned, self.path)
         while isinstance(returned, (list, tuple)) and returned:
             returned = returned[0]
         return str(getattr(returned, "dtype", "")).endswith("float16")
@@ -114,6 +117,10 @@ def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:
         for key, item in value.items():
             if isinstance(key, str):
                 yield from _leaves(item, (*path, key))
+    elif type(value) is list and value and all(isinstance(item, Mapping) for item in value):
+        for form, _ in _leaves(value[0], ()):
+            with suppress(LookupError, AttributeError, TypeError):
+                yield Form((*path, EACH, *form.path)), [_at(item, form.path) for item in value]
     elif isinstance(value, (list, tuple)) and not _is_numbers(value) and not _is_rows(value, sure=True):
         for index, item in enumerate(value):
             yield from _leaves(item, (*path, index))
@@ -181,6 +188,16 @@ def _array(value: Any) -> NDArray[np.float64] | None:
     return None
 
 
+def _at(value: Any, path: Sequence[Step]) -> Any:
+    """What lies at the path."""
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if step == EACH and isinstance(value, list):
+        return [_at(item, rest) for item in value]
+    return _at(_member(value, step), rest)
+
+
 def _member(value: Any, step: Step) -> Any:
     if isinstance(step, int) or isinstance(value, Mapping):
         return value[step]
@@ -191,6 +208,9 @@ def _put(value: Any, path: tuple[Step, ...], change: Callable[[Any], Any]) -> An
     if not path:
         return change(value)
     step, rest = path[0], path[1:]
+    if step == EACH and isinstance(value, list):
+        rows = iter(change([_at(item, rest) for item in value]))
+        return [_put(item, rest, lambda _: next(rows)) for item in value]
     item = _put(_member(value, step), rest, change)
     if isinstance(value, tuple) and isinstance(step, int):
         items = [*value[:step], item, *value[step + 1 :]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
-from calib_serve.seam.form import Form, Scores, all_scores, find_scores
+from calib_serve.seam.form import EACH, Form, Scores, all_scores, find_scores
 from calib_serve.seam.handler import (
     INFERENCE,
     Handler,
@@ -68,6 +68,7 @@ def look(
             why[late] = "it is loaded with the first request, and not by initialize, as it has to be"
     own = {} if seam else dict.fromkeys(functions(handler))
     last = max((one.began for name, one in recorders.items() if name not in own), default=0)
+    before = {name for name in own if recorders[name].ended < last}
     if others:
         alike: Iterator[Request | None] = (Request.from_dict(forms[chosen]) for forms in others)
     elif given:
@@ -88,7 +89,7 @@ def look(
         place = Place(one.name, answered, recorders[one.name], one.form, one.kind, one.columns)
         try:
             place, asked_here, alone = _alone(place, asked)
-            if one.name in own and recorders[one.name].ended < last:
+            if one.name in before:
                 raise ModelError("a network comes behind it")
             others_passed = dict.fromkeys(name for name in passed if name != one.name)
             prove_reply(place, asked_here, alone, list(others_passed), sure=one.name not in own)
@@ -151,16 +152,21 @@ def _together(
     place: Place, requests: Sequence[Request], alone: Seen, output: str | None
 ) -> tuple[Place, list[Seen], str]:
     """What is seen of all at once, and why it is not to be asked so, if not."""
-    try:
-        if not place.form.path:  # what is one of one may be a list of rows, or of outputs
-            with suppress(ModelError):
-                place.recorder.clear()
-                place.ask(requests[:2])
-                form, _ = _found(place.recorder.returned, max(2, place.columns), output)
-                place = replace(place, form=form)
-        return place, prove_batches(place, requests, alone), ""
-    except ModelError as error:
-        return place, [], str(error)
+    forms, reason = [place.form], ""
+    if not place.form.path:  # what is one of one may be a list of rows, or of outputs
+        with suppress(ModelError):
+            place.recorder.clear()
+            place.ask(requests[:2])
+            forms = [_found(place.recorder.returned, max(2, place.columns), output)[0]]
+    if EACH in place.form.path:
+        forms.append(Form(tuple(0 if step == EACH else step for step in place.form.path)))
+    for form in forms:
+        try:
+            placed = replace(place, form=form)
+            return placed, prove_batches(placed, requests, alone), ""
+        except ModelError as error:
+            reason = reason or str(error)
+    return replace(place, form=forms[0]), [], reason
 
 
 def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, dict[str, Recorder]]:

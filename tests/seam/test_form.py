@@ -42,6 +42,7 @@ HOLDERS = {
     "dict": lambda z: {"scores": torch.tensor(z), "ids": torch.arange(3)},
     "ordered": lambda z: OrderedDict(loss=None, logits=torch.tensor(z)),
     "object": lambda z: Output(torch.tensor(z)),
+    "one dict a row": lambda z: [{"scores": row, "n": k} for k, row in enumerate(torch.tensor(z))],
     "deep": lambda z: {"out": ({"logits": np.asarray(z)}, "text")},
 }
 
