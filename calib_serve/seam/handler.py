@@ -45,7 +45,7 @@ def places(handler: Handler) -> list[str]:
         subject = getattr(handler.subject, prefix[:-1]) if prefix else handler.subject
         own = [INFERENCE] if hasattr(subject, INFERENCE) else []
         found += [prefix + place for place in (*own, *_networks(subject))]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def functions(handler: Handler) -> list[str]:

@@ -66,7 +66,7 @@ def look(
     for late in places(handler):
         if seam is None and late not in recorders:
             why[late] = "it is loaded with the first request, and not by initialize, as it has to be"
-    own = {} if seam else dict.fromkeys(functions(handler))
+    own = set() if seam else recorders.keys() - set(places(handler))
     last = max((one.began for name, one in recorders.items() if name not in own), default=0)
     before = {name for name in own if recorders[name].ended < last}
     if others:
