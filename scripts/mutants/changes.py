@@ -28,7 +28,9 @@ _TWINS = {
     **{"floor": "ceil", "ceil": "floor", "union": "intersection", "startswith": "endswith"},
     "logical_and": "logical_or",
 }
-_COMMUTING = {"max", "min", "maximum", "minimum", "array_equal", "isclose", "logaddexp", "compare_digest"}
+_COMMUTING = {
+    "max", "min", "maximum", "minimum", "array_equal", "isclose", "logaddexp", "compare_digest", "and_",
+}  # fmt: skip
 _COMMUTING_OPERATORS = {"Add", "And", "Equal", "Max", "Min", "Mul", "Or"}
 _LOGS = {"log", "logger", "logging", "_log", "_LOG", "warnings"}
 _UNTOUCHED_KEYWORDS = {"strict", "stacklevel", "slots", "repr"}

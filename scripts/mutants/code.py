@@ -1,7 +1,8 @@
-"""Mutation tests of the Python code: break it a little, many times, and count what no test sees.
+r"""Mutation tests of the Python code: break it a little, many times, and count what no test sees.
 
     python scripts/mutants/code.py --sample 100 --seed 1 --jobs 2
     python scripts/mutants/code.py --only judgement --show
+    python scripts/mutants/code.py --only ledger --match '^Ledger\.(revoke|_revoked):'
 
 ``targets.yaml`` says which modules, and which quick tests concern them. Results are kept in a JSON-lines
 file, one a mutant: a run that was stopped goes on where it was, and what survived is tried again.
@@ -21,6 +22,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -73,11 +75,12 @@ class Target:
             found.append(cls(name, tuple(kept), tuple(tests), preload))
         return found
 
-    def mutants(self, only: str | None) -> list[Name]:
-        """All of its mutants; ``only``: of one module."""
+    def mutants(self, only: str | None, match: str) -> list[Name]:
+        """All of its mutants; ``only``: of one module; ``match``: those in whose key it is found."""
         files = [file for file in self.files if only in (None, self.name, file)]
         trees = {file: ast.parse((ROOT / file).read_text()) for file in files}
-        return [(file, one.key) for file, tree in trees.items() for one in mutants_of(tree, file)]
+        names = [(file, one.key) for file, tree in trees.items() for one in mutants_of(tree, file)]
+        return [(file, key) for file, key in names if re.search(match, key)]
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -116,7 +119,7 @@ def _is_current(line: dict[str, Any]) -> bool:
 
 def chosen(target: Target, options: argparse.Namespace) -> list[Name]:
     """The sample of a target, the same for one seed whatever else is run."""
-    names = target.mutants(options.only)
+    names = target.mutants(options.only, options.match)
     if options.sample is None or options.sample >= len(names):
         return names
     rng = random.Random(f"{options.seed} {target.name}")
@@ -223,6 +226,7 @@ def report(rows: list[tuple[str, list[dict[str, Any]]]], reasons: dict[str, Any]
 def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
     parser.add_argument("--only", metavar="MODULE", help="one target or one module, calib_serve/bins.py")
+    parser.add_argument("--match", metavar="PATTERN", default="", help="those in whose key it is found")
     parser.add_argument(
         "--sample", type=int, metavar="N", help="so many mutants of each target; all by default"
     )

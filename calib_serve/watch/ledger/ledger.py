@@ -636,15 +636,14 @@ class Ledger:
         return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
 
     def _merge_spans(self, connection: Connection, now: float) -> None:
-        self._move_alone(connection)
+        """Merge old spans into wider ones; others that do so, or revoke, wait until this is committed."""
+        if not self.database.lite:
+            connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
         names = self._names(connection)
-        _, most = SPANS[0]
         moved: dict[Place, _Tally] = {}
         for table in (TALLY, DELAY):
-            old = (table.c.width > 0, table.c.start + table.c.width < now - most)
-            for start, width in connection.execute(
-                select(table.c.start, table.c.width).where(*old).distinct()
-            ):
+            spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
+            for start, width in connection.execute(spans).all():
                 wider = coarser(start, width, now=now)
                 if wider == (start, width):
                     continue
@@ -658,11 +657,6 @@ class Ledger:
                     _put(more, table, row)
                     _add(moved, Place(Key(*names[row.version_id], row.name, row.kind), *wider), more)
         self._upsert(connection, moved)
-
-    def _move_alone(self, connection: Connection) -> None:
-        """Wait for others that move sums between spans, and let them wait until this transaction ends."""
-        if not self.database.lite:
-            connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
 
     def forget(self, until: float) -> None:
         """Refuse labels of predictions made until then."""
@@ -711,7 +705,9 @@ class Ledger:
     def _revoked(self, source: str, where: Any, by: str) -> Revoked:
         nonces: dict[Version, list[bytes]] = {}
         with self.transaction() as connection:
-            self._move_alone(connection)
+            # What was reported late, or held, lies in narrow spans where other sums were merged since the
+            # last sweep: which span has a label is only known where all are merged.
+            self._merge_spans(connection, self._clock())
             while rows := self._rows(connection, where, most=_AT_ONCE, lock="all"):
                 taken = self._increments([row for row in rows if row.tallied])
                 less = {place: _Tally(-more.by_bin, -more.delays) for place, more in taken.items()}

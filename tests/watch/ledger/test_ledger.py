@@ -19,7 +19,9 @@ from sqlalchemy import event
 
 from calib_serve.errors import ConflictError, InputError, LedgerError, UnknownFate
 from calib_serve.receipts import DAY
+from calib_serve.watch.drift import Alarm
 from calib_serve.watch.ids import PredictionIds
+from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Held, Ledger, Once
 from calib_serve.watch.ledger.export import export_ledger
 from calib_serve.watch.sums import Key, Sums
@@ -167,17 +169,6 @@ def test_what_a_source_sent_is_taken_out_of_everything_once(ledger: Ledger, url:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("days", [0.5, 10, 60])
-def test_a_source_is_taken_out_of_spans_that_were_merged_since(ledger: Ledger, days: float) -> None:
-    ledger.accept(entries([make_label(i, when=NOW - 7 * i) for i in range(50)], source="lab"))
-    accept(ledger, [make_label(100 + i, when=NOW - 7 * i) for i in range(50)])
-    ledger.sweep(NOW + days * DAY)
-    assert ledger.revoke("lab").labels == {V: 50}
-    dated = [one.sums for one in ledger.dated(0, 1e11, kind="segment")]
-    assert sum(one.labels.sum() for one in dated) == 50
-    assert all((one.labels >= 0).all() for one in dated)
-
-
 def test_a_source_is_taken_out_by_when_its_labels_came(ledger: Ledger) -> None:
     ledger.accept(entries([make_label(i, when=NOW + i) for i in range(10)], source="lab"))
     assert ledger.revoke("lab", since=NOW + 3, until=NOW + 7).labels == {V: 4}
@@ -198,17 +189,86 @@ def test_a_revocation_waits_for_who_is_at_work_on_its_labels(postgres_database: 
     one.close(), two.close()
 
 
-def test_a_version_is_dropped_with_what_is_kept_of_it_and_counts_no_receipt_again(ledger: Ledger) -> None:
+def test_a_revocation_waits_for_who_merges_spans(postgres_database: str) -> None:
+    one, two = Ledger(postgres_database), Ledger(postgres_database)
+    one.accept(entries([make_label(i) for i in range(10)], source="lab"))
+    one.roll_up()
+    with ThreadPoolExecutor(1) as other:
+        with one.transaction():
+            one.sweep(NOW + 10 * DAY)
+            revoked = other.submit(two.revoke, "lab")
+            with pytest.raises(TimeoutError):
+                revoked.result(timeout=0.5)
+        assert revoked.result(timeout=60).labels == {V: 10}
+    assert not any(span.sums.vector.any() for span in one.dated(0, 1e11))
+    one.close(), two.close()
+
+
+def test_two_that_roll_up_at_once_add_each_label_once_and_neither_waits(postgres_database: str) -> None:
+    one, two = Ledger(postgres_database), Ledger(postgres_database)
+    accept(one, [make_label(i) for i in range(10)])
+    with ThreadPoolExecutor(1) as other, one.transaction():
+        assert one.roll_up() == 10
+        assert other.submit(two.roll_up).result(timeout=60) == 0
+    assert two.roll_up() == 0
+    assert two.sums()[V].labels.sum() == 10
+    one.close(), two.close()
+
+
+def test_a_revocation_leaves_exact_zeros_and_the_predictions(ledger: Ledger) -> None:
+    rng = np.random.default_rng(0)
+    for at in range(0, 60, 20):
+        some = [make_label(i, confidence=rng.random(), inclusion=0.3) for i in range(at, at + 20)]
+        ledger.accept(entries(some, source="lab"))
+        ledger.roll_up()
+    ledger.add({Key(*V): Sums.served([0.9])}, time=NOW)
+    ledger.revoke("lab")
+    assert ledger.sums()[V] == Sums.served([0.9])
+    assert ledger.check() == []
+
+
+def test_a_version_is_dropped_with_what_is_kept_of_it_and_counts_no_receipt_again(
+    ledger: Ledger, url: str
+) -> None:
+    ledger.accept(entries([make_label(0)], source="lab"))
+    ledger.revoke("lab")
     accept(ledger, [make_label(1), make_label(2, version="2")])
-    ledger.keep("clause", V, "a", b"1", now=NOW)
+    for version in (V, ("m", "2")):
+        ledger.keep("clause", version, "a", b"1", now=NOW)
+        alarm = Alarm(1, NOW, 1, NOW, "overconfident", (), 0.1, 9.0, 5.0)
+        IncidentLog(ledger).observe(version, [0.1], [alarm], first=1, now=NOW)
     ledger.roll_up()
-    assert ledger.drop(V) == 1
-    assert (set(ledger.sums()), ledger.waiting(), ledger.states("clause")) == (
-        {("m", "2")},
-        {("m", "2"): 1},
-        [],
-    )
-    assert accept(ledger, [make_label(1)]) == [False]
+    accept(ledger, [make_label(3)])  # not rolled up yet
+    assert ledger.drop(V) == 2
+    of = {"label": 1, "tally": 4, "delay": 4, "state": 1, "incident": 1}
+    for table, left in of.items():
+        mine = "not revoked and" if table == "label" else ""
+        asked = f"select version, count(*) from {table} join version v on {mine} v.id = version_id group by 1"
+        assert ask(url, asked) == [("2", left)], table
+    assert ledger.waiting() == {("m", "2"): 1}
+    assert set(ledger.sums()) == {("m", "2")}
+    assert accept(ledger, [make_label(i) for i in (0, 1, 3)]) == [False] * 3
+
+
+def test_each_time_that_sums_go_down_is_an_edition(url: str) -> None:
+    clock = [10.0]
+    ledger = Ledger(url, clock=lambda: clock[0])
+    ledger.accept(entries([make_label(i) for i in range(3)], source="lab"))
+    accept(ledger, [make_label(9)])
+    for act in (
+        lambda: ledger.revoke("lab", by="ana"),
+        lambda: ledger.drop(V, by="bob"),
+        lambda: ledger.restored(by="eve"),
+    ):
+        clock[0] += 1
+        act()
+    assert ask(url, "select number, began_at, why, by, labels from edition order by number") == [
+        (1, 10, "it began", "", 0),
+        (2, 11, "labels of lab were revoked", "ana", 3),
+        (3, 12, "m 1 was dropped", "bob", 1),
+        (4, 13, "a backup was restored", "eve", 0),
+    ]
+    ledger.close()
 
 
 def test_receipts_are_forgotten_after_the_retention_and_a_longer_one_counts_none_twice(url: str) -> None:
