@@ -168,9 +168,8 @@ class Published:
         return {"ledger": self.ledger, "edition": self.edition}
 
 
-def places(key: Key, *, time: float, now: float) -> list[Place]:
-    """Where a prediction made at ``time`` counts: over all time, and in its span unless that is too old."""
-    start, width = span_of(time, now)
+def places(key: Key, start: float, width: float) -> list[Place]:
+    """Where a prediction of this span counts: over all time, and in its span unless it is too old for one."""
     return [Place(key), Place(key, start, width)] if width else [Place(key)]
 
 

@@ -318,7 +318,7 @@ class Ledger:
                 return False
             found: dict[Place, _Tally] = {}
             for key, more in sums.items():
-                for place in places(key, time=when, now=when):
+                for place in places(key, *span_of(when, when)):
                     found[place] = _Tally.of(more)
             self._upsert(connection, found)
             return True
@@ -497,7 +497,7 @@ class Ledger:
             np.add.at(more.by_bin, cell[at], values[at])
             np.add.at(more.delays, step[at], 1.0)
             for key in keys:
-                for place in (Place(key), Place(key, start, width))[: 2 if width else 1]:
+                for place in places(key, start, width):
                     _add(found, place, more)
         return found
 

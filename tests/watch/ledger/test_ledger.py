@@ -23,6 +23,7 @@ from calib_serve.watch.drift import Alarm
 from calib_serve.watch.ids import PredictionIds
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Held, Ledger, Once
+from calib_serve.watch.ledger.entries import Dated, span_of
 from calib_serve.watch.ledger.export import export_ledger
 from calib_serve.watch.sums import Key, Sums
 
@@ -66,7 +67,8 @@ def test_predictions_are_added_and_a_repeated_batch_is_not(ledger: Ledger) -> No
     with pytest.raises(ConflictError, match="another batch"):
         ledger.add(served, time=NOW, once=Once.of(b"batch 1", b"another", time=NOW))
     assert ledger.known(once) == once
-    assert ledger.sums()[V].predictions.sum() == 2
+    assert ledger.slices() == served
+    assert list(ledger.dated(0, 1e11)) == [Dated(*served, *span_of(NOW, NOW), *served.values())]
 
 
 def test_one_receipt_from_four_threads_in_four_orders_counts_once_and_none_waits_for_ever(url: str) -> None:
