@@ -718,20 +718,19 @@ class Ledger:
             if nonces:
                 # Where no label is left nothing is, not what floats leave of sums that were taken away.
                 connection.execute(update(TALLY).where(TALLY.c.feedback < 0.5).values(_EMPTY))
-                connection.execute(delete(DELAY).where(DELAY.c.labels < 0.5))
                 labels = sum(map(len, nonces.values()))
                 self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
         return Revoked(nonces)
 
     def _where_it_lies(self, connection: Connection, less: Mapping[Place, _Tally]) -> dict[Place, _Tally]:
         """The places that hold these sums today: young spans are merged into wider ones, and old ones go."""
-        spans = select(TALLY.c.start, TALLY.c.width).where(TALLY.c.width > 0).distinct()
+        spans = select(TALLY.c.start, TALLY.c.width).distinct()
         there = {(row.start, row.width) for row in connection.execute(spans)}
         found: dict[Place, _Tally] = {}
         for place, more in less.items():
-            wider = [w for w, _ in SPANS if w >= place.width]
-            of = [(math.floor(place.start / w) * w, w) for w in wider] if place.width else [(0.0, 0.0)]
-            if at := next((one for one in of if one in there or not place.width), None):
+            wider = [(math.floor(place.start / w) * w, w) for w, _ in SPANS if w >= place.width]
+            of = wider if place.width else [(0.0, 0.0)]
+            if at := next((one for one in of if one in there), None):
                 _add(found, Place(place.key, *at), more)
         return found
 
@@ -817,7 +816,7 @@ class Ledger:
         names = self._names(connection)
         asked = select(LABEL).where(where).order_by(*(order or (LABEL.c.day, LABEL.c.receipt)))
         asked = asked if most is None else asked.limit(most)
-        if lock and not self.database.lite:
+        if lock:  # which SQLite leaves out: a file has one writer
             asked = asked.with_for_update(skip_locked=lock == "free ones")
         slices: dict[tuple[int, str], tuple[Key, ...]] = {}  # few are different
         try:

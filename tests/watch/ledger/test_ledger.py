@@ -137,6 +137,21 @@ def test_labels_wait_for_the_detector_in_the_order_of_their_predictions(ledger: 
         assert [one.group for one in ledger.take_waiting(V, until=np.inf, most=9)] == [1, 0]
 
 
+def test_batches_do_not_wait_for_each_other_but_what_forgets_waits_for_them(postgres_database: str) -> None:
+    one, two = Ledger(postgres_database), Ledger(postgres_database)
+    accept(one, [make_label(0)])
+    with ThreadPoolExecutor(2) as other:
+        with one.transaction():
+            accept(one, [make_label(1)])
+            assert other.submit(accept, two, [make_label(2)]).result(timeout=20) == [True]
+            forgets = other.submit(two.forget, NOW)
+            with pytest.raises(TimeoutError):
+                forgets.result(timeout=0.5)
+        forgets.result(timeout=60)
+    assert accept(one, [make_label(3)]) == [False]
+    one.close(), two.close()
+
+
 def test_one_process_at_a_time_feeds_a_version(postgres_database: str) -> None:
     one, two = Ledger(postgres_database), Ledger(postgres_database)
     accept(one, [make_label(i) for i in range(4)])
@@ -351,6 +366,12 @@ def test_a_ledger_that_must_exist_is_not_made(url: str) -> None:
     one = Ledger(url, must_exist=True, retention=0.0)
     assert one.retention == 9 * DAY
     one.close()
+
+
+def test_a_file_that_is_empty_is_no_ledger_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "l.db").touch()
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        Ledger(tmp_path / "l.db", must_exist=True)
 
 
 def test_processes_that_share_a_ledger_publish_the_same_sums_under_its_name(url: str) -> None:

@@ -83,11 +83,24 @@ def test_a_label_counts_in_its_slices_over_all_time_and_in_its_span_before_and_a
     assert ledger.roll_up() == 0
 
 
+def test_a_ledger_counts_in_as_many_bins_as_it_was_told(url: str) -> None:
+    ledger = Ledger(url, bins=4)
+    labels = [make_label(i, confidence=c, when=NOW) for i, c in enumerate((0.2, 0.3, 0.6, 1.0))]
+    accept(ledger, labels)
+    for _ in range(2):
+        assert ledger.sums()[V].labels.tolist() == [1, 1, 1, 1]
+        ledger.roll_up()
+    ledger.close()
+
+
 def test_as_many_rows_as_there_are_go_in_steps(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calib_serve.watch.ledger.ledger._AT_ONCE", 4)
     ledger.accept(entries([make_label(i, when=NOW) for i in range(10)], source="lab"))
+    at_once, increments = [], ledger._increments
+    monkeypatch.setattr(ledger, "_increments", lambda rows: at_once.append(len(rows)) or increments(rows))
     assert ledger.roll_up() == 10
     assert ledger.revoke("lab").labels == {V: 10}
+    assert at_once == [4, 4, 2] * 2
     assert not ledger.sums()[V].vector.any()
 
 
