@@ -79,6 +79,9 @@ def onnx(
         bool, typer.Option("--keep-raw", help="Keep the raw scores, as output raw_NAME.")
     ] = False,
     decisions: Decisions = True,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse where an output made of the scores is left raw.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Where parity is measured: cpu, cuda, cuda:N.")] = "cpu",
     force: Force = False,
     as_json: AsJson = False,
@@ -100,6 +103,7 @@ def onnx(
         samples=samples,
         keep_raw=keep_raw,
         decisions=decisions,
+        strict=strict,
         device=device,
         force=force,
     )

@@ -1,7 +1,7 @@
 """Scores of other shapes made (n, K) for the passes.
 
-(n, K, 1, 1) of fully convolutional classifiers is flattened; a binary model's one score becomes two logits
-(0, z) where steps act on both classes.
+(n, K, 1, 1) of fully convolutional classifiers, (n, 1, K) of sequences of one, (n,) of binary models and their like
+are flattened; a binary model's one score becomes two logits (0, z) where steps act on both classes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.fuse.onnx.edit import Editor, dtype_of, require
+from calib_serve.fuse.onnx.edit import Editor, dtype_of, require, users
 from calib_serve.fuse.onnx.probabilities import clamped_log, softmax
-from calib_serve.fuse.onnx.tail import Tail
+from calib_serve.fuse.onnx.tail import Tail, class_axis
 
-__all__ = ["FlattenScores", "WidenColumn", "flat", "is_flat", "two_columns"]
+__all__ = ["FlattenScores", "WidenColumn", "flat", "is_flat", "two_columns", "unflat"]
 
 
 def is_flat(value: ir.Value) -> bool:
@@ -24,11 +24,17 @@ def is_flat(value: ir.Value) -> bool:
 
 
 def flat(editor: Editor, value: ir.Value) -> ir.Value:
-    """A value (n, K, 1, ...) as (n, K); unchanged where it is that."""
-    if is_flat(value):
+    """A value (n, K, 1, ...), (n, 1, K) or (n,) as (n, K) or (n, 1); unchanged where it is that."""
+    return value if is_flat(value) else editor.node("Flatten", [value], {"axis": 1})
+
+
+def unflat(editor: Editor, value: ir.Value, shape: ir.Shape | None) -> ir.Value:
+    """A value (n, K) in the ``shape`` that ``flat`` made it of; unchanged where that is not known."""
+    if shape is None or len(shape) == 2:
         return value
-    assert value.shape is not None
-    return editor.node("Flatten", [value], {"axis": 1})
+    extra = [axis for axis in range(1, len(shape)) if axis != class_axis(shape)] or [1]
+    axes = editor.number(extra, ir.DataType.INT64, "axes")
+    return editor.node("Squeeze" if len(shape) == 1 else "Unsqueeze", [value, axes])
 
 
 @dataclass(frozen=True)
@@ -36,9 +42,9 @@ class FlattenScores:
     """A Flatten before the activation and an Unsqueeze after it: other readers see the same values."""
 
     def requires(self, tail: Tail) -> None:
-        """Logits (n, K, 1, ...)."""
+        """Logits of one axis of classes."""
         shape = tail.logits.shape
-        require(shape is not None and all(size == 1 for size in shape[2:]), "the logits cannot be flattened")
+        require(shape is not None and class_axis(shape) is not None, "the logits cannot be flattened")
 
     def ensures(self, tail: Tail) -> None:
         """Logits (n, K)."""
@@ -47,30 +53,32 @@ class FlattenScores:
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail between the Flatten and the Unsqueeze."""
-        wide = tail.logits.shape
-        assert wide is not None
-        extra = list(range(2, len(wide)))
-        narrow = flat(editor, tail.logits)
-        if tail.activation is None:
-            scores, old = narrow, tail.logits
-        else:
-            tail.activation.replace_input_with(0, narrow)
-            scores = old = tail.activation.outputs[0]
+        wide, shape, head, followers = tail.logits, tail.logits.shape, tail.activation, tail.followers
+        reading = [n for n in users(wide) if n in followers]
+        narrow = flat(editor, wide)
+        old, scores = wide, narrow
+        if head is not None:
+            head.replace_input_with(0, narrow)
+            head.attributes.pop("axis", None)  # the last one, by default
+            old = scores = head.outputs[0]
             scores.shape = narrow.shape
         readers = tail.readers(old)
-        axes = editor.number(extra, ir.DataType.INT64, "axes")
-        back = editor.node("Unsqueeze", [scores, axes])
-        editor.move(old, back, readers)
-        output = tail.output
-        if old is output:
-            editor.replace_output(old, [back], [str(old.name)])
-            output = back
+        back = unflat(editor, scores, shape)
         node = back.producer()
-        rest = tuple(n for n in tail.path if n is not tail.activation)
-        head = () if tail.activation is None else (tail.activation,)
-        path = (*head, *(() if node is None else (node,)), *rest)
-        tail = replace(tail, logits=narrow, output=output, path=path)
-        return tail, "scores of more than two dimensions flattened (Flatten, Unsqueeze added)"
+        assert node is not None
+        if head is not None and reading:
+            shown = unflat(editor, narrow, shape)
+            editor.move(wide, shown, reading)
+            followers |= {n for n in (shown.producer(),) if n is not None}
+        rest = tuple(n for n in tail.path if n is not head)
+        path = (*(() if head is None else (head,)), node, *rest)
+        output = tail.output
+        editor.move(old, back, readers)
+        if old.is_graph_output():
+            (shown,) = editor.replace_output(old, [back], [str(old.name)])
+            output = shown if old is output else output
+        tail = replace(tail, logits=narrow, output=output, path=path, followers=followers)
+        return tail, f"scores of another shape than (n, K) flattened (Flatten, {node.op_type} added)"
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class WidenColumn:
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail that begins with two logits."""
-        old, before = tail.logits, set(editor.made)
+        old, before, followers = tail.logits, set(editor.made), tail.followers
         bare = tail.activation is None
         logits = two_columns(editor, old, probability=bare and tail.outputs == "probability")
         if tail.outputs == "probability":
@@ -100,17 +108,27 @@ class WidenColumn:
             column = editor.number([1], ir.DataType.INT64, "column")
             one = editor.node("Gather", [scores, column], {"axis": 1})
         else:
-            scores = editor.node("LogSoftmax", [logits], {"axis": 1})
-            difference = editor.number(np.array([[-1.0], [1.0]]), dtype_of(logits), "odds")
-            one = editor.node("MatMul", [scores, difference])
+            scores, one = _odds(editor, logits)
+        reading = [n for n in users(old) if n in followers]
+        if not bare and reading:
+            shown, odds = _odds(editor, logits)
+            editor.move(old, odds, reading)
+            followers |= {n for n in (shown.producer(),) if n is not None}
         made = editor.made - before
         replaced = old if tail.activation is None else tail.activation.outputs[0]
         rest = tuple(node for node in tail.path if node is not tail.activation)
         tail = tail.replace_scores(editor, replaced, one, made)
         editor.remove_unused(replaced)
         nodes = tuple(node for value in (scores, one) if (node := value.producer()) is not None)
-        tail = Tail(logits, tail.output, (*nodes, *rest), nodes[0], tail.outputs)
+        tail = Tail(logits, tail.output, (*nodes, *rest), nodes[0], tail.outputs, followers)
         return tail, "one score a sample made two, as the calibration acts on both classes"
+
+
+def _odds(editor: Editor, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Log-probabilities of two logits, and their difference: the one logit (n, 1)."""
+    scores = editor.node("LogSoftmax", [logits], {"axis": 1})
+    difference = editor.number(np.array([[-1.0], [1.0]]), dtype_of(logits), "odds")
+    return scores, editor.node("MatMul", [scores, difference])
 
 
 def two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:

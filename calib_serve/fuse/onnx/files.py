@@ -16,18 +16,14 @@ from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256, written_whole
 from calib_serve.fuse.onnx.repair import graphs, infers, repaired
 
-__all__ = ["MARK", "pending", "read", "write"]
-
-MARK = "calib_serve.fingerprint"
-"""The metadata key of the artifact's fingerprint; it marks a calibrated model."""
+__all__ = ["pending", "read", "write"]
 
 
 def read(path: Path) -> ir.Model:
     """A checked model, fit to be edited; its external tensors stay on disk until read.
 
     ``meta["repairs"]`` are the repairs that it needed, a sentence each. Raises ModelError for a file that is
-    not a valid ONNX model or refers to files outside of its folder, FuseError for one that cannot be edited:
-    too old an opset, or calibrated already.
+    not a valid ONNX model or refers to files outside of its folder, FuseError for one of too old an opset.
     """
     raw, model = _load(path)
     for _, _, tensor in _external(model):
@@ -36,10 +32,6 @@ def read(path: Path) -> ir.Model:
         onnx.checker.check_model(str(path))
     except Exception as error:
         raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}") from error
-    if MARK in model.metadata_props:
-        raise FuseError(
-            f"{path} is calibrated already ({model.metadata_props[MARK][:12]}); fuse into the original"
-        )
     raw, repairs = repaired(raw)
     if repairs:
         model = _model(raw, path)

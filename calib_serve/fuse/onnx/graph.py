@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,16 +18,27 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import read_npz, sha256
 from calib_serve.fuse.checks import check_owner
-from calib_serve.fuse.decisions import check_decidable, left_out, undecided
+from calib_serve.fuse.decisions import check_decidable, decided, left_out, undecided
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.files import MARK, pending, read, write
+from calib_serve.fuse.onnx.files import pending, read, write
+from calib_serve.fuse.onnx.follow import OutputStatus, judge_outputs
 from calib_serve.fuse.onnx.input_shift import Normalization
-from calib_serve.fuse.onnx.outputs import Returns, keep_raw_scores
-from calib_serve.fuse.onnx.parity import check_repairs, generate, measure, run_raw
-from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
+from calib_serve.fuse.onnx.outputs import ALL, Returns, keep_raw_scores
+from calib_serve.fuse.onnx.parity import check_followers, check_repairs, generate, measure, run_raw
+from calib_serve.fuse.onnx.plan import Plan, Request, carry_out, make_plan
+from calib_serve.fuse.onnx.reference import prepare
 from calib_serve.scores import Outputs, check_outputs
 
-__all__ = ["FuseReport", "Normalization", "fuse_onnx"]
+__all__ = ["FuseReport", "Normalization", "OutputStatus", "fuse_onnx"]
+
+_MARK = "calib_serve.fingerprint"
+"""The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""
+
+_MODEL = "calib_serve.model"
+"""That of the original file's sha256."""
+
+_TOUCHED = "calib_serve.outputs"
+"""That of the outputs, in JSON, that depend on calibrated scores."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +48,13 @@ class FuseReport:
     ``done`` says where each step went. ``max_abs_diff`` is of probabilities, over ``samples``
     inputs, and over ``own_scores`` that the artifact keeps of its fit; ``tolerance`` is what rounding in the
     model's own type allows; ``near_edge`` inputs, and ``near_threshold`` decisions on them, are too close to
-    turning to tell.
+    turning to tell. ``statuses`` say of each output what it holds; ``followers`` of them were compared with the raw
+    graph run on calibrated scores.
     """
 
     done: tuple[str, ...]
+    statuses: tuple[OutputStatus, ...]
+    followers: int
     nodes_before: int
     nodes_after: int
     outputs: tuple[str, ...]
@@ -65,13 +80,14 @@ class FuseReport:
             f"{self.max_abs_diff:.2g} at most on {self.samples} inputs"
             + (f" and {self.own_scores} of the fit's own scores" if self.own_scores else "")
             + f", {self.tolerance:.2g} allowed ({self.engine}, {self.device})"
+            + (f"; {self.followers} outputs that follow agree" if self.followers else "")
         )
         near = f"{self.near_edge} inputs near a table's edge left out"
         close = f"{self.near_threshold} decisions near their threshold left out"
         return [
             *(("", what) for what in self.done),
             ("nodes", f"{self.nodes_before} -> {self.nodes_after}"),
-            ("outputs", ", ".join(self.outputs)),
+            *((f"output {one.name}", f"{one.status}: {one.reason}") for one in self.statuses),
             ("parity", parity),
             *([("", near)] if self.near_edge else []),
             *([("", close)] if self.near_threshold else []),
@@ -97,6 +113,7 @@ def fuse_onnx(
     samples: int = 8,
     keep_raw: bool = False,
     decisions: bool = True,
+    strict: bool = False,
     device: str = "cpu",
     force: bool = False,
 ) -> FuseReport:
@@ -111,10 +128,13 @@ def fuse_onnx(
     "cuda:1"). ``keep_raw`` keeps the raw scores in one more output, "raw_" and the output's name.
     ``decisions``: what the artifact decides goes into outputs of its own, behind all others: "set", bool
     (n, K), whether each class is in the prediction set, "abstain", bool (n,), and "act", bool (n,), whether
-    the contract lets a prediction be acted on, by its confidence as it is returned.
+    the contract lets a prediction be acted on, by its confidence as it is returned. Every other output that is made of
+    the scores follows; the report says of each what it is. ``output_name`` may also be a tensor inside, or another
+    head's output of a graph that holds an artifact already.
 
     Raises ModelError for an invalid model file or a device that is not there, FuseError where a step cannot
-    be put in, the artifact was fitted for another model (unless ``force``), or parity does not hold.
+    be put in, the artifact was fitted for another model (unless ``force``), parity does not hold, or, if ``strict``,
+    an output that is made of the scores is left raw.
     """
     if returns not in get_args(Returns):
         raise InputError(
@@ -122,7 +142,9 @@ def fuse_onnx(
         )
     check_outputs(outputs)
     source, out = Path(model_path), Path(out_path)
-    model, hashed = read(source), sha256(source)
+    model = read(source)
+    touched = _touched(model, source, output_name)
+    hashed = model.metadata_props.get(_MODEL) or sha256(source)
     check_owner(artifact, hashed, source, force=force)
     if decisions:
         check_decidable(artifact, "leave the decisions out: --no-decisions (decisions=)")
@@ -135,25 +157,36 @@ def fuse_onnx(
     )
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if keep_raw else ()
     left = () if decisions else left_out(artifact, "--no-decisions (decisions=)")
-    done = (*model.meta["repairs"], *carry_out(editor, plan), *kept, *left)
+    edits, tail = carry_out(editor, plan)
+    statuses = judge_outputs(
+        editor, acting, plan.sources, plan.tail, tail, own=_own(plan, keep_raw=keep_raw), shifted=plan.shifted
+    )
+    warnings = _warnings(statuses, strict=strict)
+    done = (*model.meta["repairs"], *edits, *kept, *left, *warnings)
     feeds = dict(given or generate(model.graph, samples=samples, shapes=plan.shapes))
-    model.metadata_props[MARK] = artifact.fingerprint
-    model.metadata_props["calib_serve.method"] = artifact.method
-    model.metadata_props["calib_serve.model"] = hashed
+    _mark(model, artifact, hashed, [*touched, *(s.name for s in statuses if s.status != "independent")])
     with pending(out) as partial:
-        write(model, partial, source=source, out=out)
         probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
+            write(model, partial, source=source, out=out)
             quantized = _write_probe(source, probe, out, [plan.source])
             parity = measure(
                 probe, partial, plan, feeds, opset=editor.opset, quantized=quantized, device=device
             )
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
+            follow = [s.name for s in statuses if s.status == "follows"]
+            followers = _check_followers(model, plan, follow, feeds, source=source, probe=probe, out=out)
+            if plan.hidden and returns == "same":
+                model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
+                statuses = tuple(s for s in statuses if s.name != plan.output)
+                write(model, partial, source=source, out=out)
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
         done=done,
+        statuses=statuses,
+        followers=followers,
         nodes_before=nodes_before,
         nodes_after=len(model.graph),
         outputs=tuple(str(v.name) for v in model.graph.outputs),
@@ -161,6 +194,86 @@ def fuse_onnx(
         model=hashed,
         artifact=artifact.fingerprint,
     )
+
+
+def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str]:
+    """The outputs that an artifact in the graph calibrated already; FuseError where the chosen one may be of them."""
+    if _MARK not in model.metadata_props:
+        return []
+    known = json.loads(model.metadata_props.get(_TOUCHED, "null"))
+    free = [v.name for v in model.graph.outputs if known is not None and v.name not in known]
+    if output_name not in free:
+        others = f", or name an output of other scores, --output-name (output_name=): {free}" if free else ""
+        raise FuseError(
+            f"{source} is calibrated already ({model.metadata_props[_MARK][:12]}); fuse into the original{others}"
+        )
+    return list(known)
+
+
+def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[str]) -> None:
+    """Write into the metadata what was fused, after what was before."""
+    for key, value in ((_MARK, artifact.fingerprint), ("calib_serve.method", artifact.method)):
+        before = model.metadata_props.get(key)
+        model.metadata_props[key] = value if before is None else f"{before},{value}"
+    model.metadata_props[_MODEL] = hashed
+    model.metadata_props[_TOUCHED] = json.dumps(list(dict.fromkeys(touched)))
+
+
+def _own(plan: Plan, *, keep_raw: bool) -> dict[str, str]:
+    """The outputs that were chosen or made, with what they hold."""
+    shown = {"same": (plan.output,), "probabilities": ("probabilities",), "all": ALL}[plan.returns]
+    own = dict.fromkeys(shown, "by the artifact")
+    own |= dict.fromkeys(decided(plan.artifact), "decided by the calibrated probabilities")
+    return own | ({f"raw_{plan.output}": "kept raw, as --keep-raw (keep_raw=) says"} if keep_raw else {})
+
+
+def _warnings(statuses: Sequence[OutputStatus], *, strict: bool) -> list[str]:
+    """What is left raw against nobody's wish, a sentence each; FuseError instead if ``strict``."""
+    raw = [s for s in statuses if s.status == "left raw" and not s.kept]
+    if strict and raw:
+        raise FuseError(
+            "--strict (strict=): " + "; ".join(f"the output {s.name!r} would be left raw: {s.reason}" for s in raw)
+        )
+    return [f"warning: the output {s.name!r} is left raw: {s.reason}" for s in raw]
+
+
+def _check_followers(
+    model: ir.Model,
+    plan: Plan,
+    names: Sequence[str],
+    feeds: Mapping[str, NDArray[Any]],
+    *,
+    source: Path,
+    probe: Path,
+    out: Path,
+) -> int:
+    """Compare what follows with the raw graph in which calibrated numbers are put in the place of the scores.
+
+    Returns how many outputs agree.
+    """
+    used = {str(old.name): new for node, place, old in plan.sources.used if (new := node.inputs[place])}
+    if not names or not used:
+        return 0
+    graph, shown = model.graph, list(model.graph.outputs)
+    values = dict.fromkeys(used.values())
+    try:
+        graph.outputs.extend(v for v in values if v not in shown)
+        write(model, probe, source=source, out=out, strict=False)
+    finally:
+        graph.outputs[:] = shown
+    found = dict(zip(values, run_raw(probe, feeds, [str(v.name) for v in values]), strict=True))
+    results = run_raw(probe, feeds, names)
+    raw = read(source)
+    cut = {}
+    for value in [*raw.graph.inputs, *(v for node in raw.graph for v in node.outputs)]:
+        if str(value.name) in used:
+            new = ir.Value(name=f"calib_serve.of.{value.name}", type=value.type, shape=value.shape)
+            for use in list(value.uses()):
+                use.node.replace_input_with(use.idx, new)
+            raw.graph.inputs.append(new)
+            cut[str(new.name)] = found[used[str(value.name)]]
+    write(raw, probe, source=source, out=out, strict=False)
+    return check_followers(probe, plan, names, results, {**prepare(feeds, plan), **cut})
 
 
 def _arrays(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:

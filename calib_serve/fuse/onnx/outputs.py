@@ -11,7 +11,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Artifact, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import decided
-from calib_serve.fuse.onnx.columns import flat, is_flat, two_columns
+from calib_serve.fuse.onnx.columns import flat, is_flat, two_columns, unflat
 from calib_serve.fuse.onnx.decisions import show_decisions
 from calib_serve.fuse.onnx.edit import Editor, dtype_of, require, work_type
 from calib_serve.fuse.onnx.probabilities import (
@@ -26,7 +26,7 @@ from calib_serve.fuse.onnx.probabilities import (
     softmax,
     widen,
 )
-from calib_serve.fuse.onnx.tail import Tail
+from calib_serve.fuse.onnx.tail import DECISIONS, Tail, ignores_shift
 from calib_serve.scores import LABELS, PROBABILITIES
 
 __all__ = ["ALL", "Finish", "OpenScores", "Returns", "keep_raw_scores"]
@@ -93,7 +93,7 @@ class OpenScores:
         tail = tail.replace_scores(editor, old, scores, ())
         activation = scores.producer()
         path = tail.path if activation is None else (activation, *tail.path)
-        return Tail(logits, tail.output, path, activation, tail.outputs), what
+        return Tail(logits, tail.output, path, activation, tail.outputs, tail.followers), what
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +138,11 @@ class Finish:
     ) -> tuple[Tail, list[str]]:
         stepped, own = self._steps(), dtype_of(tail.logits)
         done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in stepped]
-        if self.artifact.table is not None:
-            _decide_on(editor, tail, probs, made)
+        if stepped:
+            _show_followers(editor, tail, probs, made)
+            tail = _same(editor, tail, probs, made)
         if self.returns == "same":
-            return _same(editor, tail, probs, made), done
+            return tail, done
         if self.returns == "probabilities":
             tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
             return tail, [*done, "output 'probabilities'"]
@@ -208,22 +209,18 @@ def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Ta
     return tail
 
 
-def _decide_on(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
-    """Make other ArgMax nodes read the table's result, which may change the order of classes."""
-    scores = (tail.logits, *(node.outputs[0] for node in tail.path))
-    for value in scores:
-        deciding = [n for n in tail.readers(value) if n.op_type in ("ArgMax", "Hardmax") and n not in made]
-        if deciding:
-            editor.move(value, _as_wide(editor, probs, value), deciding)
-    editor.graph.sort()
-
-
-def _as_wide(editor: Editor, probs: ir.Value, value: ir.Value) -> ir.Value:
-    """Probabilities (n, K) with the further sizes of 1 of ``value``, if its shape is known to have any."""
-    if value.shape is None or is_flat(value):
-        return probs
-    axes = editor.number(list(range(2, len(value.shape))), ir.DataType.INT64, "axes")
-    return editor.node("Unsqueeze", [probs, axes])
+def _show_followers(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
+    """Make what reads the logits read the steps' result: decisions its probabilities, others their logarithm."""
+    bridges = [n.outputs[0] for n in tail.followers & editor.made if n.op_type != "LogSoftmax"]
+    for value in (tail.logits, *bridges):
+        reading = [n for n in tail.readers(value) if n not in tail.path and n not in made]
+        for node in (n for n in reading if n.op_type in DECISIONS and ignores_shift(n)):
+            one = cast(editor, probs, dtype_of(value)) if node.op_type == "Hardmax" else probs
+            editor.move(value, unflat(editor, one, value.shape), [node])
+    others = [n for n in tail.readers(tail.logits) if n not in tail.path and n not in made]
+    if others:
+        shown = cast(editor, _unbounded(editor, probs, tail), dtype_of(tail.logits))
+        editor.move(tail.logits, shown, others)
 
 
 def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) -> Tail:

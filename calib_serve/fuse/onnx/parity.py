@@ -20,7 +20,7 @@ from calib_serve.fuse.onnx.reference import Expected, expect, of_logits, prepare
 from calib_serve.fuse.sessions import open_session, stopped_after
 from calib_serve.metrics import sigmoid, softmax
 
-__all__ = ["TOLERANCE", "Parity", "check_repairs", "generate", "measure", "run_raw"]
+__all__ = ["TOLERANCE", "Parity", "check_followers", "check_repairs", "generate", "measure", "run_raw"]
 
 Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 
@@ -180,6 +180,19 @@ def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDA
             )
 
 
+def check_followers(
+    path: Path, plan: Plan, names: Sequence[str], fused: Sequence[Any], feeds: Mapping[str, NDArray[Any]]
+) -> int:
+    """Return how many outputs follow; raise FuseError where one differs from the raw graph's on calibrated scores.
+
+    ``path`` is the raw graph with calibrated numbers among its ``feeds``, ``fused`` are the fused graph's results.
+    """
+    for name, old, new in zip(names, run_raw(path, feeds, names), fused, strict=True):
+        if not _equal(old, new, TOLERANCE[plan.dtype]):
+            raise FuseError(f"the output {name!r} does not follow the calibrated scores; {_REPORT}")
+    return len(names)
+
+
 def _equal(old: Any, new: Any, near: float) -> bool:
     if isinstance(old, list | tuple):
         return len(old) == len(new) and all(_equal(a, b, near) for a, b in zip(old, new, strict=True))
@@ -193,7 +206,9 @@ def _equal(old: Any, new: Any, near: float) -> bool:
 
 
 def _compare(actual: NDArray[np.float64], expected: Expected, plan: Plan, tolerance: float) -> float:
-    if actual.shape != expected.probs.shape:
+    if actual.size == expected.probs.size:
+        actual = actual.reshape(expected.probs.shape)  # a batch of one row may be shown without its axis
+    else:
         raise FuseError(f"the fused graph gives {actual.shape}, not {expected.probs.shape}; {_REPORT}")
     probs = actual
     if plan.shows_logits:

@@ -11,9 +11,9 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.columns import FlattenScores, WidenColumn, is_flat
 from calib_serve.fuse.onnx.edit import FLOATS, Editor
+from calib_serve.fuse.onnx.follow import FollowLabels, Sources, find_sources
 from calib_serve.fuse.onnx.head import ReplaceHead, find_features
 from calib_serve.fuse.onnx.input_shift import Normalization, ShiftInput, shifted_input
-from calib_serve.fuse.onnx.labels import FollowLabels
 from calib_serve.fuse.onnx.logit_map import MapLogits
 from calib_serve.fuse.onnx.outputs import Finish, OpenScores, Returns
 from calib_serve.fuse.onnx.quantized import KeepPrecision
@@ -59,6 +59,8 @@ class Plan:
     with a Head, else the scores: logits where ``activation`` makes ``outputs`` of them, else ``outputs``
     themselves, as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` and ``shifted``
     name the output that was chosen and the input that is shifted, ``dtype`` is the narrowest type.
+    ``sources`` are the raw scores and their readers. ``hidden``: the chosen output is a tensor inside, which the graph
+    shows only until it is measured.
     """
 
     artifact: Artifact
@@ -73,6 +75,8 @@ class Plan:
     output: str
     shifted: str | None
     normalization: Normalization | None
+    sources: Sources
+    hidden: bool
 
     @property
     def shows_logits(self) -> bool:
@@ -88,11 +92,12 @@ class Plan:
 
 def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
     """Where each step goes in this graph; raises FuseError where one has no place."""
+    known = set(editor.graph.outputs)
     tail = find_tail(editor, output=request.output_name, outputs=request.outputs, artifact=artifact)
     acting = as_fitted(
         artifact, tail.outputs, activated=tail.activation is not None, one_column=tail.one_column
     )
-    source, passes = tail.logits, list[Pass]()
+    source, passes, sources = tail.logits, list[Pass](), find_sources(tail)
     if any(node.op_type == "QuantizeLinear" for node in tail.path):
         passes.append(KeepPrecision())
     bare = tail.activation is None and tail.outputs not in ("logits", "label_logits")
@@ -116,7 +121,7 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
         source = find_features(editor, tail, artifact.head, request.features)
         passes.append(ReplaceHead(artifact.head, source))
     passes += [MapLogits(step) for step in maps]
-    passes += [Finish(artifact, request.returns), FollowLabels(artifact, tail.logits)]
+    passes += [Finish(artifact, request.returns), FollowLabels(artifact, tail)]
     shift, shifted = artifact.input_shift, None
     if shift is not None or request.normalization is not None:
         value = shifted_input(editor, None if shift is None else shift.delta.shape, request.input_name)
@@ -136,18 +141,20 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
         output=str(tail.output.name),
         shifted=shifted,
         normalization=request.normalization,
+        sources=sources,
+        hidden=tail.output not in known,
     )
 
 
-def carry_out(editor: Editor, plan: Plan) -> tuple[str, ...]:
-    """Run the passes; returns descriptions of the edits."""
+def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
+    """Run the passes; returns descriptions of the edits, and the tail after them."""
     tail, done = plan.tail, []
     for one in plan.passes:
         one.requires(tail)
         tail, what = one.call(editor, tail)
         one.ensures(tail)
         done.append(what)
-    return tuple(what for what in done if what)
+    return tuple(what for what in done if what), tail
 
 
 def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:

@@ -14,22 +14,19 @@ from calib_serve.fuse.checks import UNKNOWN
 from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
-__all__ = ["NORMALISED", "Tail", "as_fitted", "find_tail", "kind_of", "of_one_column"]
+__all__ = ["DECISIONS", "NORMALISED", "VIEWS", "Tail", "as_fitted", "class_axis", "find_tail", "ignores_shift", "is_layer", "kind_of", "of_one_column"]
 
 _ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
 _SCORERS = {"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "TreeEnsemble", "Normalizer"}
 """Operators of scikit-learn exports that return probabilities and do not expose their logits."""
-
-_DECISIONS = {"ArgMax", "Hardmax", "TopK"}
-"""Decisions from the scores: they must follow the calibrated ones."""
-
 
 @dataclass(frozen=True, eq=False)
 class Tail:
     """``logits`` -> activation (if any) -> ``path`` -> ``output``, one of the graph's outputs.
 
     ``path`` are the nodes from the logits to the output, the activation among them; ``outputs``
-    says what the output holds. ``one_column``: of a binary model, (n, 1).
+    says what the output holds. ``one_column``: of a binary model, (n, 1). ``followers`` are the other nodes,
+    of the graph or of a body inside it, that read what the path holds and read it calibrated afterwards.
     """
 
     logits: ir.Value
@@ -37,6 +34,7 @@ class Tail:
     path: tuple[ir.Node, ...]
     activation: ir.Node | None
     outputs: Outputs
+    followers: frozenset[ir.Node] = frozenset()
 
     @property
     def normalised(self) -> bool:
@@ -58,38 +56,49 @@ class Tail:
         require(self.activation is None or self.activation in self.path, "the activation is another")
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
-        """The nodes that must read the calibrated ``value``: the path, and decisions."""
-        return [n for n in users(value) if n in self.path or (n.domain == "" and n.op_type in _DECISIONS)]
+        """Return the nodes that must read the calibrated ``value``: the path, and the followers."""
+        return [n for n in users(value) if n in self.path or n in self.followers]
 
     def strangers(self, value: ir.Value) -> list[str]:
-        """Names of other readers of ``value``, which must not see a change."""
+        """Return the names of other readers of ``value``, which must not see a change."""
         ours = self.readers(value)
         others = [describe(n) for n in users(value) if n not in ours]
-        shown = value.is_graph_output() and value is not self.output
-        return others + ([f"the graph output {value.name!r}"] if shown else [])
+        return others + ([f"the graph output {value.name!r}"] if self.shows_raw(value) else [])
+
+    def shows_raw(self, value: ir.Value) -> bool:
+        """Whether ``value`` holds logits that the graph shows beside the scores it makes of them."""
+        return value is self.logits and self.activation is not None and value.is_graph_output()
 
     def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
         """Replace the logits by calibrated ones; only the new value's own nodes still read the old."""
-        old = self.logits
-        editor.move(old, new, self.readers(old))
-        if old is self.output:
-            editor.replace_output(old, [new], [str(old.name)])
-            return replace(self, logits=new, output=new)
-        return replace(self, logits=new)
+        return replace(self._replaced(editor, self.logits, new, ()), logits=new)
 
     def replace_scores(self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node]) -> Tail:
         """Replace ``old``, a value on the path, by ``new``, except for the nodes in ``keep``."""
+        return self._replaced(editor, old, new, keep)
+
+    def _replaced(self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node]) -> Tail:
         editor.move(old, new, [n for n in self.readers(old) if n not in keep])
-        if old is self.output:
-            editor.replace_output(old, [new], [str(old.name)])
-            return replace(self, output=new)
-        return self
+        if not old.is_graph_output() or self.shows_raw(old):
+            return self
+        (shown,) = editor.replace_output(old, [new], [str(old.name)])
+        return replace(self, output=shown) if old is self.output else self
+
+
+def class_axis(shape: ir.Shape) -> int | None:
+    """Find the axis of the classes in the shape of scores; None where several may be.
+
+    It is the only one behind the batch that is not of size 1, or else the first; of scores (n,) there is none,
+    which counts as 1.
+    """
+    wide = [axis for axis, size in enumerate(shape) if axis and size != 1]
+    return (wide or [1])[0] if len(shape) and len(wide) < 2 else None
 
 
 def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, artifact: Artifact) -> Tail:
     """Find the logits behind the chosen output, and make the path private to it."""
     classes = artifact.classes
-    chosen = _choose(editor.graph, output, classes)
+    chosen = _choose(editor.graph, output, artifact)
     path: list[ir.Node] = []
     value = chosen
     while (node := value.producer()) is not None and (_passes(node) or _is_quantizer(node)):
@@ -107,33 +116,88 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
             value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape((None, classes))
     behind = 0
     for i, one in enumerate(path, 1):
-        # Quantised scores that are no activation's are as they are dequantised.
-        if activation is None and one.op_type == "DequantizeLinear":
+        # Quantised scores that are no activation's are as they are dequantised, others as they are shaped.
+        if activation is None and one.op_type in {"DequantizeLinear", *_RESHAPES} - {"Identity"}:
             value, behind = one.outputs[0], i
     _check_quantized(value, outputs)
     columns = _columns(value, classes, chosen)
     op = None if activation is None else activation.op_type
     kind = kind_of(op, columns, artifact, outputs, str(chosen.name))
     tail = Tail(value, chosen, tuple(path[behind:]), activation, kind)
-    return _private(editor, tail)
+    return replace(tail, followers=_followers(tail, artifact))
 
 
-def _choose(graph: ir.Graph, name: str | None, classes: int) -> ir.Value:
+DECISIONS = frozenset({"ArgMax", "Hardmax", "TopK"})
+"""Operators that choose by the order of scores."""
+
+_SHIFTED = frozenset({"Softmax", "LogSoftmax"})
+"""Operators that a constant added to all logits of a row does not change."""
+
+_RESHAPES = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+"""Operators that keep all scores in their order."""
+
+VIEWS = _RESHAPES | {"Cast", "Transpose"}
+
+
+def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
+    """Find the nodes that read the scores and can read calibrated ones in their place: of the same kind."""
+    found = {n for node in tail.path for v in node.outputs for n in users(v)}
+    stepped = artifact.mixture is not None or artifact.table is not None
+    for node in users(tail.logits):
+        if tail.activation is None:
+            found.add(node)
+        # Behind a mixture or a table, logits are known but for a constant: two of a row make one difference.
+        elif not _is_view(node) and (not (stepped and tail.normalised) or ignores_shift(node)):
+            found.add(node)
+    return frozenset(found.difference(tail.path))
+
+
+def ignores_shift(node: ir.Node) -> bool:
+    """Whether logits that are known but for a constant are enough; of a TopK, where only its places are read."""
+    if node.op_type == "TopK" and (node.outputs[0].uses() or node.outputs[0].is_graph_output()):
+        return False
+    return node.domain == "" and node.op_type in DECISIONS | _SHIFTED
+
+
+def _is_view(node: ir.Node) -> bool:
+    """Whether a node only shows the raw logits, perhaps in another shape or type, as an output of the graph."""
+    if node.op_type not in VIEWS:
+        return False
+    value = node.outputs[0]
+    return value.is_graph_output() or any(_is_view(n) for n in users(value))
+
+
+def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
+    """Find the output that holds the scores; a tensor inside, which is then shown, where no output does."""
+    classes = artifact.classes
     names = [v.name for v in graph.outputs]
+    if name in names:
+        return _whole(graph, graph.outputs[names.index(name)], artifact)
     if name is not None:
-        if name not in names:
+        inside = [v for node in graph for v in node.outputs if v.name == name]
+        if not inside:
             raise FuseError(
-                f"the graph has no output {name!r}; --output-name (output_name=) is one of {names}"
+                f"the graph has no output {name!r}; --output-name (output_name=) is one of {names}, or a tensor "
+                "inside"
             )
-        return graph.outputs[names.index(name)]
+        return _shown(graph, inside[0])
     scores = [v for v in graph.outputs if _may_hold_scores(v, classes)]
     if len(scores) == 1:
-        return scores[0]
+        return _whole(graph, scores[0], artifact)
     if not scores:
+        made = _activations(graph.outputs, classes)
+        odd = [v for v in graph.outputs if _may_hold_odd_scores(v, classes)]
+        odd = [v for v in odd if _maker(v) in made] or ([] if made else odd)
+        if len(odd) == 1:
+            return odd[0]
+        if len(made) == 1:
+            return _shown(graph, made[0].outputs[0])
         raise FuseError(
             f"no output of the graph can hold scores of {classes} classes, (n, {classes}); it has "
             + ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in graph.outputs)
-            + "; fit an artifact on this model's scores, or export them as an output"
+            + "; name the tensor inside that holds them, --output-name (output_name=)"
+            + (f", one of {[n.outputs[0].name for n in made]}" if made else "")
+            + ", or fit an artifact on this model's scores"
         )
     raise FuseError(
         f"several outputs may hold the scores: {[v.name for v in scores]}; name one: --output-name "
@@ -141,9 +205,75 @@ def _choose(graph: ir.Graph, name: str | None, classes: int) -> ir.Value:
     )
 
 
+def _whole(graph: ir.Graph, value: ir.Value, artifact: Artifact) -> ir.Value:
+    """The chosen output; the scores that it selects from where it holds only some of them, shown."""
+    made = _activations([value], artifact.classes)
+    op = None if (maker := _maker(value)) is None else maker.op_type
+    column = artifact.model.outputs in ONE_COLUMN
+    fewer = op in _SELECTIONS and not column and _columns_of(value) != artifact.classes
+    return _shown(graph, made[0].outputs[0]) if len(made) == 1 and (op == "TopK" or fewer) else value
+
+
+def _shown(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    if not value.is_graph_output():
+        graph.outputs.append(value)
+    return value
+
+
+_SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
+
+
+def _maker(value: ir.Value) -> ir.Node | None:
+    """The node that makes what a value shows as it is."""
+    node = value.producer()
+    while node is not None and _passes(node):
+        node = None if (below := _first(node)) is None else below.producer()
+    return node
+
+
+def _columns_of(value: ir.Value) -> int | str | None:
+    """How many scores a sample has in a value, as far as its shape tells."""
+    axis = None if value.shape is None else class_axis(value.shape)
+    if value.shape is None or axis is None:
+        return None
+    size = 1 if len(value.shape) == 1 else value.shape[axis]
+    return size if isinstance(size, int) else str(size)
+
+
+def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
+    """The activations over ``classes`` behind the last layer that outputs are made of."""
+    found: dict[ir.Node, None] = {}
+    seen, todo = set[ir.Node](), [n for v in outputs if (n := v.producer()) is not None]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.domain == "" and node.op_type in _ACTIVATIONS and _may_hold_odd_scores(node.outputs[0], classes):
+            found[node] = None
+        elif not is_layer(node):
+            todo += [n for v in node.inputs if v is not None and (n := v.producer()) is not None]
+    return list(found)
+
+
+_LAYERS = frozenset(
+    {"Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "MatMulInteger", "QLinearMatMul"}
+    | {"QLinearConv", "ConvInteger", "If", "Loop", "Scan"}
+)
+
+
+def is_layer(node: ir.Node) -> bool:
+    """Whether a node makes scores of features, as far as its operator tells."""
+    quantizes = node.op_type in ("Normalizer", "QuantizeLinear", "DequantizeLinear", "ZipMap")
+    return node.op_type in _LAYERS or (node.domain != "" and not quantizes)
+
+
 def _may_hold_scores(value: ir.Value, classes: int) -> bool:
     """As far as its type and shape tell; a map a row, of a ZipMap, has none."""
     if value.dtype is not None and value.dtype not in FLOATS:
+        return False
+    node = value.producer()
+    if node is not None and node.op_type == "TopK":
         return False
     if value.shape is None:
         return True
@@ -152,6 +282,14 @@ def _may_hold_scores(value: ir.Value, classes: int) -> bool:
         dims.pop()
     wide = dims[-1] if dims else None
     return len(dims) == 2 and (not isinstance(wide, int) or wide == classes or (classes == 2 and wide == 1))
+
+
+def _may_hold_odd_scores(value: ir.Value, classes: int) -> bool:
+    """Whether a value of another shape than (n, K) may hold scores: (n,), (n, 1, K), (n, 1, 1, K)."""
+    size = _columns_of(value)
+    if value.dtype not in FLOATS or value.shape is None or size is None:
+        return False
+    return isinstance(size, str) or size == classes or (classes, size) == (2, 1)
 
 
 def _passes(node: ir.Node) -> bool:
@@ -167,7 +305,7 @@ def _passes(node: ir.Node) -> bool:
         maker = value.producer()
         scores = value.dtype in FLOATS or (maker is not None and maker.op_type in _SCORERS)
         return scores and node.outputs[0].dtype in FLOATS
-    return node.op_type == "Identity" or _is_times_one(node)
+    return node.op_type in _RESHAPES or _is_times_one(node)
 
 
 def _is_quantizer(node: ir.Node) -> bool:
@@ -195,8 +333,10 @@ def _first(node: ir.Node) -> ir.Value | None:
 def _check_axis(node: ir.Node, value: ir.Value) -> None:
     rank = None if value.shape is None else len(value.shape)
     axis = attribute(node, "axis", -1)
-    if node.op_type == "Sigmoid" or axis == 1 or (axis == -1 and rank in (None, 2)):
-        return  # axis 1 is right for (n, K, 1, 1) too
+    if node.op_type == "Sigmoid" or (rank is None and axis in (1, -1)):
+        return
+    if value.shape is not None and rank != 1 and axis % len(value.shape) == class_axis(value.shape):
+        return
     raise FuseError(
         f"{describe(node)} works on axis {axis} of {rank}, not over the classes of (n, K) logits; name "
         "another output: --output-name (output_name=)"
@@ -227,14 +367,13 @@ def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
             f"the shape of {value.name!r} is not known, and no run on generated inputs tells that it is (n, "
             "K); give inputs to run on: --inputs (inputs=)"
         )
-    dims = list(value.shape)
-    if len(dims) < 2 or any(d != 1 for d in dims[2:]):
+    axis = class_axis(value.shape)
+    if axis is None or (len(value.shape) == 1 and classes != 2):
         raise FuseError(
             f"the scores {value.name!r} behind output {output.name!r} have shape {value.shape}, not (n, K); "
-            "name another output, --output-name (output_name=), or export the model with a Flatten before "
-            "them"
+            "name the tensor that holds one row of scores a sample: --output-name (output_name=)"
         )
-    columns = dims[1]
+    columns = 1 if len(value.shape) == 1 else value.shape[axis]
     if not isinstance(columns, int):
         return None
     if columns != classes and (columns, classes) != (1, 2):
@@ -243,28 +382,6 @@ def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
             "fit one for this model or name another output: --output-name (output_name=)"
         )
     return columns
-
-
-def _private(editor: Editor, tail: Tail) -> Tail:
-    """Copy the nodes of the path that others use too, so that only the chosen output is calibrated."""
-    shared = [v for n in tail.path for v in n.outputs if tail.strangers(v)]
-    if not shared:
-        return tail
-    renamed: dict[ir.Value | None, ir.Value] = {}
-    copies: list[ir.Node] = []
-    for node in tail.path:
-        value = node.outputs[0]
-        new = editor.copy(node, [renamed.get(v, v) for v in node.inputs])
-        renamed[value] = new
-        made = new.producer()
-        if made is not None:
-            copies.append(made)
-        editor.move(value, new, [n for n in tail.readers(value) if n not in tail.path])
-    output = renamed.get(tail.output, tail.output)
-    if output is not tail.output:
-        editor.replace_output(tail.output, [output], [str(tail.output.name)])
-    activation = None if tail.activation is None else copies[tail.path.index(tail.activation)]
-    return replace(tail, output=output, path=tuple(copies), activation=activation)
 
 
 NORMALISED: tuple[Outputs, ...] = ("log_probs", "probabilities", "probability")

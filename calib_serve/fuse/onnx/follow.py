@@ -1,0 +1,301 @@
+"""What every output of a fused graph holds: calibrated scores, what is made of them, or what is left raw.
+
+An output is followed through any operator, and through the bodies of If, Loop and Scan. What reads the scores reads
+calibrated ones after fusing (``Tail.followers``); what reads the values that the scores were made of cannot, but for
+labels: these are decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from calib_serve.artifact import Artifact
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, users
+from calib_serve.fuse.onnx.tail import DECISIONS, VIEWS, Tail, ignores_shift, is_layer
+
+__all__ = ["FollowLabels", "OutputStatus", "Sources", "find_sources", "judge_outputs", "reads"]
+
+Status = Literal["calibrated", "follows", "left raw", "independent"]
+
+_CLASSIFIERS = frozenset({"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"})
+_NAMES = ("classlabels_strings", "classlabels_ints", "classlabels_int64s")
+_COMPARISONS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+
+_ORDERED = frozenset(
+    {"Identity", "Cast", "Exp", "Log", "Softmax", "LogSoftmax", "Sigmoid", "Normalizer", "Div", "Sub", "Max"}
+)
+"""Operators by which exporters make probabilities of scores: the largest stays the largest."""
+
+
+@dataclass(frozen=True)
+class OutputStatus:
+    """Whether an output of the graph is calibrated, follows, is left raw or is independent, and why.
+
+    ``kept``: raw because somebody asked for it.
+    """
+
+    name: str
+    status: Status
+    reason: str
+    kept: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """The raw scores of a graph before it is edited, and what they were made of behind the last layer.
+
+    ``used``: the reading node, the place and the value of every input that follows. ``before`` holds results of nodes
+    behind the last layer, ``kin`` those of them that have the order of the scores.
+    """
+
+    used: tuple[tuple[ir.Node, int, ir.Value], ...]
+    before: frozenset[ir.Value]
+    kin: tuple[ir.Value, ...]
+
+
+def find_sources(tail: Tail) -> Sources:
+    """Find what the scores of ``tail`` are made of, and what reads them and follows."""
+    scores = {tail.logits, *(v for n in tail.path for v in n.outputs)}
+    used = [
+        (node, place, v)
+        for node in tail.followers
+        for place, v in enumerate(node.inputs)
+        if v is not None and v in scores
+    ]
+    before, todo = set[ir.Value](), [tail.logits]
+    while todo:
+        value = todo.pop()
+        node = value.producer()
+        if value in before or node is None or not (value.dtype is None or value.dtype in FLOATS):
+            continue
+        if constant(value) is None:
+            before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
+            todo += [] if is_layer(node) else reads(node)
+    return Sources(tuple(used), frozenset(before), tuple(_kin(tail.logits)))
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """Return every value that a node reads, the nodes of its bodies included."""
+    found = [v for v in node.inputs if v is not None]
+    for one in node.attributes.values():
+        bodies = [one.value] if one.type == ir.AttributeType.GRAPH else []
+        bodies += one.value if one.type == ir.AttributeType.GRAPHS else []
+        for body in bodies:
+            found += [v for inner in body for v in reads(inner)] + list(body.outputs)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class FollowLabels:
+    """Decide labels anew that were decided from what the scores were made of, where the order may change."""
+
+    artifact: Artifact
+    raw: Tail
+
+    def requires(self, _: Tail) -> None:
+        """Nothing: a graph may return no label."""
+
+    def ensures(self, _: Tail) -> None:
+        """Nothing: the scores are as they were."""
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """Labels by an ArgMax of the calibrated scores."""
+        moved, scores = list[str](), _calibrated(editor, tail)
+        kin = _kin(self.raw.logits)
+        if scores is not None and not keeps_order(self.artifact):
+            moved = _rename(editor, kin[-1], scores, self.artifact.classes)
+            moved += [d for v in kin for d in _decide(editor, v, scores)]
+        if moved or self.raw.followers:
+            editor.graph.sort()
+        return tail, f"labels by {', '.join(moved)} follow the calibrated scores" if moved else ""
+
+
+def keeps_order(artifact: Artifact) -> bool:
+    """Whether the most likely class stays the same: temperatures, and mixtures of them."""
+    maps = all(step.is_scalar for step in artifact.logit_maps)
+    return maps and artifact.table is None and artifact.head is None
+
+
+def _kin(value: ir.Value) -> list[ir.Value]:
+    """The scores and what they were made of, class by class, in an order that is the same."""
+    found = [value]
+    while (node := value.producer()) is not None and node.op_type in _ORDERED and node.inputs[0] is not None:
+        value = node.inputs[0]
+        found.append(value)
+    return found
+
+
+def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
+    """The calibrated scores (n, K) as a tensor, else None."""
+    value, kin = tail.output, set(_kin(tail.output))
+    # Of logits that are shown beside their probabilities, by which classes may tie.
+    value = next(
+        (v for v in editor.graph.outputs if v.name == "probabilities" and not kin.isdisjoint(_kin(v))), value
+    )
+    node = value.producer()
+    if node is not None and node.op_type == "ZipMap" and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value if _may_be_whole(tail.logits) and _may_be_whole(value) and value.dtype in FLOATS else None
+
+
+def _may_be_whole(value: ir.Value) -> bool:
+    """Whether a value may hold a score of every class, (n, K)."""
+    return value.shape is None or (len(value.shape) == 2 and value.shape[1] != 1)
+
+
+def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> list[str]:
+    """Decide anew the label that a classifier operator returns beside its scores ``value``."""
+    node = value.producer()
+    if node is None or node.domain != "ai.onnx.ml" or node.op_type not in _CLASSIFIERS:
+        return []
+    label, what = node.outputs[0], describe(node)
+    names = next((list(v) for key in _NAMES if (v := attribute(node, key, ()))), [])
+    if value is label or len(names) != classes or not (label.uses() or label.is_graph_output()):
+        return []
+    chosen = editor.node("ArgMax", [scores], {"axis": 1, "keepdims": 0})
+    new = editor.node("Gather", [editor.names(names, "labels"), chosen], {"axis": 0})
+    editor.move(label, new, users(label))
+    if label.is_graph_output():
+        editor.replace_output(label, [new], [str(label.name)])
+    return [what]
+
+
+def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
+    """Let each ArgMax that still reads the uncalibrated ``value`` read the calibrated ``scores``."""
+    if value is scores:
+        return []
+    makers = _makers(scores)
+    deciding = [
+        n
+        for n in users(value)
+        if n.op_type == "ArgMax" and n.domain == "" and n.graph is editor.graph and n not in makers
+    ]
+    editor.move(value, scores, deciding)
+    return [describe(n) for n in deciding]
+
+
+def _makers(value: ir.Value) -> set[ir.Node]:
+    """Every node that a value is computed with."""
+    found, todo = set[ir.Node](), [value]
+    while todo:
+        node = todo.pop().producer()
+        if node is not None and node not in found:
+            found.add(node)
+            todo += reads(node)
+    return found
+
+
+def judge_outputs(
+    editor: Editor,
+    artifact: Artifact,
+    sources: Sources,
+    raw: Tail,
+    tail: Tail,
+    *,
+    own: dict[str, str],
+    shifted: str | None,
+) -> tuple[OutputStatus, ...]:
+    """Judge each output of the fused graph: the tails are those before and after fusing.
+
+    ``own`` gives the reason of each output that fusing made or chose, ``shifted`` the input whose shift moves all that
+    is computed.
+    """
+    stepped = artifact.mixture is not None or artifact.table is not None
+    in_place = tail.logits is raw.logits and not stepped
+    walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
+    walk.made |= {raw.logits} if in_place else set()
+    walk.made |= {v for v in editor.graph.inputs if v.name == shifted}
+    for node in editor.graph:
+        walk.step(node)
+    return tuple(_judge(v, walk, raw, own) for v in editor.graph.outputs)
+
+
+def _judge(value: ir.Value, walk: _Walk, raw: Tail, own: dict[str, str]) -> OutputStatus:
+    name = str(value.name)
+    if name in own:
+        kept = own[name].startswith("kept raw")
+        return OutputStatus(name, "left raw" if kept else "calibrated", own[name], kept)
+    if value in walk.raw:
+        return OutputStatus(name, "left raw", _why(value, walk.raw[value], raw, walk.artifact))
+    if value in walk.made:
+        compared = "; a threshold on the way is now on calibrated scores" if value in walk.compared else ""
+        return OutputStatus(name, "follows", f"made of calibrated scores{compared}")
+    return OutputStatus(name, "independent", "independent of the scores")
+
+
+def _why(value: ir.Value, source: ir.Value, raw: Tail, artifact: Artifact) -> str:
+    step = "mixture" if artifact.table is None else "table"
+    if source is not raw.logits:
+        return f"it is made of {source.name!r}, which is before the scores that are calibrated"
+    if raw.shows_raw(value) or value in _views(source):
+        return (
+            f"it shows {source.name!r} as it was before the calibration; name it with --output-name "
+            "(output_name=) to calibrate it and what is made of it"
+        )
+    if raw.normalised and (artifact.mixture is not None or artifact.table is not None):
+        return f"it is made of the logits {source.name!r}, and behind a {step} there are no calibrated ones"
+    return f"it is made of {source.name!r} by what shows it as it was before the calibration"
+
+
+def _views(value: ir.Value) -> Iterator[ir.Value]:
+    for node in users(value):
+        if node.op_type in VIEWS:
+            yield node.outputs[0]
+            yield from _views(node.outputs[0])
+
+
+class _Walk:
+    """Goes through a fused graph in the order of its nodes: which values are made of raw scores, which of calibrated.
+
+    ``raw`` gives the value that each raw one is made of; ``compared`` are made by a threshold.
+    """
+
+    def __init__(
+        self, editor: Editor, artifact: Artifact, sources: Sources, tail: Tail, seeds: set[ir.Value]
+    ) -> None:
+        self.artifact, self.kin, self.seeds = artifact, sources.kin, seeds
+        self.ours = editor.made | set(tail.path)
+        self.raw: dict[ir.Value, ir.Value] = {v: v for v in seeds if v.is_graph_input()}
+        self.made, self.compared = set[ir.Value](), set[ir.Value]()
+
+    def step(self, node: ir.Node) -> None:
+        """Say of what the results of ``node`` are made, from what it reads."""
+        inputs = reads(node)
+        source = next((self.raw[v] for v in inputs if v in self.raw), None)
+        calibrated = any(v in self.made for v in inputs)
+        if node.op_type in _COMPARISONS or any(v in self.compared for v in inputs):
+            self.compared |= set(node.outputs)
+        for value in node.outputs:
+            if node in self.ours or (source is not None and self._stays(node)):
+                if source is not None or calibrated:
+                    self.made.add(value)
+            elif value in self.seeds:
+                label = node.op_type in _CLASSIFIERS and value is node.outputs[0]
+                if label and keeps_order(self.artifact):
+                    self.made.add(value)
+                else:
+                    self.raw[value] = value
+            elif source is not None:
+                self.raw[value] = source
+            elif calibrated:
+                self.made.add(value)
+
+    def _stays(self, node: ir.Node) -> bool:
+        """Whether a decision from raw scores is that from the calibrated ones: by order, or by the side of a half."""
+        if not keeps_order(self.artifact):
+            return False
+        raw = [v for v in node.inputs if v in self.raw]
+        if any(v not in self.kin for v in raw):
+            return False
+        if node.op_type in DECISIONS and node.domain == "":
+            return ignores_shift(node)
+        numbers = [n for v in node.inputs if (n := constant(v)) is not None]
+        if node.op_type not in _COMPARISONS or len(numbers) != 1:
+            return False
+        # Of more classes, a temperature moves the likeliest across a half.
+        two = self.artifact.classes == 2 or self.artifact.is_multilabel
+        return bool(((numbers[0] == 0) | ((numbers[0] == 0.5) & two)).all())
