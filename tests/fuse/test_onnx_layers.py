@@ -87,8 +87,11 @@ def test_what_is_no_linear_layer_is_said_in_a_sentence(body: str, why: str) -> N
 def test_what_a_user_sees_of_a_layer_is_not_changed(body: str, shown: str, why: str, tmp_path: Path) -> None:
     model = graph(body, outputs=f"float[n, 3] y, float[n, 3] {shown}")
     report, made = fused(model, tmp_path, TWO, output_name="y")
-    (said,) = report.done
+    said, warned = report.done
     assert said == f"logit map put in as one Mul ({why})"
+    assert warned.startswith(
+        f"warning: the output {shown!r} is left raw: it is made of {shown!r}, which is before"
+    )
     before, after = run(model, {"x": X}), run(made, {"x": X})
     np.testing.assert_array_equal(after[shown], before[shown])
     np.testing.assert_allclose(after["y"], before["y"] / 2, rtol=1e-6)
@@ -105,7 +108,9 @@ def test_a_map_that_changes_nothing_is_nothing_to_do(step: LogitMap, tmp_path: P
     assert operators(made) == ["Neg", "Softmax"]
 
 
-def test_a_scale_of_logits_that_others_read_stays(tmp_path: Path) -> None:
+def test_a_scale_of_logits_is_changed_for_all_that_read_them_but_for_who_shows_them_raw(
+    tmp_path: Path,
+) -> None:
     quantised = (
         "s = Constant <value = float {0.25}> () o = Constant <value = int8 {0}> () n = Neg(x) "
         "q = QuantizeLinear(n, s, o) z = DequantizeLinear(q, s, o) y = Softmax(z) "
@@ -114,7 +119,11 @@ def test_a_scale_of_logits_that_others_read_stays(tmp_path: Path) -> None:
     assert report.done == ("logit map folded into the scale of DequantizeLinear 'z'",)
     model = graph(quantised + "other = Neg(z)", outputs="float[n, 3] y, float[n, 3] other")
     report, made = fused(model, tmp_path, TWO, output_name="y")
-    assert report.done == ("logit map put in as one Mul (Neg 'other' also reads the logits)",)
+    assert report.done == ("logit map folded into the scale of DequantizeLinear 'z'",)
+    np.testing.assert_array_equal(run(made, {"x": X})["other"], run(model, {"x": X})["other"] / 2)
+    model = graph(quantised + "other = Identity(z)", outputs="float[n, 3] y, float[n, 3] other")
+    report, made = fused(model, tmp_path, TWO, output_name="y")
+    assert report.done[0] == "logit map put in as one Mul (Identity 'other' also reads the logits)"
     np.testing.assert_array_equal(run(made, {"x": X})["other"], run(model, {"x": X})["other"])
     step = LogitMap(np.array(0.5), OFFSET)
     report, _ = fused(graph(quantised), tmp_path, step)

@@ -261,6 +261,7 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
         "calib_serve.fingerprint": fitted.fingerprint,
         "calib_serve.method": fitted.method,
         "calib_serve.model": report.model,
+        "calib_serve.outputs": '["y"]',
     }
 
 

@@ -48,20 +48,20 @@ class OutputStatus:
 class Sources:
     """The raw scores of a graph before it is edited, and what they were made of behind the last layer.
 
-    ``used``: the reading node, the place and the value of every input that follows. ``before`` holds results of nodes
+    ``used``: the reading node, the place and the name of every input that follows. ``before`` holds results of nodes
     behind the last layer, ``kin`` those of them that have the order of the scores.
     """
 
-    used: tuple[tuple[ir.Node, int, ir.Value], ...]
-    before: frozenset[ir.Value]
-    kin: tuple[ir.Value, ...]
+    used: tuple[tuple[ir.Node, int, str], ...] = ()
+    before: frozenset[ir.Value] = frozenset()
+    kin: tuple[ir.Value, ...] = ()
 
 
 def find_sources(tail: Tail) -> Sources:
     """Find what the scores of ``tail`` are made of, and what reads them and follows."""
     scores = {tail.logits, *(v for n in tail.path for v in n.outputs)}
     used = [
-        (node, place, v)
+        (node, place, str(v.name))
         for node in tail.followers
         for place, v in enumerate(node.inputs)
         if v is not None and v in scores

@@ -232,7 +232,8 @@ def _warnings(statuses: Sequence[OutputStatus], *, strict: bool) -> list[str]:
     raw = [s for s in statuses if s.status == "left raw" and not s.kept]
     if strict and raw:
         raise FuseError(
-            "--strict (strict=): " + "; ".join(f"the output {s.name!r} would be left raw: {s.reason}" for s in raw)
+            "--strict (strict=): "
+            + "; ".join(f"the output {s.name!r} would be left raw: {s.reason}" for s in raw)
         )
     return [f"warning: the output {s.name!r} is left raw: {s.reason}" for s in raw]
 
@@ -251,7 +252,7 @@ def _check_followers(
 
     Returns how many outputs agree.
     """
-    used = {str(old.name): new for node, place, old in plan.sources.used if (new := node.inputs[place])}
+    used = {name: new for node, place, name in plan.sources.used if (new := node.inputs[place])}
     if not names or not used:
         return 0
     graph, shown = model.graph, list(model.graph.outputs)
@@ -267,11 +268,13 @@ def _check_followers(
     cut = {}
     for value in [*raw.graph.inputs, *(v for node in raw.graph for v in node.outputs)]:
         if str(value.name) in used:
-            new = ir.Value(name=f"calib_serve.of.{value.name}", type=value.type, shape=value.shape)
+            numbers = found[used[str(value.name)]]
+            kind = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
+            new = ir.Value(name=f"calib_serve.of.{value.name}", type=kind, shape=ir.Shape(numbers.shape))
             for use in list(value.uses()):
                 use.node.replace_input_with(use.idx, new)
             raw.graph.inputs.append(new)
-            cut[str(new.name)] = found[used[str(value.name)]]
+            cut[str(new.name)] = numbers
     write(raw, probe, source=source, out=out, strict=False)
     return check_followers(probe, plan, names, results, {**prepare(feeds, plan), **cut})
 

@@ -75,8 +75,8 @@ class Plan:
     output: str
     shifted: str | None
     normalization: Normalization | None
-    sources: Sources
-    hidden: bool
+    sources: Sources = Sources()
+    hidden: bool = False
 
     @property
     def shows_logits(self) -> bool:

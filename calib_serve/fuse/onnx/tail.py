@@ -14,11 +14,24 @@ from calib_serve.fuse.checks import UNKNOWN
 from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
-__all__ = ["DECISIONS", "NORMALISED", "VIEWS", "Tail", "as_fitted", "class_axis", "find_tail", "ignores_shift", "is_layer", "kind_of", "of_one_column"]
+__all__ = [
+    "DECISIONS",
+    "NORMALISED",
+    "VIEWS",
+    "Tail",
+    "as_fitted",
+    "class_axis",
+    "find_tail",
+    "ignores_shift",
+    "is_layer",
+    "kind_of",
+    "of_one_column",
+]
 
 _ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
 _SCORERS = {"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "TreeEnsemble", "Normalizer"}
 """Operators of scikit-learn exports that return probabilities and do not expose their logits."""
+
 
 @dataclass(frozen=True, eq=False)
 class Tail:
@@ -249,7 +262,11 @@ def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
         if node in seen:
             continue
         seen.add(node)
-        if node.domain == "" and node.op_type in _ACTIVATIONS and _may_hold_odd_scores(node.outputs[0], classes):
+        if (
+            node.domain == ""
+            and node.op_type in _ACTIVATIONS
+            and _may_hold_odd_scores(node.outputs[0], classes)
+        ):
             found[node] = None
         elif not is_layer(node):
             todo += [n for v in node.inputs if v is not None and (n := v.producer()) is not None]
@@ -257,7 +274,18 @@ def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
 
 
 _LAYERS = frozenset(
-    {"Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "MatMulInteger", "QLinearMatMul"}
+    {
+        "Gemm",
+        "MatMul",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "MatMulInteger",
+        "QLinearMatMul",
+    }
     | {"QLinearConv", "ConvInteger", "If", "Loop", "Scan"}
 )
 
