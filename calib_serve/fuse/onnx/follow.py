@@ -7,7 +7,7 @@ labels: these are decided anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, users
 from calib_serve.fuse.onnx.tail import DECISIONS, VIEWS, Tail, ignores_shift, is_layer
 
-__all__ = ["FollowLabels", "OutputStatus", "Sources", "find_sources", "judge_outputs", "reads"]
+__all__ = ["FollowLabels", "OutputStatus", "Sources", "find_sources", "judge_outputs", "reaches"]
 
 Status = Literal["calibrated", "follows", "left raw", "independent"]
 
@@ -49,12 +49,13 @@ class Sources:
     """The raw scores of a graph before it is edited, and what they were made of behind the last layer.
 
     ``used``: the reading node, the place and the name of every input that follows. ``before`` holds results of nodes
-    behind the last layer, ``kin`` those of them that have the order of the scores.
+    behind the last layer, with their ``names`` in the file, ``kin`` those of them that have the order of the scores.
     """
 
     used: tuple[tuple[ir.Node, int, str], ...] = ()
     before: frozenset[ir.Value] = frozenset()
     kin: tuple[ir.Value, ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 def find_sources(tail: Tail) -> Sources:
@@ -75,7 +76,9 @@ def find_sources(tail: Tail) -> Sources:
         if constant(value) is None:
             before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
             todo += [] if is_layer(node) else reads(node)
-    return Sources(tuple(used), frozenset(before), tuple(_kin(tail.logits)))
+    return Sources(
+        tuple(used), frozenset(before), tuple(_kin(tail.logits)), frozenset(str(v.name) for v in before)
+    )
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
@@ -168,25 +171,31 @@ def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
     """Let each ArgMax that still reads the uncalibrated ``value`` read the calibrated ``scores``."""
     if value is scores:
         return []
-    makers = _makers(scores)
     deciding = [
         n
         for n in users(value)
-        if n.op_type == "ArgMax" and n.domain == "" and n.graph is editor.graph and n not in makers
+        if n.op_type == "ArgMax"
+        and n.domain == ""
+        and n.graph is editor.graph
+        # A mask that is decided from the scores before them would be made of itself.
+        and not reaches(scores, {str(n.outputs[0].name)})
     ]
     editor.move(value, scores, deciding)
     return [describe(n) for n in deciding]
 
 
-def _makers(value: ir.Value) -> set[ir.Node]:
-    """Every node that a value is computed with."""
-    found, todo = set[ir.Node](), [value]
+def reaches(value: ir.Value, names: Collection[str]) -> bool:
+    """Whether a value is computed with one of these names, or has it."""
+    seen, todo = set[ir.Value](), [value]
     while todo:
-        node = todo.pop().producer()
-        if node is not None and node not in found:
-            found.add(node)
+        one = todo.pop()
+        if one.name in names:
+            return True
+        node = one.producer()
+        if one not in seen and node is not None:
             todo += reads(node)
-    return found
+        seen.add(one)
+    return False
 
 
 def judge_outputs(

@@ -21,7 +21,7 @@ from calib_serve.fuse.checks import check_owner
 from calib_serve.fuse.decisions import check_decidable, decided, left_out, undecided
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import pending, read, write
-from calib_serve.fuse.onnx.follow import OutputStatus, judge_outputs
+from calib_serve.fuse.onnx.follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx.input_shift import Normalization
 from calib_serve.fuse.onnx.outputs import ALL, Returns, keep_raw_scores
 from calib_serve.fuse.onnx.parity import check_followers, check_repairs, generate, measure, run_raw
@@ -250,7 +250,8 @@ def _check_followers(
 ) -> int:
     """Compare what follows with the raw graph in which calibrated numbers are put in the place of the scores.
 
-    Returns how many outputs agree.
+    Returns how many outputs agree. Labels that are decided anew are none of them: the raw graph decides these before
+    the scores.
     """
     used = {name: new for node, place, name in plan.sources.used if (new := node.inputs[place])}
     if not names or not used:
@@ -263,7 +264,6 @@ def _check_followers(
     finally:
         graph.outputs[:] = shown
     found = dict(zip(values, run_raw(probe, feeds, [str(v.name) for v in values]), strict=True))
-    results = run_raw(probe, feeds, names)
     raw = read(source)
     cut = {}
     for value in [*raw.graph.inputs, *(v for node in raw.graph for v in node.outputs)]:
@@ -275,6 +275,8 @@ def _check_followers(
                 use.node.replace_input_with(use.idx, new)
             raw.graph.inputs.append(new)
             cut[str(new.name)] = numbers
+    names = [str(v.name) for v in raw.graph.outputs if v.name in names and not reaches(v, plan.sources.names)]
+    results = run_raw(probe, feeds, names) if names else []
     write(raw, probe, source=source, out=out, strict=False)
     return check_followers(probe, plan, names, results, {**prepare(feeds, plan), **cut})
 

@@ -1,0 +1,340 @@
+"""What is made of the scores follows the calibrated ones, or a warning says that it does not."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fuse_artifacts import artifact, output_steps
+from fuse_graphs import Builder, run
+from fuse_texts import LAYER, TWO, fused, graph, operators
+from onnx import TensorProto, helper
+from skl2onnx import to_onnx
+from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.svm import SVC
+
+from calib_serve import LogitMap, ProbTable
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx import graph as graph_module
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.metrics import softmax
+
+X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
+BIAS = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
+TABLE = ProbTable([[0.4, 0.6]], [[0.2, 0.5, 0.9]])
+CLASSIFIER = (
+    "label, s = ai.onnx.ml.LinearClassifier <classlabels_ints: ints = [4, 5, 6], intercepts: floats = "
+    "[0.0, 0.0, 0.0], coefficients: floats = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]> (x) "
+)
+WITH_OTHERS = "float[n, 3] x, float[n, 3] o"
+
+
+SHOWN = "float[n, 3] y, int64[n] label"
+LEFT = "warning: the output 'label' is left raw: it is made of "
+
+
+@pytest.mark.parametrize(
+    ("label", "left"),
+    [
+        ("label = ArgMax <axis: int = 1, keepdims: int = 0> (a)", ""),
+        ("v, i = TopK <axis: int = 1> (a, k) label = Squeeze(i, k)", "'a', which is before"),
+        ("d = ArgMax <axis: int = 1, keepdims: int = 0> (o) label = Identity(d)", None),
+        ("c = Greater(a, two) d = Cast <to: int = 7> (c) label = ReduceMax <axes: ints = [1], keepdims: int = 0> (d)",
+         "'a', which is before"),
+    ],
+)  # fmt: skip
+def test_what_is_decided_before_the_scores_follows_by_an_arg_max_or_is_said_to_be_raw(
+    label: str, left: str | None, tmp_path: Path
+) -> None:
+    numbers = "k = Constant <value = int64[1] {1}> () two = Constant <value = float {2.0}> () "
+    body = numbers + LAYER + "a = MatMul(x, w) z = Identity(a) y = Softmax(z) " + label
+    model = graph(body, WITH_OTHERS, SHOWN)
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    statuses = {one.name: one.status for one in report.statuses}
+    feeds = {"x": X, "o": -X}
+    before, after = run(model, feeds), run(made, feeds)
+    if left == "":
+        np.testing.assert_array_equal(after["label"], after["y"].argmax(axis=1))
+        assert statuses == {"y": "calibrated", "label": "follows"}
+        return
+    np.testing.assert_array_equal(after["label"], before["label"])
+    assert statuses["label"] == ("independent" if left is None else "left raw")
+    assert any(what.startswith(f"{LEFT}{left}") for what in report.done) == (left is not None)
+
+
+def test_a_temperature_leaves_earlier_decisions_of_order_as_they_are(tmp_path: Path) -> None:
+    label = "k = Constant <value = int64[1] {1}> () v, i = TopK <axis: int = 1> (a, k) label = Squeeze(i, k)"
+    body = LAYER + "a = MatMul(x, w) z = Identity(a) y = Softmax(z) " + label
+    report, made = fused(graph(body, outputs=SHOWN), tmp_path, TWO, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
+
+
+CAPTURED = "then_branch = g1 () => (float[n, 3] o1) { o1 = Neg(y) }, else_branch = g2 () => (float[n, 3] o2) { o2 = Exp(z) }"
+LOOPED = (
+    "t = Constant <value = int64 {3}> () c = Constant <value = bool {1}> () q = Neg(x) s = Sub(q, q) "
+    "other = Loop (t, c, s) <body = g1 (int64 i, bool h, float[n, 3] v) => (bool g, float[n, 3] u) "
+    "{ g = Identity(h) u = Add(v, y) }>"
+)
+
+
+@pytest.mark.parametrize("step", [TWO, BIAS, TABLE])
+@pytest.mark.parametrize(
+    ("body", "right", "raw_behind_a_table"),
+    [
+        (f"u = Constant <value = bool {{1}}> () other = If (u) <{CAPTURED}>", lambda y: -y, True),
+        (LOOPED, lambda y: 3 * y, False),
+        ("other = of.ours.Sharp(y)", lambda y: y * y, False),
+        ("m = Mul(y, x) other = Sub(m, x)", None, False),
+    ],
+)  # fmt: skip
+def test_bodies_and_functions_read_calibrated_scores(
+    body: str, right: Any, raw_behind_a_table: bool, step: object, tmp_path: Path
+) -> None:
+    text = LAYER + "z = MatMul(x, w) y = Softmax(z) " + body
+    model = graph(text, outputs="float[n, 3] y, float[n, 3] other")
+    square = onnx.helper.make_function(
+        "of.ours", "Sharp", ["a"], ["b"], [onnx.helper.make_node("Mul", ["a", "a"], ["b"])],
+        [onnx.helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    model.functions.append(square)
+    report, made = fused(model, tmp_path, step, output_name="y")
+    got, raw = run(made, {"x": X}), run(model, {"x": X})
+    status = report.statuses[1].status
+    if step is TABLE and raw_behind_a_table:
+        assert status == "left raw"
+        return
+    assert (status, report.followers) == ("follows", 1)
+    want = got["y"] * X - X if right is None else right(got["y"])
+    np.testing.assert_allclose(got["other"], want, atol=1e-6)
+    assert (np.abs(got["y"] - raw["y"]) > 1e-3).any()
+
+
+@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
+@pytest.mark.parametrize("step", [TWO, BIAS, TABLE])
+def test_followers_follow_whatever_is_returned_and_kept(step: object, returns: str, tmp_path: Path) -> None:
+    body = LAYER + "z = MatMul(x, w) y = Softmax(z) m = ReduceMax <axes: ints = [1], keepdims: int = 0> (y) "
+    model = graph(body + "l = LogSoftmax(z)", outputs="float[n, 3] y, float[n] m, float[n, 3] l")
+    keep = returns == "same"
+    report, made = fused(model, tmp_path, step, output_name="y", returns=returns, keep_raw=keep)
+    got, raw = run(made, {"x": X}), run(model, {"x": X})
+    probs = got["y" if keep else "probabilities"]
+    np.testing.assert_allclose(got["m"], probs.max(axis=1), atol=1e-6)
+    np.testing.assert_allclose(got["l"], np.log(probs), atol=1e-5)
+    statuses = {one.name: one.status for one in report.statuses}
+    assert (statuses["m"], statuses["l"]) == ("follows", "follows")
+    if keep:
+        np.testing.assert_array_equal(got["raw_y"], raw["y"])
+        assert statuses["raw_y"] == "left raw"
+        assert not any("warning" in what for what in report.done), "it was asked for"
+    fused(model, tmp_path, step, output_name="y", returns=returns, keep_raw=keep, strict=True)
+
+
+TWO_HEADS = (
+    LAYER
+    + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) m = ReduceMax <axes: ints = [1], keepdims: int = 0> (y) "
+    "g = Neg(f) h = MatMul(g, w) q = Softmax(h) d = ArgMax <axis: int = 1, keepdims: int = 0> (q) b = Mul(y, q)"
+)
+
+
+def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stays(tmp_path: Path) -> None:
+    model = graph(TWO_HEADS, outputs="float[n, 3] y, float[n] m, float[n, 3] q, int64[n] d, float[n, 3] b")
+    onnx.save(model, tmp_path / "raw.onnx")
+    first, second = (artifact(s, classes=3) for s in (TWO, BIAS))
+    one = fuse_onnx(tmp_path / "raw.onnx", first, tmp_path / "one.onnx", output_name="y")
+    assert [s.status for s in one.statuses] == [
+        "calibrated",
+        "follows",
+        "independent",
+        "independent",
+        "follows",
+    ]
+    two = fuse_onnx(tmp_path / "one.onnx", second, tmp_path / "two.onnx", output_name="q")
+    assert [s.status for s in two.statuses] == [
+        "independent",
+        "independent",
+        "calibrated",
+        "follows",
+        "follows",
+    ]
+    before, got, raw = (
+        run(m, {"x": X}) for m in (str(tmp_path / "one.onnx"), str(tmp_path / "two.onnx"), model)
+    )
+    np.testing.assert_array_equal(got["y"], before["y"])
+    np.testing.assert_allclose(got["y"], first.of_logits(np.log(raw["y"].astype("f8"))), atol=1e-6)
+    np.testing.assert_allclose(got["q"], second.of_logits(np.log(raw["q"].astype("f8"))), atol=1e-6)
+    np.testing.assert_array_equal(got["d"], got["q"].argmax(axis=1))
+    np.testing.assert_allclose(got["b"], got["y"] * got["q"], atol=1e-6)
+    marks = {p.key: p.value for p in onnx.load(tmp_path / "two.onnx").metadata_props}
+    assert marks["calib_serve.fingerprint"] == f"{first.fingerprint},{second.fingerprint}"
+    assert two.model == one.model, "an artifact is of the original file"
+    for name in ("y", "m", "b", None):
+        with pytest.raises(FuseError, match=r"is calibrated already .* name an output of other scores"):
+            fuse_onnx(tmp_path / "one.onnx", second, tmp_path / "no.onnx", output_name=name)
+    with pytest.raises(FuseError, match="is calibrated already .* fuse into the original$"):
+        fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
+
+
+def test_a_follower_that_does_not_follow_is_found_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = LAYER + "z = MatMul(x, w) y = Softmax(z) other = Exp(z)"
+    model = graph(body, outputs="float[n, 3] y, float[n, 3] other")
+    onnx.save(model, tmp_path / "raw.onnx")
+    judged = graph_module.judge_outputs
+
+    def lying(editor, *arguments, **facts):
+        """Make the follower read something else, and say that it follows."""
+        (node,) = (n for n in editor.graph if n.op_type == "Exp")
+        found = judged(editor, *arguments, **facts)
+        node.op_type = "Tanh"
+        return found
+
+    monkeypatch.setattr(graph_module, "judge_outputs", lying)
+    with pytest.raises(FuseError, match="the output 'other' does not follow the calibrated scores"):
+        fuse_onnx(tmp_path / "raw.onnx", artifact(BIAS, classes=3), tmp_path / "out.onnx", output_name="y")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ("", ("label",)), ("name = Cast <to: int = 6> (label)", ("name",)),
+        ("name = Cast <to: int = 6> (label)", ("label", "name")), ("", ()),
+    ],
+)  # fmt: skip
+def test_a_classifiers_label_follows_where_anybody_sees_it(
+    names: str, shown: tuple[str, ...], tmp_path: Path
+) -> None:
+    body = CLASSIFIER + "tiny = Constant <value = float {1e-3}> () e = Exp(s) a = Max(e, tiny) b = Log(a) "
+    kinds = {"label": "int64[n] label", "name": "int32[n] name"}
+    outputs = ", ".join(["float[n, 3] y", *(kinds[name] for name in shown)])
+    report, made = fused(
+        graph(body + "y = Softmax(b)" + names, outputs=outputs), tmp_path, BIAS, output_name="y"
+    )
+    said = ["labels by LinearClassifier 'label' follow the calibrated scores"] if shown else []
+    assert list(report.done[1:]) == said
+    assert operators(made).count("ArgMax") == len(said)
+    assert [one.name for one in made.graph.output] == ["y", *shown]
+    got = run(made, {"x": X})
+    for name in shown:
+        np.testing.assert_array_equal(got[name], 4 + got["y"].argmax(axis=1))
+        assert got[name].dtype == {"label": np.int64, "name": np.int32}[name]
+    assert (got["y"].argmax(axis=1) != X.argmax(axis=1)).any()
+
+
+def test_labels_and_probabilities_follow_the_chosen_logits(tmp_path: Path) -> None:
+    body = CLASSIFIER + "logits = Identity(s) probabilities = Softmax(s)"
+    shown = "float[n, 3] logits, float[n, 3] probabilities, int64[n] label"
+    _, made = fused(graph(body, outputs=shown), tmp_path, BIAS, output_name="logits", outputs="logits")
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["label"], 4 + got["logits"].argmax(axis=1))
+    np.testing.assert_allclose(got["probabilities"], softmax(got["logits"]), atol=1e-6)
+    assert (got["label"] != 4 + X.argmax(axis=1)).any()
+
+
+@pytest.mark.parametrize("step", [BIAS, TWO])
+def test_an_earlier_decision_of_the_same_scores_follows_and_stands_behind_them(
+    step: LogitMap, tmp_path: Path
+) -> None:
+    body = "a = Neg(x) label = ArgMax <axis: int = 1, keepdims: int = 0> (a) z = Identity(a) y = Softmax(z)"
+    model = graph(body, outputs="float[n, 3] y, int64[n] label")
+    report, made = fused(model, tmp_path, step, output_name="y")
+    follows = "labels by ArgMax 'label' follow the calibrated scores"
+    assert report.done[1:] == ((follows,) if step is BIAS else ())
+    (decides,) = (node for node in made.graph.node if node.op_type == "ArgMax")
+    assert list(decides.input) == ["y" if step is BIAS else "a"]
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
+
+
+K = 3
+VECTOR = LogitMap(np.array([1.0, 0.5, 2.0]), np.array([0.5, 0.0, -1.0]))
+(CLASSWISE,) = output_steps("classwise", K, np.random.default_rng(0))[1:]
+
+MAKERS = {
+    "logistic": LogisticRegression,
+    "bayes": GaussianNB,
+    "forest": lambda: RandomForestClassifier(3, max_depth=2, random_state=0),
+    "neighbors": KNeighborsClassifier,
+    "vectors": lambda: SVC(probability=True, random_state=0),
+    "network": lambda: MLPClassifier(4, max_iter=5, random_state=0),
+    "boosted": lambda: AdaBoostClassifier(n_estimators=3, random_state=0),
+    "bagged": lambda: BaggingClassifier(n_estimators=3, random_state=0),
+}
+OWN = ("logistic", "forest", "network")
+"""Whose graphs show by themselves that they return probabilities."""
+
+
+def info(name: str, *shape, kind: int = TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def learned(maker, names: np.ndarray):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).astype("f4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # five steps do not converge, and need not
+        return maker().fit(x, names[rng.integers(0, K, 200)]), x
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(
+    ("names", "maps"), [((3, 5, 9), True), (("a", "bb", "ü"), False)], ids=["maps", "tensor"]
+)
+def test_scikit_learns_labels_are_those_of_the_calibrated_scores(maker, names, maps, tmp_path):
+    names = np.array(names)
+    model, x = learned(MAKERS[maker], names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # skl2onnx reads what scikit-learn will remove
+        onnx.save(to_onnx(model, x[:1], options={"zipmap": maps}), tmp_path / "raw.onnx")
+    said = None if maker in OWN else "probabilities"
+    before = next(iter(run(str(tmp_path / "raw.onnx"), {"X": x}).values()))
+    for step, returns in ((VECTOR, "same"), (CLASSWISE, "same"), (VECTOR, "all")):
+        fitted = artifact(step, classes=K, outputs="probabilities")
+        out = tmp_path / f"{step.kind}.{returns}.onnx"
+        report = fuse_onnx(tmp_path / "raw.onnx", fitted, out, outputs=said, returns=returns)
+        got = run(str(out), {"X": x})
+        label = next(iter(got.values()))
+        scores = got["probabilities"] if returns == "all" else list(got.values())[-1]
+        if isinstance(scores, list):
+            scores = np.array([[row[name] for name in names.tolist()] for row in scores])
+        chosen = scores[np.arange(len(x)), np.searchsorted(names, label.astype(names.dtype))]
+        np.testing.assert_array_equal(chosen, scores.max(axis=1))
+        assert label.dtype == before.dtype
+        assert label.shape == before.shape
+        assert (label != before).any()
+        assert not any("warning" in what for what in report.done)
+
+
+COMPARISONS = {
+    "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+@pytest.mark.parametrize("threshold", [0.5, 0.3])
+@pytest.mark.parametrize("step", [LogitMap.temperature(2.0), LogitMap(np.ones(2), np.array([0.0, 1.0]))])
+def test_a_threshold_is_on_the_calibrated_scores(threshold, step, comparison, tmp_path):
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    p = b.node("Sigmoid", b.node("Gemm", "x", b.normal(6, 1), b.normal(1)), output="y")
+    label = b.node("Cast", b.node(comparison, p, b.number(threshold)), to=TensorProto.INT64, output="label")
+    model = b.model([info("x", "n", 6)], [info(p, "n", 1), info(label, "n", 1, kind=TensorProto.INT64)])
+    onnx.save(model, tmp_path / "raw.onnx")
+    report = fuse_onnx(tmp_path / "raw.onnx", artifact(step, classes=2), tmp_path / "fused.onnx")
+    assert report.statuses[1].status == "follows"
+    assert "a threshold on the way is now on calibrated scores" in report.statuses[1].reason
+    x = np.random.default_rng(1).normal(size=(50, 6)).astype("f4")
+    raw, got = run(model, {"x": x}), run(str(tmp_path / "fused.onnx"), {"x": x})
+    np.testing.assert_array_equal(got["label"], COMPARISONS[comparison](got["y"], np.float32(threshold)))
+    if threshold == 0.3 or not step.is_scalar:
+        assert (raw["label"] != got["label"]).any()
