@@ -47,7 +47,8 @@ LEFT = "warning: the output 'label' is left raw: it is made of "
         ("label = ArgMax <axis: int = 1, keepdims: int = 0> (a)", ""),
         ("v, i = TopK <axis: int = 1> (a, k) label = Squeeze(i, k)", "'a', which is before"),
         ("d = ArgMax <axis: int = 1, keepdims: int = 0> (o) label = Identity(d)", None),
-        ("c = Greater(a, two) d = Cast <to: int = 7> (c) label = ReduceMax <axes: ints = [1], keepdims: int = 0> (d)",
+        ("c = Greater(a, two) d = Cast <to: int = 7> (c) label = ReduceMax <axes: ints = [1], keepdims: "
+        "int = 0> (d)",
          "'a', which is before"),
     ],
 )  # fmt: skip
@@ -79,7 +80,10 @@ def test_a_temperature_leaves_earlier_decisions_of_order_as_they_are(tmp_path: P
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
 
 
-CAPTURED = "then_branch = g1 () => (float[n, 3] o1) { o1 = Neg(y) }, else_branch = g2 () => (float[n, 3] o2) { o2 = Exp(z) }"
+CAPTURED = (
+    "then_branch = g1 () => (float[n, 3] o1) { o1 = Neg(y) }, "
+    "else_branch = g2 () => (float[n, 3] o2) { o2 = Exp(z) }"
+)
 LOOPED = (
     "t = Constant <value = int64 {3}> () c = Constant <value = bool {1}> () q = Neg(x) s = Sub(q, q) "
     "other = Loop (t, c, s) <body = g1 (int64 i, bool h, float[n, 3] v) => (bool g, float[n, 3] u) "
@@ -142,7 +146,8 @@ def test_followers_follow_whatever_is_returned_and_kept(step: object, returns: s
 TWO_HEADS = (
     LAYER
     + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) m = ReduceMax <axes: ints = [1], keepdims: int = 0> (y) "
-    "g = Neg(f) h = MatMul(g, w) q = Softmax(h) d = ArgMax <axis: int = 1, keepdims: int = 0> (q) b = Mul(y, q)"
+    "g = Neg(f) h = MatMul(g, w) q = Softmax(h) d = ArgMax <axis: int = 1, keepdims: int = 0> (q) b = "
+    "Mul(y, q)"
 )
 
 
@@ -180,7 +185,7 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
     for name in ("y", "m", "b", None):
         with pytest.raises(FuseError, match=r"is calibrated already .* name an output of other scores"):
             fuse_onnx(tmp_path / "one.onnx", second, tmp_path / "no.onnx", output_name=name)
-    with pytest.raises(FuseError, match="is calibrated already .* fuse into the original$"):
+    with pytest.raises(FuseError, match=r"is calibrated already .* fuse into the original$"):
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
 
 

@@ -20,7 +20,6 @@ from onnx import numpy_helper
 from calib_serve import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.metrics import softmax
 
 K, D = 4, 8
 RNG = np.random.default_rng(0)
@@ -36,13 +35,14 @@ NUMBERS = {
     "tiny": np.float32(1e-7), "unit": np.float32(1), "kelvin": np.float32(1.7),
     "to11k": np.array([-1, 1, 1, K]), "to1k": np.array([-1, 1, K]), "tok11": np.array([-1, K, 1, 1]),
     "to11": np.array([-1, 1, 1]), "flat": np.array([-1]), "names": np.array([7, 9, 11, 13]),
-    "mean": np.full((1, D), 0.25, "f4"), "std": np.full((1, D), 2, "f4"), "weights": np.arange(K).astype("f4"),
+    "mean": np.full((1, D), 0.25, "f4"), "std": np.full((1, D), 2, "f4"),
+    "weights": np.arange(K).astype("f4"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A tail from features ``f``, its outputs, and what they are of calibrated logits z and probabilities p."""
+    """A tail from features ``f``, and what its outputs are of calibrated logits z and probabilities p."""
 
     body: str
     outputs: str
@@ -88,7 +88,8 @@ KINDS = {
         {"m": lambda p, z: p.max(axis=1), "c": lambda p, z: p.argmax(axis=1)},
     ),
     "entropy": Kind(
-        SOFT + "q = Max(p, tiny) l = Log(q) t = Mul(p, l) s = ReduceSum <keepdims: int = 0> (t, ones) h = Neg(s)",
+        SOFT + "q = Max(p, tiny) l = Log(q) t = Mul(p, l) s = ReduceSum <keepdims: int = 0> (t, ones) h "
+        "= Neg(s)",
         f"{PF}, float[n] h", P | {"h": lambda p, z: entropy(p)},
     ),
     "margin": Kind(
@@ -108,11 +109,14 @@ KINDS = {
         {"values": lambda p, z: top(p, 3), "indices": lambda p, z: order(p, 3)},
     ),
     "top k of logits beside": Kind(
-        LAYER + "values, indices = TopK <axis: int = 1> (z, three)", f"{ZF}, float[n, 3] values, int64[n, 3] indices",
-        Z | {"values": lambda p, z: top(z, 3), "indices": lambda p, z: order(z, 3)}, options={"output_name": "z"},
+        LAYER + "values, indices = TopK <axis: int = 1> (z, three)", f"{ZF}, float[n, 3] values, "
+        f"int64[n, 3] indices",
+        Z | {"values": lambda p, z: top(z, 3), "indices": lambda p, z: order(z, 3)},
+        options={"output_name": "z"},
     ),
     "reject below a threshold": Kind(
-        SOFT + MAX + "r = Less(m, th) a = ArgMax <axis: int = 1, keepdims: int = 0> (p) c = Where(r, minus, a)",
+        SOFT + MAX + "r = Less(m, th) a = ArgMax <axis: int = 1, keepdims: int = 0> (p) c = Where(r, "
+        "minus, a)",
         f"{PF}, int64[n] c", P | {"c": lambda p, z: np.where(p.max(axis=1) < 0.6, -1, p.argmax(axis=1))},
     ),
     "alarm of one class": Kind(
@@ -120,7 +124,8 @@ KINDS = {
         P | {"c": lambda p, z: p[:, 2:3] > 0.5},
     ),
     "flag by a slice": Kind(
-        SOFT + "q = Slice(p, ones, three, ones) s = ReduceSum <keepdims: int = 0> (q, ones) c = Greater(s, half)",
+        SOFT + "q = Slice(p, ones, three, ones) s = ReduceSum <keepdims: int = 0> (q, ones) c = "
+        "Greater(s, half)",
         f"{PF}, bool[n] c", P | {"c": lambda p, z: p[:, 1:3].sum(axis=1) > 0.5},
     ),
     "class names": Kind(
@@ -140,7 +145,8 @@ KINDS = {
         P | {"l": lambda p, z: np.log(p)}, options={"output_name": "p"},
     ),
     "fixed temperature": Kind(
-        LAYER + "s = Div(z, kelvin) p = Softmax <axis: int = 1> (s) c = ArgMax <axis: int = 1, keepdims: int = 0> (z)",
+        LAYER + "s = Div(z, kelvin) p = Softmax <axis: int = 1> (s) c = ArgMax <axis: int = 1, "
+        "keepdims: int = 0> (z)",
         f"{PF}, int64[n] c", {},
     ),
     "normalised inside": Kind("i = Sub(f, mean) h = Div(i, std) z = Gemm(h, w, b) p = Softmax(z)", PF, {}),
@@ -167,7 +173,8 @@ KINDS = {
         "z = Gemm(f, w1, b1) p = Sigmoid(z)", "float[n, 1] p", {"p": lambda p, z: p[:, 1:]}, classes=2
     ),
     "end of turn, squeezed": Kind(
-        "z = Gemm(f, w1, b1) s = Squeeze(z, ones) p = Sigmoid(s) c = Greater(p, half)", "float[n] p, bool[n] c",
+        "z = Gemm(f, w1, b1) s = Squeeze(z, ones) p = Sigmoid(s) c = Greater(p, half)", "float[n] p,
+        bool[n] c",
         {"p": lambda p, z: p[:, 1], "c": lambda p, z: p[:, 1] > 0.5}, classes=2,
     ),
     "wake word, shaped": Kind(
@@ -180,7 +187,8 @@ KINDS = {
         {"s": lambda p, z: p[:, 1:], "q": lambda p, z: p}, classes=2, options={"output_name": "s"},
     ),
     "second column of two": Kind(
-        "z = Gemm(f, w2, b2) s = Softmax <axis: int = 1> (z) p = Gather <axis: int = 1> (s, one)", "float[n] p",
+        "z = Gemm(f, w2, b2) s = Softmax <axis: int = 1> (z) p = Gather <axis: int = 1> (s, one)",
+        "float[n] p",
         {"p": lambda p, z: p[:, 1]}, classes=2,
     ),
     "two heads": Kind(
@@ -188,11 +196,14 @@ KINDS = {
         f"{PF}, float[n, 2] g, int64[n, 1] d", P, apart=("g", "d"),
     ),
     "mean of an ensemble": Kind(
-        SOFT + "y = Gemm(o, w, b) q = Softmax(y) m = Mean(p, q) c = ArgMax <axis: int = 1, keepdims: int = 0> (m)",
-        f"float[n, {K}] m, {PF}, int64[n] c", {}, raw=("p",), fitted_on="probabilities", options={"output_name": "m"},
+        SOFT + "y = Gemm(o, w, b) q = Softmax(y) m = Mean(p, q) c = ArgMax <axis: int = 1, keepdims: "
+        "int = 0> (m)",
+        f"float[n, {K}] m, {PF}, int64[n] c", {}, raw=("p",), fitted_on="probabilities",
+        options={"output_name": "m"},
     ),
     "softmax in parts": Kind(
-        LAYER + "h = ReduceMax <axes: ints = [1]> (z) i = Sub(z, h) e = Exp(i) s = ReduceSum(e, ones) p = Div(e, s) "
+        LAYER + "h = ReduceMax <axes: ints = [1]> (z) i = Sub(z, h) e = Exp(i) s = ReduceSum(e, ones) p "
+        "= Div(e, s) "
         "c = ArgMax <axis: int = 1, keepdims: int = 0> (z) u = Greater(z, unit)",
         f"{PF}, int64[n] c, bool[n, {K}] u", {}, raw=("u",), fitted_on="probabilities",
     ),

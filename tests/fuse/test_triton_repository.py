@@ -17,6 +17,7 @@ import pytest
 from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
+from fuse_texts import graph
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 from calib_serve import Bins, InputShift, Keyring, LogitMap
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.sessions import TensorRT
 from calib_serve.fuse.triton import Settings, fuse_triton
 from calib_serve.fuse.triton.models import VERSION
@@ -182,13 +184,56 @@ def test_free_shapes_are_neither_warmed_up_nor_profiled(tmp_path):
     assert set(accelerator.parameters) == {"precision_mode", "max_workspace_size_bytes"}
 
 
-def test_a_fixed_batch_is_left_to_the_client(tmp_path):
-    fuse_triton(model_file(tmp_path, batch=2), STEP, tmp_path / "repo", name="m")
+def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
+    report = fuse_triton(model_file(tmp_path, batch=2), STEP, tmp_path / "repo", name="m")
+    assert any(
+        "warning: the graph's batch is fixed at 2, and stays so: it is not 1 for every input" in what
+        and "--max-batch 32 (max_batch=) has no effect" in what
+        and "dynamic_axes={'image': {0: 'batch'}}" in what
+        for what in report.done
+    )
     graph = config(tmp_path / "repo" / "m_onnx")
     assert graph.max_batch_size == 0
     assert not graph.HasField("dynamic_batching")
     assert tensors(graph.input)["image"][1] == [2, 3, 2, 2]
     assert tensors(graph.output)["confidence"][1] == [2]
+
+
+def test_a_fixed_batch_of_1_is_made_free_where_rows_stay_what_they_are_alone(tmp_path):
+    settings = Settings(max_batch=8)
+    report = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "repo", name="m", settings=settings)
+    assert "the batch, fixed at 1, made free: three rows together give what each gives alone" in report.done
+    graph = config(tmp_path / "repo" / "m_onnx")
+    assert graph.max_batch_size == 8
+    assert tensors(graph.input)["image"][1] == [3, 2, 2]
+    written = tmp_path / "repo" / "m_onnx" / "1" / "model.onnx"
+    x = np.random.default_rng(0).normal(size=(5, 3, 2, 2)).astype("f4")
+    (tmp_path / "alone").mkdir()
+    fuse_onnx(model_file(tmp_path / "alone", batch=1), STEP, tmp_path / "alone.onnx", returns="all")
+    got = run(str(written), {"image": x})["probabilities"]
+    alone = [run(str(tmp_path / "alone.onnx"), {"image": row[None]})["probabilities"] for row in x]
+    np.testing.assert_allclose(got, np.concatenate(alone), atol=1e-6)
+    own = Settings(max_batch=0)
+    left = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "own", name="m", settings=own)
+    assert not any("batch" in what for what in left.done), "the client sends what it likes"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("m = ReduceMean <axes: ints = [0]> (x) c = Sub(x, m) d = Add(c, x) z = Identity(d)",
+        "is not what each row"),
+        ("s = Constant <value = int64[2] {1, 3}> () z = Reshape(x, s)", "does not run on three rows"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_cannot_be_made_free_is_said_to_stay_fixed(body: str, why: str, tmp_path: Path) -> None:
+    model = graph(body + " y = Softmax(z)", "float[1, 3] x", "float[1, 3] y")
+    onnx.save(model, tmp_path / "raw.onnx")
+    fitted = artifact(LogitMap.temperature(2.0), classes=3)
+    report = fuse_triton(tmp_path / "raw.onnx", fitted, tmp_path / "repo", name="m")
+    assert any("warning: the graph's batch is fixed at 1" in what and why in what for what in report.done)
+    assert config(tmp_path / "repo" / "m_onnx").max_batch_size == 0
+    assert not list((tmp_path / "repo").rglob("*.free.onnx"))
 
 
 def tree(folder: Path) -> dict[str, tuple]:

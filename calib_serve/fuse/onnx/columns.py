@@ -1,7 +1,8 @@
 """Scores of other shapes made (n, K) for the passes.
 
-(n, K, 1, 1) of fully convolutional classifiers, (n, 1, K) of sequences of one, (n,) of binary models and their like
-are flattened; a binary model's one score becomes two logits (0, z) where steps act on both classes.
+(n, K, 1, 1) of fully convolutional classifiers, (n, 1, K) of sequences of one, (n,) of binary models and
+their like are flattened; a binary model's one score becomes two logits (0, z) where steps act on both
+classes.
 """
 
 from __future__ import annotations

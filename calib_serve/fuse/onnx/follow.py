@@ -1,8 +1,8 @@
 """What every output of a fused graph holds: calibrated scores, what is made of them, or what is left raw.
 
-An output is followed through any operator, and through the bodies of If, Loop and Scan. What reads the scores reads
-calibrated ones after fusing (``Tail.followers``); what reads the values that the scores were made of cannot, but for
-labels: these are decided anew.
+An output is followed through any operator, and through the bodies of If, Loop and Scan. What reads the scores
+reads calibrated ones after fusing (``Tail.followers``); what reads the values that the scores were made of
+cannot, but for labels: these are decided anew.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class OutputStatus:
 class Sources:
     """The raw scores of a graph before it is edited, and what they were made of behind the last layer.
 
-    ``used``: the reading node, the place and the name of every input that follows. ``before`` holds results of nodes
-    behind the last layer, with their ``names`` in the file, ``kin`` those of them that have the order of the scores.
+    ``used``: the reading node, the place and the name of every input that follows. ``before`` holds results
+    of nodes behind the last layer, with their ``names`` in the file, ``kin`` those that have the order of the
+    scores.
     """
 
     used: tuple[tuple[ir.Node, int, str], ...] = ()
@@ -210,8 +211,8 @@ def judge_outputs(
 ) -> tuple[OutputStatus, ...]:
     """Judge each output of the fused graph: the tails are those before and after fusing.
 
-    ``own`` gives the reason of each output that fusing made or chose, ``shifted`` the input whose shift moves all that
-    is computed.
+    ``own`` gives the reason of each output that fusing made or chose, ``shifted`` the input whose shift moves
+    all that is computed.
     """
     stepped = artifact.mixture is not None or artifact.table is not None
     in_place = tail.logits is raw.logits and not stepped
@@ -258,9 +259,10 @@ def _views(value: ir.Value) -> Iterator[ir.Value]:
 
 
 class _Walk:
-    """Goes through a fused graph in the order of its nodes: which values are made of raw scores, which of calibrated.
+    """A walk through a fused graph in the order of its nodes: what is made of raw scores, what of others.
 
-    ``raw`` gives the value that each raw one is made of; ``compared`` are made by a threshold.
+    ``raw`` gives the value that each raw one is made of; ``made`` are of calibrated scores; ``compared`` are
+    made by a threshold.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class _Walk:
                 self.made.add(value)
 
     def _stays(self, node: ir.Node) -> bool:
-        """Whether a decision from raw scores is that from the calibrated ones: by order, or by the side of a half."""
+        """Whether a decision from raw scores is that from calibrated ones, by order or by a half."""
         if not keeps_order(self.artifact):
             return False
         raw = [v for v in node.inputs if v in self.raw]

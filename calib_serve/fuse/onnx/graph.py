@@ -45,10 +45,10 @@ _TOUCHED = "calib_serve.outputs"
 class FuseReport:
     """The edits of the graph, and its distance from the calibration in numpy.
 
-    ``done`` says where each step went. ``max_abs_diff`` is of probabilities, over ``samples``
-    inputs, and over ``own_scores`` that the artifact keeps of its fit; ``tolerance`` is what rounding in the
-    model's own type allows; ``near_edge`` inputs, and ``near_threshold`` decisions on them, are too close to
-    turning to tell. ``statuses`` say of each output what it holds; ``followers`` of them were compared with the raw
+    ``done`` says where each step went. ``max_abs_diff`` is of probabilities, over ``samples`` inputs, and
+    over ``own_scores`` that the artifact keeps of its fit; ``tolerance`` is what rounding in the model's own
+    type allows; ``near_edge`` inputs, and ``near_threshold`` decisions on them, are too close to turning to
+    tell. ``statuses`` say of each output what it holds; ``followers`` of them were compared with the raw
     graph run on calibrated scores.
     """
 
@@ -119,22 +119,22 @@ def fuse_onnx(
 ) -> FuseReport:
     """Write ``model_path`` with the artifact inside to ``out_path``, atomically.
 
-    ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in
-    the place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there.
-    ``outputs`` says what the scores are now, where no Softmax shows it, ``output_name`` which output
-    holds them where several may, ``input_name`` which input is shifted, ``features`` the tensor a
-    new head reads. ``normalization`` goes into the graph, before the shift. Parity is measured on
-    ``inputs`` by name (or an npz of them), else on ``samples`` generated ones, on ``device`` ("cpu", "cuda",
-    "cuda:1"). ``keep_raw`` keeps the raw scores in one more output, "raw_" and the output's name.
-    ``decisions``: what the artifact decides goes into outputs of its own, behind all others: "set", bool
-    (n, K), whether each class is in the prediction set, "abstain", bool (n,), and "act", bool (n,), whether
-    the contract lets a prediction be acted on, by its confidence as it is returned. Every other output that is made of
-    the scores follows; the report says of each what it is. ``output_name`` may also be a tensor inside, or another
-    head's output of a graph that holds an artifact already.
+    ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in the
+    place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. ``outputs``
+    says what the scores are now, where no Softmax shows it, ``output_name`` which output holds them where
+    several may, ``input_name`` which input is shifted, ``features`` the tensor a new head reads.
+    ``normalization`` goes into the graph, before the shift. Parity is measured on ``inputs`` by name (or an
+    npz of them), else on ``samples`` generated ones, on ``device`` ("cpu", "cuda", "cuda:1"). ``keep_raw``
+    keeps the raw scores in one more output, "raw_" and the output's name. ``decisions``: what the artifact
+    decides goes into outputs of its own, behind all others: "set", bool (n, K), whether each class is in the
+    prediction set, "abstain", bool (n,), and "act", bool (n,), whether the contract lets a prediction be
+    acted on, by its confidence as it is returned. Every other output that is made of the scores follows; the
+    report says of each what it is. ``output_name`` may also be a tensor inside, or another head's output of a
+    graph that holds an artifact already.
 
     Raises ModelError for an invalid model file or a device that is not there, FuseError where a step cannot
-    be put in, the artifact was fitted for another model (unless ``force``), parity does not hold, or, if ``strict``,
-    an output that is made of the scores is left raw.
+    be put in, the artifact was fitted for another model (unless ``force``), parity does not hold, or, if
+    ``strict``, an output that is made of the scores is left raw.
     """
     if returns not in get_args(Returns):
         raise InputError(
@@ -197,7 +197,7 @@ def fuse_onnx(
 
 
 def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str]:
-    """The outputs that an artifact in the graph calibrated already; FuseError where the chosen one may be of them."""
+    """The outputs that an artifact calibrated already; FuseError where the chosen one may be of them."""
     if _MARK not in model.metadata_props:
         return []
     known = json.loads(model.metadata_props.get(_TOUCHED, "null"))
@@ -205,7 +205,8 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
     if output_name not in free:
         others = f", or name an output of other scores, --output-name (output_name=): {free}" if free else ""
         raise FuseError(
-            f"{source} is calibrated already ({model.metadata_props[_MARK][:12]}); fuse into the original{others}"
+            f"{source} is calibrated already ({model.metadata_props[_MARK][:12]}); fuse into the original"
+            + others
         )
     return list(known)
 
@@ -250,11 +251,12 @@ def _check_followers(
 ) -> int:
     """Compare what follows with the raw graph in which calibrated numbers are put in the place of the scores.
 
-    Returns how many outputs agree. Labels that are decided anew are none of them: the raw graph decides these before
-    the scores.
+    Returns how many outputs agree. Labels that are decided anew are none of them: the raw graph decides these
+    before the scores.
     """
     used = {name: new for node, place, name in plan.sources.used if (new := node.inputs[place])}
-    if not names or not used:
+    # Of bfloat16, onnxruntime gives numpy nothing to put there.
+    if not names or not used or plan.dtype == ir.DataType.BFLOAT16:
         return 0
     graph, shown = model.graph, list(model.graph.outputs)
     values = dict.fromkeys(used.values())

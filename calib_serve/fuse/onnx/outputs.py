@@ -210,7 +210,7 @@ def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Ta
 
 
 def _show_followers(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
-    """Make what reads the logits read the steps' result: decisions its probabilities, others their logarithm."""
+    """Make what reads the logits read the steps' result: decisions the probabilities, others their log."""
     bridges = [n.outputs[0] for n in tail.followers & editor.made if n.op_type != "LogSoftmax"]
     for value in (tail.logits, *bridges):
         reading = [n for n in tail.readers(value) if n not in tail.path and n not in made]

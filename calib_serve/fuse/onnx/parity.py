@@ -183,9 +183,10 @@ def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDA
 def check_followers(
     path: Path, plan: Plan, names: Sequence[str], fused: Sequence[Any], feeds: Mapping[str, NDArray[Any]]
 ) -> int:
-    """Return how many outputs follow; raise FuseError where one differs from the raw graph's on calibrated scores.
+    """Return how many outputs follow; raise FuseError where one is not the raw graph's on calibrated scores.
 
-    ``path`` is the raw graph with calibrated numbers among its ``feeds``, ``fused`` are the fused graph's results.
+    ``path`` is the raw graph with calibrated numbers among its ``feeds``, ``fused`` are the fused graph's
+    results.
     """
     for name, old, new in zip(names, run_raw(path, feeds, names), fused, strict=True):
         if not _equal(old, new, TOLERANCE[plan.dtype]):

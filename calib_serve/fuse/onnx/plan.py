@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import onnx_ir as ir
@@ -55,12 +55,12 @@ class Request:
 class Plan:
     """The passes on ``tail``, in order, and what they are measured against.
 
-    ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact
-    with a Head, else the scores: logits where ``activation`` makes ``outputs`` of them, else ``outputs``
-    themselves, as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` and ``shifted``
-    name the output that was chosen and the input that is shifted, ``dtype`` is the narrowest type.
-    ``sources`` are the raw scores and their readers. ``hidden``: the chosen output is a tensor inside, which the graph
-    shows only until it is measured.
+    ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact with a
+    Head, else the scores: logits where ``activation`` makes ``outputs`` of them, else ``outputs`` themselves,
+    as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` and ``shifted`` name the output
+    that was chosen and the input that is shifted, ``dtype`` is the narrowest type. ``sources`` are the raw
+    scores and their readers. ``hidden``: the chosen output is a tensor inside, which the graph shows only
+    until it is measured.
     """
 
     artifact: Artifact
@@ -75,7 +75,7 @@ class Plan:
     output: str
     shifted: str | None
     normalization: Normalization | None
-    sources: Sources = Sources()
+    sources: Sources = field(default_factory=Sources)
     hidden: bool = False
 
     @property

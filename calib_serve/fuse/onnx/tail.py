@@ -101,8 +101,8 @@ class Tail:
 def class_axis(shape: ir.Shape) -> int | None:
     """Find the axis of the classes in the shape of scores; None where several may be.
 
-    It is the only one behind the batch that is not of size 1, or else the first; of scores (n,) there is none,
-    which counts as 1.
+    It is the only one behind the batch that is not of size 1, or else the first; of scores (n,) there is
+    none, which counts as 1.
     """
     wide = [axis for axis, size in enumerate(shape) if axis and size != 1]
     return (wide or [1])[0] if len(shape) and len(wide) < 2 else None
@@ -157,23 +157,22 @@ def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
     found = {n for node in tail.path for v in node.outputs for n in users(v)}
     stepped = artifact.mixture is not None or artifact.table is not None
     for node in users(tail.logits):
-        if tail.activation is None:
-            found.add(node)
-        # Behind a mixture or a table, logits are known but for a constant: two of a row make one difference.
-        elif not _is_view(node) and (not (stepped and tail.normalised) or ignores_shift(node)):
+        if tail.activation is None or (
+            not _is_view(node) and (not (stepped and tail.normalised) or ignores_shift(node))
+        ):
             found.add(node)
     return frozenset(found.difference(tail.path))
 
 
 def ignores_shift(node: ir.Node) -> bool:
-    """Whether logits that are known but for a constant are enough; of a TopK, where only its places are read."""
+    """Whether logits known but for a constant are enough; of a TopK, where only its places are read."""
     if node.op_type == "TopK" and (node.outputs[0].uses() or node.outputs[0].is_graph_output()):
         return False
     return node.domain == "" and node.op_type in DECISIONS | _SHIFTED
 
 
 def _is_view(node: ir.Node) -> bool:
-    """Whether a node only shows the raw logits, perhaps in another shape or type, as an output of the graph."""
+    """Whether a node only shows the raw logits as an output, perhaps in another shape or type."""
     if node.op_type not in VIEWS:
         return False
     value = node.outputs[0]
@@ -190,8 +189,8 @@ def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
         inside = [v for node in graph for v in node.outputs if v.name == name]
         if not inside:
             raise FuseError(
-                f"the graph has no output {name!r}; --output-name (output_name=) is one of {names}, or a tensor "
-                "inside"
+                f"the graph has no output {name!r}; --output-name (output_name=) is one of {names}, or a "
+                "tensor inside"
             )
         return _shown(graph, inside[0])
     scores = [v for v in graph.outputs if _may_hold_scores(v, classes)]

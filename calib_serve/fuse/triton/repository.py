@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.fuse.onnx import FuseReport, Normalization, fuse_onnx
+from calib_serve.fuse.triton.batch import free_batch
 from calib_serve.fuse.triton.models import (
     LABELS,
     VERSION,
@@ -73,9 +74,11 @@ def fuse_triton(
 ) -> FuseReport:
     """Fuse ``model`` and put it under ``repository`` as version ``version`` of ``name``.
 
-    The options from ``outputs`` on are those of ``fuse_onnx``. Models and versions that are there stay as
-    they are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
-    name, FuseError where the version is there, or differs from the others in what all of them share.
+    The options from ``outputs`` on are those of ``fuse_onnx``. A batch that is fixed at 1 is made free where
+    rows together give what each gives alone; else the report warns that Triton makes no batches. Models and
+    versions that are there stay as they are, also where this raises or is killed. Raises what ``fuse_onnx``
+    raises, InputError for an invalid name, FuseError where the version is there, or differs from the others
+    in what all of them share.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) or version < 1:
         raise InputError(
@@ -102,10 +105,11 @@ def fuse_triton(
             decisions=decisions,
             force=force,
         )
+        batch = free_batch(pack.folder(models[0]) / "model.onnx", settings.max_batch)
         with writing(root):
             _configure(pack, artifact, settings)
             kept = pack.publish()
-    return replace(report, done=(*report.done, *kept))
+    return replace(report, done=(*report.done, *batch, *kept))
 
 
 def _configure(pack: Pack, artifact: Artifact, settings: Settings) -> None:
