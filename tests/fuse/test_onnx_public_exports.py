@@ -173,9 +173,8 @@ KINDS = {
         "z = Gemm(f, w1, b1) p = Sigmoid(z)", "float[n, 1] p", {"p": lambda p, z: p[:, 1:]}, classes=2
     ),
     "end of turn, squeezed": Kind(
-        "z = Gemm(f, w1, b1) s = Squeeze(z, ones) p = Sigmoid(s) c = Greater(p, half)", "float[n] p,
-        bool[n] c",
-        {"p": lambda p, z: p[:, 1], "c": lambda p, z: p[:, 1] > 0.5}, classes=2,
+        "z = Gemm(f, w1, b1) s = Squeeze(z, ones) p = Sigmoid(s) c = Greater(p, half)",
+        "float[n] p, bool[n] c", {"p": lambda p, z: p[:, 1], "c": lambda p, z: p[:, 1] > 0.5}, classes=2,
     ),
     "wake word, shaped": Kind(
         "z = Gemm(f, w1, b1) s = Sigmoid(z) p = Reshape(s, to11)", "float[n, 1, 1] p",
