@@ -21,7 +21,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
-from calib_serve import LogitMap, ProbTable
+from calib_serve import InputShift, LogitMap, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import graph as graph_module
 from calib_serve.fuse.onnx.graph import fuse_onnx
@@ -343,3 +343,42 @@ def test_a_threshold_is_on_the_calibrated_scores(threshold, step, comparison, tm
     np.testing.assert_array_equal(got["label"], COMPARISONS[comparison](got["y"], np.float32(threshold)))
     if threshold == 0.3 or not step.is_scalar:
         assert (raw["label"] != got["label"]).any()
+
+
+def test_a_column_is_calibrated_as_the_class_that_it_was_fitted_for(tmp_path: Path) -> None:
+    weight = "w = Constant <value = float[3, 2] {1, 2, 0, 0, 1, -1}> () i = Constant <value = int64 {0}> () "
+    model = graph(
+        weight + "z = MatMul(x, w) p = Softmax(z) y = Gather <axis: int = 1> (p, i)", outputs="float[n] y"
+    )
+    onnx.save(model, tmp_path / "raw.onnx")
+    fitted = artifact(LogitMap(np.ones(2), np.array([0.0, 1.0])), classes=2, outputs="probability")
+    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "fused.onnx")
+    raw, got = run(model, {"x": X})["y"].astype("f8"), run(str(tmp_path / "fused.onnx"), {"x": X})["y"]
+    odds = np.log(raw / (1 - raw)) + 1
+    np.testing.assert_allclose(got, 1 / (1 + np.exp(-odds)), atol=1e-5)
+
+
+def test_raw_scores_of_a_tensor_inside_are_kept(tmp_path: Path) -> None:
+    body = LAYER + "k = Constant <value = int64[1] {2}> () z = MatMul(x, w) p = Softmax(z) v, i = TopK(p, k)"
+    model = graph(body, outputs="float[n, 2] v, int64[n, 2] i")
+    report, made = fused(model, tmp_path, BIAS, keep_raw=True)
+    assert [(s.name, s.status) for s in report.statuses] == [
+        ("v", "follows"), ("i", "follows"), ("raw_p", "left raw")
+    ]  # fmt: skip
+    got, raw = run(made, {"x": X}), run(model, {"x": X})
+    np.testing.assert_array_equal(-np.sort(-got["raw_p"], axis=1)[:, :2], raw["v"])
+    want = softmax(np.log(got["raw_p"].astype("f8")) + BIAS.bias)
+    np.testing.assert_allclose(got["v"], -np.sort(-want, axis=1)[:, :2], atol=1e-6)
+
+
+def test_what_reads_a_shifted_input_is_said_to_move(tmp_path: Path) -> None:
+    body = LAYER + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) e = Neg(f) g = Neg(o)"
+    model = graph(body, WITH_OTHERS, "float[n, 3] y, float[n, 3] e, float[n, 3] g")
+    shift = InputShift(np.array([0.5, -1.0, 0.25]))
+    report, made = fused(model, tmp_path, shift, TWO, output_name="y", input_name="x")
+    assert [(s.status, s.reason) for s in report.statuses] == [
+        ("calibrated", "by the artifact"),
+        ("follows", "computed from the shifted input"),
+        ("independent", "independent of the scores"),
+    ]
+    np.testing.assert_allclose(run(made, {"x": X, "o": X})["e"], -np.tanh(X + shift.delta), atol=1e-6)

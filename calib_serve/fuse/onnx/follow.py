@@ -218,7 +218,7 @@ def judge_outputs(
     in_place = tail.logits is raw.logits and not stepped
     walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
     walk.made |= {raw.logits} if in_place else set()
-    walk.made |= {v for v in editor.graph.inputs if v.name == shifted}
+    walk.moved |= {v for v in editor.graph.inputs if v.name == shifted}
     for node in editor.graph:
         walk.step(node)
     return tuple(_judge(v, walk, raw, own) for v in editor.graph.outputs)
@@ -234,6 +234,8 @@ def _judge(value: ir.Value, walk: _Walk, raw: Tail, own: dict[str, str]) -> Outp
     if value in walk.made:
         compared = "; a threshold on the way is now on calibrated scores" if value in walk.compared else ""
         return OutputStatus(name, "follows", f"made of calibrated scores{compared}")
+    if value in walk.moved:
+        return OutputStatus(name, "follows", "computed from the shifted input")
     return OutputStatus(name, "independent", "independent of the scores")
 
 
@@ -261,8 +263,8 @@ def _views(value: ir.Value) -> Iterator[ir.Value]:
 class _Walk:
     """A walk through a fused graph in the order of its nodes: what is made of raw scores, what of others.
 
-    ``raw`` gives the value that each raw one is made of; ``made`` are of calibrated scores; ``compared`` are
-    made by a threshold.
+    ``raw`` gives the value that each raw one is made of; ``made`` are of calibrated scores, ``moved`` of the
+    shifted input; ``compared`` are made by a threshold.
     """
 
     def __init__(
@@ -271,7 +273,7 @@ class _Walk:
         self.artifact, self.kin, self.seeds = artifact, sources.kin, seeds
         self.ours = editor.made | set(tail.path)
         self.raw: dict[ir.Value, ir.Value] = {v: v for v in seeds if v.is_graph_input()}
-        self.made, self.compared = set[ir.Value](), set[ir.Value]()
+        self.made, self.compared, self.moved = set[ir.Value](), set[ir.Value](), set[ir.Value]()
 
     def step(self, node: ir.Node) -> None:
         """Say of what the results of ``node`` are made, from what it reads."""
@@ -280,6 +282,8 @@ class _Walk:
         calibrated = any(v in self.made for v in inputs)
         if node.op_type in _COMPARISONS or any(v in self.compared for v in inputs):
             self.compared |= set(node.outputs)
+        if any(v in self.moved for v in inputs):
+            self.moved |= set(node.outputs)
         for value in node.outputs:
             if node in self.ours or (source is not None and self._stays(node)):
                 if source is not None or calibrated:

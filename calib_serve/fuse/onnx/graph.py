@@ -277,7 +277,8 @@ def _check_followers(
                 use.node.replace_input_with(use.idx, new)
             raw.graph.inputs.append(new)
             cut[str(new.name)] = numbers
-    names = [str(v.name) for v in raw.graph.outputs if v.name in names and not reaches(v, plan.sources.names)]
+    made = [v for v in raw.graph.outputs if v.name in names and reaches(v, cut)]
+    names = [str(v.name) for v in made if not reaches(v, plan.sources.names)]
     results = run_raw(probe, feeds, names) if names else []
     write(raw, probe, source=source, out=out, strict=False)
     return check_followers(probe, plan, names, results, {**prepare(feeds, plan), **cut})

@@ -49,7 +49,8 @@ def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
         )
     name, value = f"raw_{tail.output.name}", tail.logits
     types = editor.model.meta["types"]
-    types[name] = types[str(tail.output.name)]
+    if str(tail.output.name) in types:  # not of a tensor inside
+        types[name] = types[str(tail.output.name)]
     for node in tail.path:
         value = editor.copy(node, [value, *(v for v in node.inputs[1:] if v is not None)])
     if not tail.path:

@@ -188,8 +188,10 @@ def check_followers(
     ``path`` is the raw graph with calibrated numbers among its ``feeds``, ``fused`` are the fused graph's
     results.
     """
+    # A folded shift is rounded on its way through the model, the same numbers of scores are not.
+    near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
     for name, old, new in zip(names, run_raw(path, feeds, names), fused, strict=True):
-        if not _equal(old, new, TOLERANCE[plan.dtype]):
+        if not _equal(old, new, near):
             raise FuseError(f"the output {name!r} does not follow the calibrated scores; {_REPORT}")
     return len(names)
 

@@ -199,7 +199,9 @@ def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
     if not scores:
         made = _activations(graph.outputs, classes)
         odd = [v for v in graph.outputs if _may_hold_odd_scores(v, classes)]
-        odd = [v for v in odd if _maker(v) in made] or ([] if made else odd)
+        # An artifact of one column is of what the output shows, whichever class that is.
+        alone = not made or artifact.model.outputs in ONE_COLUMN
+        odd = [v for v in odd if _maker(v) in made] or (odd if alone else [])
         if len(odd) == 1:
             return odd[0]
         if len(made) == 1:
