@@ -109,7 +109,7 @@ def class_axis(shape: ir.Shape) -> int | None:
 
 
 def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, artifact: Artifact) -> Tail:
-    """Find the logits behind the chosen output, and make the path private to it."""
+    """Find the logits behind the chosen output, and the nodes that follow them."""
     classes = artifact.classes
     chosen = _choose(editor.graph, output, artifact)
     path: list[ir.Node] = []
