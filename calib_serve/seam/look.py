@@ -57,67 +57,72 @@ def look(
     """
     handler, recorders = recorded(folder, seam, batch_size)
     ctx, tick = context_of(folder, batch_size=batch_size), Ticks(progress)
-    given = [Request.from_dict(held) for held in requests]
     shapes = [shape, *_guessed_shapes(handler)]
-    tried = given or [request for one in shapes for request in made_up(one)]
-    chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(given), tick=tick)
-    reply = as_json(answer.replies[0])
-    found, why = _candidates(recorders, classes, output, outputs, reply)
-    for late in places(handler):
-        if seam is None and late not in recorders:
-            why[late] = "it is loaded with the first request, and not by initialize, as it has to be"
-    own = set() if seam else recorders.keys() - set(places(handler))
-    last = max((one.began for name, one in recorders.items() if name not in own), default=0)
-    before = {name for name in own if recorders[name].ended < last}
-    if others:
-        alike: Iterator[Request | None] = (Request.from_dict(forms[chosen]) for forms in others)
-    elif given:
-        alike = (varied(tried[chosen], seed) for seed in range(1, 2 * _REQUESTS))
-    else:
-        alike = (
-            [request for one in shapes for request in made_up(one, seed)][chosen]
-            for seed in range(1, _REQUESTS)
-        )
-    asked = [tried[chosen], *(one for one in alike if one is not None)]
+    tried = [Request.from_dict(held) for held in requests] or _made_up(shapes)
+    chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(requests), tick=tick)
 
     def answered(batch: Sequence[Request]) -> Answer:
         tick()
         return ask(handler.handle, ctx, batch, bare=bare)
 
-    passed = [one.name for one in found if one.name != INFERENCE and not one.name.endswith(".forward")]
-    for one in found:
-        place = Place(one.name, answered, recorders[one.name], one.form, one.kind, one.columns)
-        try:
-            place, asked_here, alone = _alone(place, asked)
-            if one.name in before:
-                raise ModelError("a network comes behind it")
-            others_passed = dict.fromkeys(name for name in passed if name != one.name)
-            prove_reply(place, asked_here, alone, list(others_passed), sure=one.name not in own)
-        except ModelError as error:
-            why[one.described] = str(error)
+    candidates, why = _candidates(recorders, classes, output, outputs, as_json(answer.replies[0]))
+    own = set() if seam else recorders.keys() - set(places(handler))
+    never = {} if seam else _never_there(handler, recorders, own)
+    asked = [tried[chosen]]
+    if others:
+        asked += [Request.from_dict(forms[chosen]) for forms in others]
+    elif requests:
+        asked += [one for seed in range(1, 2 * _REQUESTS) if (one := varied(asked[0], seed)) is not None]
+    else:
+        asked += [_made_up(shapes, seed)[chosen] for seed in range(1, _REQUESTS)]
+    for each in candidates:
+        if each.name in never:
             continue
-        place, batched, reason = _together(place, asked_here, alone, output)
+        place = Place(each.name, answered, recorders[each.name], each.form, each.kind, each.columns)
+        try:
+            place, known, alone = _alone(place, asked)
+            prove_reply(place, known, alone, _networks_beside(each, candidates), sure=each.name not in own)
+        except ModelError as error:
+            why[each.described] = str(error)
+            continue
+        place, batched, reason = _together(place, known[: max(2, batch_size)], alone, output)
         return {
-            "seam": one.name,
+            "seam": each.name,
             "output": str(place.form),
-            "kind": one.kind,
-            "columns": one.columns,
+            "kind": each.kind,
+            "columns": each.columns,
             "padded": place.padded,
             "rows": alone.rows.tolist(),
-            "requests": [request.as_dict() for request in asked_here],
+            "requests": [request.as_dict() for request in known],
             "replies": alone.replies,
             "batched": [seen.rows.tolist() for seen in batched],
             "in_order": all(seen.in_order for seen in batched),
             "alone_because": reason,
             "form": chosen,
             "bare": bare,
-            "handler": (
-                type(handler.subject).__name__ if not handler.is_function else handler.module.__name__
-            ),
+            "handler": (handler.module.__name__ if handler.is_function else type(handler.subject).__name__),
             "places": list(recorders),
             "class_names": _mapping(handler),
         }
-    raise _no_place(why)
+    raise _no_place({**why, **never})
+
+
+def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Request]:
+    return [request for one in shapes for request in made_up(one, seed)]
+
+
+def _never_there(handler: Handler, recorders: dict[str, Recorder], own: set[str]) -> dict[str, str]:
+    """Why some places hold no scores: networks that come late, the handler's ``own`` functions before one."""
+    last = max((one.began for name, one in recorders.items() if name not in own), default=0)
+    before = {name: "a network comes behind it" for name in own if 0 < recorders[name].ended < last}
+    late = "it is loaded with the first request, and not by initialize, as it has to be"
+    return {**before, **{name: late for name in places(handler) if name not in recorders}}
+
+
+def _networks_beside(one: Candidate, candidates: Sequence[Candidate]) -> list[str]:
+    """Other networks that the request passed."""
+    names = dict.fromkeys(each.name for each in candidates)
+    return [name for name in names if name not in (one.name, INFERENCE) and not name.endswith(".forward")]
 
 
 def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
@@ -153,6 +158,7 @@ def _together(
 ) -> tuple[Place, list[Seen], str]:
     """What is seen of all at once, and why it is not to be asked so, if not."""
     forms, reason = [place.form], ""
+    some = replace(alone, rows=alone.rows[: len(requests)], replies=alone.replies[: len(requests)])
     if not place.form.path:  # what is one of one may be a list of rows, or of outputs
         with suppress(ModelError):
             place.recorder.clear()
@@ -163,7 +169,7 @@ def _together(
     for form in forms:
         try:
             placed = replace(place, form=form)
-            return placed, prove_batches(placed, requests, alone), ""
+            return placed, prove_batches(placed, requests, some), ""
         except ModelError as error:
             reason = reason or str(error)
     return replace(place, form=forms[0]), [], reason

@@ -188,7 +188,8 @@ def prove_seam(
     Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
     a reply has another format.
     """
-    ordered = [list(seam.requests), list(reversed(seam.requests))][: len(seam.batched)]
+    some = seam.requests[: len(seam.batched[0])] if seam.batched else ()
+    ordered = [list(some), list(reversed(some))] if some else []
     batches = [*([request] for request in seam.requests), *ordered]
     rows = [*(row[None] for row in seam.rows), *seam.batched]
     before = [*([reply] for reply in seam.replies), *([None] * len(batch) for batch in ordered)]
