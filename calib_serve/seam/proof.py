@@ -39,8 +39,8 @@ Ask = Callable[[Sequence[Request]], Answer]
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
 _TRIES = 2  # more requests, where one is answered from memory
 _LEAST = 1e-12  # of a chosen probability
-_MOST_NAMED = 8  # of them for another request
-_MOST_CLASSES = 16  # that are tried one by one as the likeliest
+_MOST_NAMED = 6  # of them for another request
+_MOST_CLASSES = 12  # that are tried one by one as the likeliest
 _STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
 """Of a class's probability to the next one's: pairs of sure ones, and of unsure ones, in one order."""
 
@@ -128,7 +128,7 @@ class Place:
         found = [self._scores(one).values for one in self.recorder.returned]
         if not found:
             raise NotPassed
-        rows = np.concatenate(found) if found else np.empty((0, self.columns))
+        rows = np.concatenate(found)
         rows = rows[: len(requests)] if self.padded else rows
         if len(rows) != len(requests):
             raise NotOneRow(rows, len(requests), len(found))
@@ -394,6 +394,7 @@ class _Named:
 
     def __init__(self, watched: _Watched, place: Place, classes: Sequence[int]) -> None:
         self._watched, self._k = watched, place.classes
+        self._known: dict[tuple[int, int], dict[str, object]] = {}
         self._alone = {k: self._ask(k, classes[(at + 1) % len(classes)]) for at, k in enumerate(classes)}
         self._several = place.kind in LABELS or len(classes) < 3
 
@@ -443,7 +444,9 @@ class _Named:
                 )
 
     def _ask(self, top: int, second: int) -> dict[str, object]:
-        return _labels(self._watched.ask(self._probs(top, second)))
+        if (top, second) not in self._known:
+            self._known[top, second] = _labels(self._watched.ask(self._probs(top, second)))
+        return self._known[top, second]
 
     def _probs(self, top: int, second: int, *, sure: float = 0.9) -> Floats:
         probs = np.full(self._k, (0.98 - sure) / max(1, self._k))
