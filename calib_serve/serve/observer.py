@@ -152,7 +152,7 @@ class Observer(Recorder):
         )
         self.before_answer: Callable[[], None] = lambda: None
         emitter.before_flush = self.settle
-        emitter.failed("emit", times=0)
+        emitter.failed("emit", "ids", times=0)
         emitter.flush()
         emitter.start()
 

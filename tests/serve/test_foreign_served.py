@@ -109,7 +109,7 @@ def test_a_label_may_name_its_prediction_by_the_users_own_id(running: Running) -
         return found.json()
 
     label = {"id": "order-17", "model": name, "label": predicted}
-    until(lambda: counted(**label)["accepted"] == 1)
+    assert counted(**label)["accepted"] == 1
     assert counted(**label)["outcomes"][0]["reason"] == "duplicate"
     assert counted(id="order-18", label=0)["outcomes"][0]["reason"] == "unknown_id"
 

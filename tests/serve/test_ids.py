@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -25,25 +26,26 @@ def test_ids_are_bound_and_the_first_prediction_keeps_its(tmp_path: Path) -> Non
     writer.put([Tag(id="a"), Tag(), Tag(id="b")], [first, receipt(0), None])
     assert failed == [1], "a prediction without a receipt has no id"
     writer.put([Tag(id="a")], [second])
-    writer.flush()
     assert failed == [1, 1]
     with closing(Ledger(tmp_path / "l.db")) as ledger:
         assert PredictionIds(ledger).find(["a", "b"]) == [{"m": str(first)}, {}]
 
 
-def test_while_the_ledger_is_locked_they_wait(tmp_path: Path, monkeypatch) -> None:
+def test_while_the_ledger_is_locked_they_wait_and_predictions_do_not(tmp_path: Path) -> None:
     failed: list[int] = []
     writer = IdWriter(str(tmp_path / "l.db"), model="m", failed=failed.append)
-    monkeypatch.setattr("calib_serve.watch.ledger.Ledger", lambda where: Ledger(where, timeout=0.1))
     with closing(Ledger(tmp_path / "l.db")) as ledger:
-        writer.put([Tag(id="a")], [receipt(1)])
         other = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
         other.execute("begin immediate")
-        writer.flush()
-        assert failed == [1]
+        writer.put([Tag(id="a")], [receipt(1)])
+        assert failed == [1], "one prediction waited, a little"
+        began = time.monotonic()
+        for _ in range(100):
+            writer.put([Tag(id="b")], [receipt(1)])
+        assert time.monotonic() - began < 0.2, "the others did not"
         other.execute("rollback")
         writer.flush()
-        assert len(PredictionIds(ledger).find(["a"])[0]) == 1
+        assert [len(one) for one in PredictionIds(ledger).find(["a", "b"])] == [1, 1]
 
 
 def test_without_a_ledger_they_are_counted_as_lost(caplog) -> None:
