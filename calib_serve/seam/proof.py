@@ -396,11 +396,11 @@ class _Named:
         self._watched, self._k = watched, place.classes
         self._known: dict[tuple[int, int], dict[str, object]] = {}
         self._alone = {k: self._ask(k, classes[(at + 1) % len(classes)]) for at, k in enumerate(classes)}
-        self._several = place.kind in LABELS or len(classes) < 3
+        self._one_of_three = place.kind not in LABELS and len(classes) > 2
 
     def check(self) -> None:
         """Raise ModelError where a label is of the second class though another is the likeliest."""
-        if self._several:
+        if not self._one_of_three:
             return
         for leaf in sorted({leaf for reply in self._alone.values() for leaf in reply}):
             labels = {k: reply[leaf] for k, reply in self._alone.items() if leaf in reply}
@@ -449,8 +449,9 @@ class _Named:
         return self._known[top, second]
 
     def _probs(self, top: int, second: int, *, sure: float = 0.9) -> Floats:
-        probs = np.full(self._k, (0.98 - sure) / max(1, self._k))
-        probs[second], probs[top] = 0.8 * (1 - sure), sure
+        next_ = 0.8 * min(sure, 1 - sure)
+        probs = np.full(self._k, (1 - sure - next_) / self._k)
+        probs[second], probs[top] = next_, sure
         return np.asarray(probs / probs.sum())
 
 

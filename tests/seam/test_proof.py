@@ -151,6 +151,10 @@ BAD: dict[str, tuple[Callable[[Floats, Net], list[Any]], str]] = {
         lambda x, network: [named(p) for p in (softmax(network(x)) + softmax(x @ V)) / 2],
         "other scores take part in it .gate are passed too.",
     ),
+    "a class by two networks": (
+        lambda x, network: [NAMES[int(z.argmax())] for z in network(x) + x @ V],
+        "names another class for two requests",
+    ),
     "another network's": (
         lambda x, network: [named(softmax(z)) for z in network(x) * 0 + x @ V],
         "does not follow",
