@@ -39,7 +39,7 @@ Ask = Callable[[Sequence[Request]], Answer]
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
 _TRIES = 2  # more requests, where one is answered from memory
 _LEAST = 1e-12  # of a chosen probability
-_MOST_NAMED = 6  # of them for another request
+_MOST_NAMED = 3  # of them for another request
 _MOST_CLASSES = 12  # that are tried one by one as the likeliest
 _STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
 """Of a class's probability to the next one's: pairs of sure ones, and of unsure ones, in one order."""
@@ -423,14 +423,14 @@ class _Named:
         return any(len(set(labels)) == len(replies) and None not in labels for labels in found)
 
     def check_other(self, request: Request, others: Sequence[str]) -> None:
-        """Raise ModelError where another request with the same unsure scores is named otherwise.
+        """Raise ModelError where another request with the same scores is named otherwise.
 
-        A text that tells of its request differs for each class; one that other scores take part in, for some.
+        A text that tells of its request differs for all scores; one that other scores take part in, for some.
         """
         place, watched = self._watched.place, self._watched
         differ: dict[str, list[bool]] = {}
-        for k in list(self._alone)[:_MOST_NAMED]:
-            probs = self._probs(k, next(one for one in self._alone if one != k), sure=0.4)
+        for k, sure in itertools.product(list(self._alone)[:_MOST_NAMED], (0.4, 0.9, 0.9999)):
+            probs = self._probs(k, next(one for one in self._alone if one != k), sure=sure)
             mine, other = _labels(watched.ask(probs)), _labels(place.with_probs(request, probs))
             for leaf in mine.keys() & other.keys() & watched.moved:
                 differ.setdefault(leaf, []).append(mine[leaf] != other[leaf])
