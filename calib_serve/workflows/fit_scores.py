@@ -181,7 +181,7 @@ def _without_skill(scores: Scores) -> list[str]:
     Each score less its class's mean is summed over the true classes: 0 but for chance where scores and labels
     are independent. Below two standard errors it is said.
     """
-    if scores.is_multilabel or scores.labels is None or len(scores) < _ENOUGH:
+    if scores.labels is None or scores.labels.ndim > 1 or len(scores) < _ENOUGH:
         return []
     centred = scores.logits - scores.logits.mean(axis=0)
     labels = scores.labels.astype(np.intp)

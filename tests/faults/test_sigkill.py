@@ -64,8 +64,7 @@ def graph_state(folder: Path) -> object:
     import onnx
 
     path = folder / "fused.onnx"
-    with pytest.raises(Exception, match="calibrated already"):
-        read(path)
+    read(path)  # whole, by onnx's own checker
     return {p.key: p.value for p in onnx.load(path).metadata_props}["calib_serve.fingerprint"]
 
 

@@ -45,7 +45,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
         for name in FOREIGN_LABELS:
             foreign = LABELS[name]
             more = {**foreign.options, **({"outputs": "label_logits"} if name == "one_tag" else {})}
-            more["request"] = array_file(folder)
+            more["probe"] = array_file(folder)
             pack_around(archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more)
         batching = Batching(workers=1, batch_size=4)
         net = torchscript(folder / "ours.pt", weights(CLASSES))
