@@ -79,6 +79,7 @@ def same_format(before: Any, after: Any) -> bool:
     """Whether both have the same keys, lengths and types all the way down, so that one parser reads both.
 
     Keys of mappings whose values are numbers may be class names, whose order is the scores': they may differ.
+    A list of labels may be of another length, as thresholds decide it; one of fractions may not.
 
     >>> same_format({"cat": 0.9}, {"dog": 0.5}), same_format([1, 2], "x")
     (True, False)
@@ -88,7 +89,8 @@ def same_format(before: Any, after: Any) -> bool:
             return len(before) == len(after)
         return set(before) == set(after) and all(same_format(before[key], after[key]) for key in before)
     if isinstance(before, list) and isinstance(after, list):
-        return len(before) == len(after) and all(map(same_format, before, after))
+        fractions = any(isinstance(one, float) for one in (*before, *after))
+        return (len(before) == len(after) or not fractions) and all(map(same_format, before, after))
     numbers = (int, float)
     return type(before) is type(after) or (isinstance(before, numbers) and isinstance(after, numbers))
 
