@@ -53,7 +53,7 @@ def run(
             seam=seam,
             output=output,
             outputs=outputs,
-            probe_timeout=probe_timeout or 60.0,
+            **({} if probe_timeout is None else {"probe_timeout": probe_timeout}),
         )
         show_look(source, look, as_json=as_json)
         return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from calib_serve.cli import pictures
-from calib_serve.cli.options import Outputs
+from calib_serve.cli.options import Outputs, ProbeTimeout
 from calib_serve.errors import InputError
 
 __all__ = ["run"]
@@ -124,9 +124,7 @@ def run(
         str | None,
         typer.Option("--probe-data", help="With --from: samples to try it with, as for fit --data."),
     ] = None,
-    probe_timeout: Annotated[
-        float, typer.Option("--probe-timeout", min=0.1, help="With --from: seconds an answer may take.")
-    ] = 60.0,
+    probe_timeout: ProbeTimeout = None,
     no_probe: Annotated[
         bool, typer.Option("--no-probe", help="With --from: pack without trying; its packages are not here.")
     ] = False,
@@ -171,6 +169,7 @@ def run(
     elif artifact is None or (model is None and source is None):
         raise InputError("say what to pack: --artifact DIR with --model or --from X.mar; or --feedback")
     elif source is not None:
+        waiting: dict[str, Any] = {} if probe_timeout is None else {"probe_timeout": probe_timeout}
         path = pack_around(
             source,
             artifact,
@@ -190,8 +189,8 @@ def run(
             trial=not no_probe,
             probe=probe,
             probe_data=probe_data,
-            probe_timeout=probe_timeout,
             force=force,
+            **waiting,
         )
     else:
         if not name:

@@ -14,7 +14,16 @@ from calib_serve.artifact import Artifact, Head, InputShift, ModelFacts
 from calib_serve.data import check_input_shape
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.metrics import sigmoid, softmax
-from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, measured, to_logits
+from calib_serve.scores import (
+    LABELS,
+    ONE_COLUMN,
+    PROBABILITIES,
+    Outputs,
+    class_count,
+    exact,
+    measured,
+    to_logits,
+)
 
 __all__ = [
     "Around",
@@ -180,7 +189,7 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
             "the model returns one probability a label (sigmoid, multi-label), or logits within [0, 1]; say "
             'which with --outputs label_probabilities or logits (outputs="logits")'
         )
-    return kind, columns if kind in LABELS else max(2, columns)
+    return kind, class_count(kind, columns)
 
 
 @dataclass(frozen=True, eq=False)

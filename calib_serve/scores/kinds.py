@@ -22,6 +22,7 @@ __all__ = [
     "Outputs",
     "alike",
     "check_outputs",
+    "class_count",
     "exact",
     "from_probs",
     "measured",
@@ -70,6 +71,15 @@ def exact(outputs: Outputs, columns: int) -> Outputs:
     """
     one: dict[Outputs, Outputs] = {"logits": "logit", "probabilities": "probability"}
     return one.get(outputs, outputs) if columns == 1 else outputs
+
+
+def class_count(outputs: Outputs, columns: int) -> int:
+    """K of scores with so many columns, or L of labels; one score tells of two classes.
+
+    >>> class_count("logit", 1), class_count("logits", 3), class_count("label_logits", 1)
+    (2, 3, 1)
+    """
+    return columns if outputs in LABELS else max(2, columns)
 
 
 def alike(one: Outputs, other: Outputs) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
 from calib_serve.files import map_npy
-from calib_serve.scores import LABELS, Outputs, measured, to_logits
+from calib_serve.scores import Outputs, class_count, measured, to_logits
 from calib_serve.seam.form import Form
 from calib_serve.seam.host import Request, Ticks, alternatives, ask, context_of
 from calib_serve.seam.look import recorded
@@ -87,7 +87,7 @@ def collect(
         header = {
             "descr": "<f4",
             "fortran_order": False,
-            "shape": (n, columns if kind in LABELS else max(2, columns)),
+            "shape": (n, class_count(kind, columns)),
         }
         np.lib.format.write_array_header_1_0(written, header)
         for start in range(0, n, batch_size):

@@ -37,15 +37,16 @@ _HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "expla
 
 def places(handler: Handler) -> list[str]:
     """Where the scores of an initialised handler may pass, the most likely first: inference, networks."""
-    first = [] if handler.is_function else [""]
+    if not handler.is_function:
+        return _places_of(handler.subject)
     # Of a function, its module, and a service object there that does the work.
-    inside = [f"{name}." for name in _services(handler.module)] if handler.is_function else []
-    found = _networks(handler.module) if handler.is_function else []
-    for prefix in (*first, *inside):
-        subject = getattr(handler.subject, prefix[:-1]) if prefix else handler.subject
-        own = [INFERENCE] if hasattr(subject, INFERENCE) else []
-        found += [prefix + place for place in (*own, *_networks(subject))]
-    return list(dict.fromkeys(found))
+    services = _services(handler.module).items()
+    inside = [f"{name}.{place}" for name, one in services for place in _places_of(one)]
+    return list(dict.fromkeys([*_networks(handler.module), *inside]))
+
+
+def _places_of(subject: Any) -> list[str]:
+    return [*([INFERENCE] if hasattr(subject, INFERENCE) else []), *_networks(subject)]
 
 
 def functions(handler: Handler) -> list[str]:

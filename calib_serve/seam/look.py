@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
-from calib_serve.seam.form import EACH, Form, Scores, all_scores, find_scores
+from calib_serve.seam.form import EACH, Form, all_scores, find_scores
 from calib_serve.seam.handler import (
     INFERENCE,
     Handler,
@@ -159,11 +159,11 @@ def _together(
     """What is seen of all at once, and why it is not to be asked so, if not."""
     forms, reason = [place.form], ""
     some = replace(alone, rows=alone.rows[: len(requests)], replies=alone.replies[: len(requests)])
-    if not place.form.path:  # what is one of one may be a list of rows, or of outputs
+    if output is None and not place.form.path:  # what is one of one may be a list of rows, or of outputs
         with suppress(ModelError):
             place.recorder.clear()
             place.ask(requests[:2])
-            forms = [_found(place.recorder.returned, max(2, place.columns), output)[0]]
+            forms = [_form_of(place.recorder.returned, max(2, place.columns))]
     if EACH in place.form.path:
         forms.append(Form(tuple(0 if step == EACH else step for step in place.form.path)))
     for form in forms:
@@ -229,7 +229,7 @@ def _first_answer(
             failures[f"{request.content_type}{' (body alone)' if bare else ''}: {got.failure}"] = None
     if answered is not None:
         for recorder in recorders.values():
-            recorder.clear([])
+            recorder.clear()
         return answered
     what = (
         "the request that it was given:"
@@ -350,19 +350,12 @@ def _doubtful(may_be: tuple[Outputs, ...]) -> bool:
     return any(within) and not all(within)
 
 
-def _found(returned: list[Any], classes: int | None, output: str | None) -> tuple[Form, Scores]:
-    parts = []
-    for value in returned:
-        if output is None:
-            parts.append(find_scores(value, classes))
-        else:
-            form = Form.parse(output)
-            parts.append((form, form.scores(value, classes)))
-    forms = {form for form, _ in parts}
+def _form_of(returned: list[Any], classes: int) -> Form:
+    """The one form of all results."""
+    forms = {find_scores(value, classes)[0] for value in returned}
     if len(forms) != 1:
         raise ModelError("its results have more than one form")
-    values = np.concatenate([scores.values for _, scores in parts])
-    return forms.pop(), Scores(values, values.shape)
+    return forms.pop()
 
 
 def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:

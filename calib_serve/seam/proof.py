@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
-from calib_serve.scores import LABELS, Outputs, from_probs, to_probs
+from calib_serve.scores import LABELS, Outputs, class_count, from_probs, to_probs
 from calib_serve.seam.form import Form, Scores
 from calib_serve.seam.host import Answer, Request, varied
 from calib_serve.seam.recorder import Recorder
@@ -117,7 +117,7 @@ class Place:
     @property
     def classes(self) -> int:
         """K, or L of labels."""
-        return self.columns if self.kind in LABELS else max(2, self.columns)
+        return class_count(self.kind, self.columns)
 
     def see(self, requests: Sequence[Request]) -> Seen:
         """Ask as it is; ModelError where not one row a request passes, or the handler fails."""
@@ -297,12 +297,11 @@ def _same_for_same(
     for leaf in sorted(watched.moved & here.keys() & there.keys()):
         one, other = here[leaf], there[leaf]
         if isinstance(one, Shown) and isinstance(other, Shown) and not _near(one, other, place.close):
-            also = f" ({', '.join(others)} are passed too)" if others else ""
             watched.refuse(
                 leaf,
                 f"{leaf} is {one.value:.4g} and {other.value:.4g} for two requests with the same scores "
-                f"here: other scores take part in it{also}; name with --seam the place where they have met, "
-                "such as a method of the handler that returns their average",
+                f"here: other scores take part in it{_passed(others)}; name with --seam the place where "
+                "they have met, such as a method of the handler that returns their average",
             )
 
 
@@ -436,11 +435,10 @@ class _Named:
                 differ.setdefault(leaf, []).append(mine[leaf] != other[leaf])
         for leaf, found in sorted(differ.items()):
             if any(found) and not all(found):
-                also = f" ({', '.join(others)} are passed too)" if others else ""
                 watched.refuse(
                     leaf,
                     f"{leaf} names another class for two requests with the same scores here: other scores "
-                    f"take part in it{also}; name with --seam the place where they have met",
+                    f"take part in it{_passed(others)}; name with --seam the place where they have met",
                 )
 
     def _ask(self, top: int, second: int) -> dict[str, object]:
@@ -453,6 +451,10 @@ class _Named:
         probs = np.full(self._k, (1 - sure - next_) / self._k)
         probs[second], probs[top] = next_, sure
         return np.asarray(probs / probs.sum())
+
+
+def _passed(others: Sequence[str]) -> str:
+    return f" ({', '.join(others)} are passed too)" if others else ""
 
 
 def _labels(reply: Mapping[str, Leaf] | None) -> dict[str, object]:

@@ -20,7 +20,10 @@ from typing import Any
 import calib_serve
 from calib_serve.errors import ModelError
 
-__all__ = ["run_trial"]
+__all__ = ["SECONDS", "run_trial"]
+
+SECONDS = 60.0
+"""How long a handler may take to answer a trial's batch."""
 
 _TAIL = 12  # lines of a failed trial's output that are shown
 _LOOKS = 0.2  # seconds between two looks at the progress
@@ -31,7 +34,7 @@ def run_trial(
     folder: Path,
     what: str,
     *,
-    seconds: float = 60.0,
+    seconds: float = SECONDS,
     progress: Callable[[int, int], None] | None = None,
     **job: Any,
 ) -> Any:

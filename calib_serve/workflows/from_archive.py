@@ -20,11 +20,12 @@ from calib_serve.fuse.torchserve import (
     find_seam,
     is_calibrated,
     read_archive,
+    some_of,
     unpacked,
 )
 from calib_serve.priors import Given
 from calib_serve.scores import LABELS, Outputs, Scores
-from calib_serve.seam import alternatives, run_trial
+from calib_serve.seam import run_trial
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.options import Progress, stage
 
@@ -219,8 +220,7 @@ def _seam_with(
     """The seam, found and proved with some of the samples; how many to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = batch_size or found.batch_size
-    some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
-    first, *others = [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
+    first, *others = some_of(data)
     try:
         where = find_seam(
             found.folder,

@@ -9,7 +9,7 @@ from calib_serve.fuse.torchserve.mar import pack
 from calib_serve.fuse.torchserve.names import check_names, remarks
 from calib_serve.fuse.torchserve.recalibration import recalibrated, same_model, served_artifact
 from calib_serve.fuse.torchserve.repacking import pack_around
-from calib_serve.fuse.torchserve.seam_trial import SECONDS, Seam, find_seam
+from calib_serve.fuse.torchserve.seam_trial import SECONDS, Seam, find_seam, some_of
 
 __all__ = [
     "SECONDS",
@@ -32,6 +32,7 @@ __all__ = [
     "same_model",
     "served_artifact",
     "shipped",
+    "some_of",
     "staged",
     "stored_archives",
     "unpacked",

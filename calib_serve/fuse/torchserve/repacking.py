@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
 from calib_serve.artifact import Artifact
 from calib_serve.data import read_requests
 from calib_serve.errors import FuseError
@@ -26,7 +24,7 @@ from calib_serve.fuse.torchserve.archive import (
 )
 from calib_serve.fuse.torchserve.contents import artifact_files, package_files, shipped, with_section
 from calib_serve.fuse.torchserve.names import check_names
-from calib_serve.fuse.torchserve.seam_trial import SECONDS, check_kind, find_seam, prove_seam
+from calib_serve.fuse.torchserve.seam_trial import SECONDS, check_kind, find_seam, prove_seam, some_of
 from calib_serve.scores import Outputs
 from calib_serve.seam import INFERENCE, Request, alternatives
 
@@ -175,9 +173,7 @@ def _samples(probe: str | Path | None, probe_data: str | Path | None) -> list[tu
     """What to ask, each in the forms that it may be sent in."""
     if probe_data is None:
         return [] if probe is None else [alternatives(Path(probe))]
-    data = read_requests(probe_data)
-    some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
-    return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
+    return some_of(read_requests(probe_data))
 
 
 def _config(

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.data import LabelledRequests
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, exact, to_logits
-from calib_serve.seam import Request, leaves, run_trial, same_format
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, class_count, exact, to_logits
+from calib_serve.seam import SECONDS, Request, alternatives, leaves, run_trial, same_format
 
-__all__ = ["SECONDS", "Seam", "check_kind", "find_seam", "prove_seam"]
+__all__ = ["SECONDS", "Seam", "check_kind", "find_seam", "prove_seam", "some_of"]
 
-SECONDS = 60.0
-"""How long a handler may take to answer a trial's batch."""
+_MOST = 8  # samples that are sent to find a seam
+
 _CLOSE = 1e-4
 
 
@@ -78,7 +79,13 @@ class Seam:
     @property
     def classes(self) -> int:
         """K, or L of labels."""
-        return self.columns if self.kind in LABELS else max(2, self.columns)
+        return class_count(self.kind, self.columns)
+
+
+def some_of(data: LabelledRequests) -> list[tuple[Request, ...]]:
+    """Some samples from first to last, each in the forms that it may be sent in."""
+    some = np.unique(np.linspace(0, len(data) - 1, _MOST).astype(int)).tolist()
+    return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
 
 
 def find_seam(
