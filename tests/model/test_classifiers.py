@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -186,9 +187,31 @@ def test_inputs_that_cannot_be_right_are_refused(tmp_path) -> None:
 @needs_gpu_of_torch
 def test_a_gpu_gives_what_the_cpu_gives() -> None:
     cpu, gpu = (from_module(network(), input_shape=SHAPE, device=where) for where in ("cpu", "cuda"))
-    np.testing.assert_allclose(gpu.logits(X), cpu.logits(X), atol=1e-3)
+    np.testing.assert_allclose(gpu.logits(X), cpu.logits(X), atol=1e-5)
+    np.testing.assert_allclose(gpu.features(X), cpu.features(X), atol=1e-5)
     one, other = (m.input_gradient(X, lambda z, rows: z.logsumexp(1))[0] for m in (cpu, gpu))
-    np.testing.assert_allclose(one, other, atol=1e-3)
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+class Watching(nn.Linear):
+    """A linear model that notes whether convolutions might run in TF32 as it is called."""
+
+    allowed: ClassVar[list[bool]] = []
+
+    def forward(self, x):
+        self.allowed.append(torch.backends.cudnn.allow_tf32)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_convolutions_are_in_float32_and_the_process_stays_as_it_was_set(before: bool, monkeypatch) -> None:
+    monkeypatch.setattr(Watching, "allowed", [])
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
+    model, x = from_module(Watching(6, 3).eval(), input_shape=(6,), device="cpu"), X[:, 0, 0]
+    model.logits(x), model.features(x), model.input_gradient(x, lambda z, rows: z.logsumexp(1))
+    assert Watching.allowed
+    assert not any(Watching.allowed)
+    assert torch.backends.cudnn.allow_tf32 is before
 
 
 def test_files_that_are_no_models_are_refused(tmp_path) -> None:
