@@ -7,7 +7,8 @@ over rounds of fresh sessions counts. ``raw/raw`` is the same for two sessions o
 differs there is noise. On a CPU the time is the thread's own processor time, so that other programs do
 not decide; on a GPU it is the clock. ``numpy/fused`` is what a user without fusion does: the raw graph,
 then shift, temperature or matrix, and softmax in numpy, against a fused graph that gives probabilities.
-Writes benchmarks/results/fusion_overhead.json and docs/benchmarks/fusion.md.
+A GPU runs the torch modules as CUDA graphs, too. Writes benchmarks/results/fusion_overhead.json (of a GPU
+fusion_overhead.cuda.json) and docs/benchmarks/fusion.md, which has both.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="only write the page of the results there are")
     options = peers.arguments(parser, seconds=2, rounds=2)
     if options.page:
-        PAGE.write_text(page(json.loads(peers.result("fusion_overhead", options).read_text())))
+        PAGE.write_text(page())
         return
     peers.device(options.device)
     torch.set_num_threads(1)
@@ -242,13 +243,20 @@ def main() -> None:
 
 
 def save(summary: dict, options: argparse.Namespace) -> None:
-    path = peers.save("fusion_overhead", summary, options)
-    if options.device == "cpu" and not options.quick:
-        PAGE.write_text(page(json.loads(path.read_text())))
+    peers.save("fusion_overhead", summary, options)
+    if not options.quick and kept("cpu"):
+        PAGE.write_text(page())
 
 
-def page(summary: dict) -> str:
-    """The results as a page of the documentation."""
+def kept(device: str) -> dict:
+    """The result of the last full run on "cpu" or "cuda"; empty where there is none."""
+    path = peers.result("fusion_overhead", argparse.Namespace(device=device, quick=False))
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def page() -> str:
+    """The kept results as a page of the documentation."""
+    summary, on_gpu = kept("cpu"), kept("cuda")
     low, high = summary["control_range"]
     about = summary["run"]["machine"]
     head = f"""# What fusion costs
@@ -266,7 +274,12 @@ Median over {len(summary["rows"])} rows: fused / raw **{summary["median_ratio"]:
 fused {summary["numpy_median"]:.4f}. {summary["within_goal"]} of {len(summary["rows"])} rows are within
 the goal one by one; a row's own noise is that of its raw / raw.
 
-| model | calibration | batch | nodes | raw, ms | fused / raw | raw / raw | numpy / fused |
+"""
+    return head + table(summary) + (gpu_section(on_gpu) if on_gpu else "")
+
+
+def table(summary: dict) -> str:
+    header = """| model | calibration | batch | nodes | raw, ms | fused / raw | raw / raw | numpy / fused |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
     rows = [
@@ -275,7 +288,38 @@ the goal one by one; a row's own noise is that of its raw / raw.
         f"| {r['raw_over_raw']['ratio']:.4f} | {r['numpy_over_fused']['ratio']:.4f} |\n"
         for r in summary["rows"]
     ]
-    return head + "".join(rows)
+    return header + "".join(rows)
+
+
+def gpu_section(summary: dict) -> str:
+    """The same table of a GPU, and the torch modules replayed as CUDA graphs."""
+    low, high = summary["control_range"]
+    about, graphs = summary["run"]["machine"], [r["ratio"] for r in summary["cuda_graphs"]]
+    versions = about["versions"]
+    rows = [
+        f"| {r['model']} | {r['method']} | {r['batch']} | {r['raw_ms']:.3f} | {r['ratio']:.4f} |\n"
+        for r in summary["cuda_graphs"]
+    ]
+    return f"""
+## On a GPU
+
+Made by `{summary["run"]["command"]}` on an {about["gpu"]},
+onnxruntime-gpu {versions["onnxruntime"]}, torch {versions["torch"]}, by the clock. Each call copies its
+inputs to the GPU and its outputs back. The host's load average was {about["load_average"][0]:.0f} on \
+{about["cores"]} cores.
+
+Median over {len(summary["rows"])} rows: fused / raw **{summary["median_ratio"]:.4f}**, raw / raw
+{summary["control_median"]:.4f} with rows from {low:.3f} to {high:.3f}, numpy / fused
+{summary["numpy_median"]:.4f}. {summary["within_goal"]} of {len(summary["rows"])} rows are within
+the goal one by one.
+
+{table(summary)}
+The torch module with its calibration folded in against the raw one, each replayed as a CUDA graph: median
+**{np.median(graphs):.4f}**, from {min(graphs):.4f} to {max(graphs):.4f}.
+
+| model | calibration | batch | raw, ms | fused / raw |
+| --- | --- | --- | --- | --- |
+{"".join(rows)}"""
 
 
 def summarize(rows: list[dict]) -> dict:

@@ -46,8 +46,8 @@ def rows_in_order(splits):
     return [name for name in FIRST if name in names] + [name for name in names if name.startswith("NC")]
 
 
-def network(name):
-    splits = result("neural_clamping")["models"][name]["splits"]
+def network(name, of="neural_clamping"):
+    splits = result(of)["models"][name]["splits"]
     columns = ("accuracy", "entropy", "ece", "aece", "sce", "nll")
     rows = [
         (row, *(cell([split[row][c] for split in splits], c) for c in columns))
@@ -239,16 +239,18 @@ def bounds():
 
 def speed():
     rows = []
-    for name, one in result("neural_clamping_speed")["schedules"].items():
+    found = (result(f"neural_clamping_speed{device}") for device in ("", ".cuda"))
+    for name, one, run in ((*pair, each["run"]) for each in found for pair in each["schedules"].items()):
         sooner = one["times_faster_until_as_good"]
         met = sooner["passes"] > 0
         ends = (f"{one[who]['objective_value']:.3f}" for who in ("reference", "ours"))
         until = (f"{sooner[kind]:.1f}" if met else "never" for kind in ("passes", "cpu_seconds"))
         asked = one["asked"]
         whole = f"{one['times_faster']['cpu_seconds']:.1f}"
-        rows.append((f"the {name}'s", f"{asked['images']:,}", asked["epochs"], *ends, *until, whole))
+        where = run["machine"]["gpu"] or run["machine"]["cpu"]
+        rows.append((f"the {name}'s", where, f"{asked['images']:,}", asked["epochs"], *ends, *until, whole))
     header = (
-        "schedule", "images", "epochs", "its objective", "ours", "times fewer passes until as good",
+        "schedule", "on", "images", "epochs", "its objective", "ours", "times fewer passes until as good",
         "times less processor time until as good", "times less in all",
     )  # fmt: skip
     return lines(header, rows)
@@ -257,6 +259,7 @@ def speed():
 TABLES = {
     "digits": lambda: network("digits"),
     "mnist": lambda: network("mnist"),
+    "resnet20": lambda: network("resnet20, as printed", of="neural_clamping.cuda"),
     "significance": significance,
     "ablation": ablation,
     "gammas": gammas,

@@ -276,20 +276,20 @@ def gpu(found: dict[str, Any]) -> list[str]:
     lines = ["## On a GPU", "", "```bash"]
     lines += [f"python benchmarks/{name}.py --device cuda" for name in GPU]
     lines += ["```", "", "Each writes a result of its own, and says so where no CUDA device is.", ""]
-    if not found:
-        return [*lines, "**Not measured: no GPU was at hand.**"]
-    for name, result in found.items():
-        machine = result["run"]["machine"]
-        lines.append(f"- {name}: {machine['gpu']}, `{result['run']['command']}`; {gpu_figures(name, result)}")
-    return lines
+    return [*lines, *(gpu_line(name, found.get(name)) for name in GPU)]
 
 
-def gpu_figures(name: str, result: dict[str, Any]) -> str:
-    """What the goals of the same benchmark come to there."""
+def gpu_line(name: str, result: dict[str, Any] | None) -> str:
+    """What the goals of the same benchmark come to there, and the page that tells the rest."""
+    if result is None:
+        return f"- {name}: not measured on a GPU."
     (benchmark,) = (each for each in BENCHMARKS if each.name == name)
     raw = json.loads((peers.RESULTS / f"{name}.cuda.json").read_text())
     told = (judged(goal, raw) for goal in benchmark.goals)
-    return "; ".join(f"{goal['goal']}: {goal['measured']}" for goal in told if "measured" in goal)
+    figures = [f"{goal['goal']}: {goal['measured']}" for goal in told if "measured" in goal]
+    run, more = result["run"], f"[more](benchmarks/{benchmark.page}.md)"
+    parts = [run["machine"]["gpu"], f"`{run['command']}`", *figures, more]
+    return f"- {name}: {'; '.join(parts)}."
 
 
 def earlier_failures() -> dict[str, Any]:
