@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calib_serve import Artifact, calibrate
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output.binning import fit_histogram_width, fit_isotonic
+from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.ece_grid import GRIDS, fit_temperature_ece
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir
@@ -166,6 +166,22 @@ def test_isotonic_is_scikit_learns_on_the_calibration_set():
     np.testing.assert_allclose(
         artifact.probs(logits), expected / expected.sum(axis=1, keepdims=True), atol=1e-9
     )
+
+
+@pytest.mark.parametrize("of", ["top", "each"])
+@pytest.mark.parametrize("fit", [fit_histogram_mass, fit_isotonic])
+def test_rounding_moves_no_sample_of_a_model_with_few_probabilities_to_another_bin(fit, of):
+    # As a forest of ten trees has; its file holds them in float32, and a served graph rounds once more.
+    rng = np.random.default_rng(0)
+    p = rng.multinomial(10, rng.dirichlet(np.ones(4), 500)).astype(np.float32) / np.float32(10)
+    labels = np.array([rng.choice(4, p=q / q.sum()) for q in p.astype(np.float64)])
+    z = np.log(np.maximum(p, np.finfo(np.float32).tiny))
+    artifact = fit(z, labels, of=of)
+    read = softmax(z).max(axis=1, keepdims=True) if of == "top" else softmax(z)
+    found = [artifact.steps[0].of_each(read * rounded) for rounded in (1 - 2e-7, 1, 1 + 2e-7)]
+    assert len(np.unique(found[1])) > 3
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[2], found[1])
 
 
 @pytest.mark.parametrize("options", [{"bins": 0}, {"of": "both"}, {"smoothing": -1}, {"smoothing": np.inf}])
