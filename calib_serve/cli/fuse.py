@@ -58,6 +58,9 @@ Samples = Annotated[int, typer.Option(min=1, help="Inputs to generate.")]
 Decisions = Annotated[
     bool, typer.Option("--decisions/--no-decisions", help="Return prediction sets and abstention, if any.")
 ]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse where an output made of the scores is left raw.")
+]
 
 
 @group.command("onnx")
@@ -79,9 +82,7 @@ def onnx(
         bool, typer.Option("--keep-raw", help="Keep the raw scores, as output raw_NAME.")
     ] = False,
     decisions: Decisions = True,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse where an output made of the scores is left raw.")
-    ] = False,
+    strict: Strict = False,
     device: Annotated[str, typer.Option(help="Where parity is measured: cpu, cuda, cuda:N.")] = "cpu",
     force: Force = False,
     as_json: AsJson = False,
@@ -180,6 +181,7 @@ def triton(
     trt_workspace: Annotated[int, typer.Option(min=1, help="Bytes it may use for a while.")] = 1 << 30,
     receipts: Annotated[bool, typer.Option(help="Return receipts and count predictions.")] = True,
     decisions: Decisions = True,
+    strict: Strict = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -216,6 +218,7 @@ def triton(
         inputs=inputs,
         samples=samples,
         decisions=decisions,
+        strict=strict,
         force=force,
     )
     _show(report, out / name, as_json=as_json)

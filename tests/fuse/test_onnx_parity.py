@@ -197,6 +197,26 @@ def test_the_fit_s_own_scores_are_as_near_as_their_size_allows(
     )
 
 
+@pytest.mark.parametrize(("off", "right"), [(0.0, True), (0.05, False)])
+def test_the_fit_s_own_probabilities_in_half_precision_need_not_sum_to_1(
+    off: float, right: bool, tmp_path: Path
+) -> None:
+    """What the fit saw is not normalised, and the graph's log-probabilities are."""
+    step = LogitMap(np.array([0.5, 1.0, 2.0]))
+    seen = np.log(softmax(2 * np.random.default_rng(0).normal(size=(8, K))).astype(np.float16).astype("f8"))
+    assert np.abs(seen - log_softmax(seen)).max() > 1e-4
+    probs = softmax(step(seen))
+    probs[0] += [off, -off, 0]
+    fitted = artifact(step, classes=K, outputs="probabilities", examples=Examples(seen, probs))
+    plan = planned(fitted, outputs="probabilities", activation="Softmax")
+    body = "l = LogSoftmax(x) f = Constant <value = float[3] {0.5, 1.0, 2.0}> () z = Mul(l, f) y = Softmax(z)"
+    if right:
+        assert measured(body, tmp_path, plan).own_scores == 8
+        return
+    with pytest.raises(FuseError, match="the fit's own scores do not get its own probabilities"):
+        measured(body, tmp_path, plan)
+
+
 @pytest.mark.parametrize(
     ("kind", "activation", "fitted_on"),
     [

@@ -19,7 +19,7 @@ from test_onnx_parity import X as NUMBERS
 from test_onnx_parity import planned
 
 from calib_serve import InputShift, LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import parity
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.onnx.parity import check_repairs
@@ -63,6 +63,32 @@ def test_operators_that_did_change_are_converted(opset, tmp_path):
     raw = run(model, {"x": ROWS})["y"].astype("f8")
     np.testing.assert_allclose(run(calibrated, {"x": ROWS})["y"], softmax(step(np.log(raw))), atol=1e-6)
     assert calibrated.graph.node[-1].op_type == "Softmax"
+
+
+def test_nodes_before_what_they_read_are_put_in_order(tmp_path):
+    """As onnxruntime's converter to float16 writes its casts, which onnxruntime runs, and onnx refuses."""
+    model = graph(
+        "b = Greater(m, m) m = ReduceSum <keepdims: int = 0> (x) y = Softmax(z) z = If (b) <then_branch = "
+        "t () => (float[n, 3] u) {u = Neg(h)}, else_branch = "
+        "e () => (float[n, 3] v) {v = Mul(h, h)}> h = Relu(x)"
+    )
+    with pytest.raises(onnx.checker.ValidationError, match="topologically sorted"):
+        onnx.checker.check_model(model)
+    report, calibrated = fused_on(model, tmp_path, TWO)
+    assert report.done[0] == "nodes were before what they read: put in order"
+    h = np.maximum(X, 0).astype("f8")
+    np.testing.assert_allclose(run(calibrated, {"x": X})["y"], softmax(h * h / 2), atol=1e-6)
+
+
+def test_a_circle_of_nodes_and_an_input_without_a_shape_are_named(tmp_path):
+    onnx.save(graph("a = Neg(b) b = Neg(a) y = Softmax(b)"), tmp_path / "raw.onnx")
+    with pytest.raises(ModelError, match="topologically sorted"):
+        fuse_onnx(tmp_path / "raw.onnx", artifact(TWO, classes=K), tmp_path / "fused.onnx")
+    shapeless = graph("y = Softmax(x)")
+    shapeless.graph.input[0].type.tensor_type.ClearField("shape")
+    onnx.save(shapeless, tmp_path / "raw.onnx")
+    with pytest.raises(ModelError, match=r"inputs without a shape: \['x'\]"):
+        fuse_onnx(tmp_path / "raw.onnx", artifact(TWO, classes=K), tmp_path / "fused.onnx")
 
 
 def test_weights_in_another_file_survive_a_conversion(tmp_path):

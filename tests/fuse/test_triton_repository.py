@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -29,6 +30,7 @@ from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.sessions import TensorRT
 from calib_serve.fuse.triton import Settings, fuse_triton
 from calib_serve.fuse.triton.models import VERSION
+from calib_serve.metrics import softmax
 from calib_serve.serve.triton import Monitor
 
 K = 3
@@ -202,7 +204,7 @@ def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
 def test_a_fixed_batch_of_1_is_made_free_where_rows_stay_what_they_are_alone(tmp_path):
     settings = Settings(max_batch=8)
     report = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "repo", name="m", settings=settings)
-    assert "the batch, fixed at 1, made free: three rows together give what each gives alone" in report.done
+    assert "the batch, fixed at 1, made free: rows together give what each gives alone" in report.done
     graph = config(tmp_path / "repo" / "m_onnx")
     assert graph.max_batch_size == 8
     assert tensors(graph.input)["image"][1] == [3, 2, 2]
@@ -218,22 +220,94 @@ def test_a_fixed_batch_of_1_is_made_free_where_rows_stay_what_they_are_alone(tmp
     assert not any("batch" in what for what in left.done), "the client sends what it likes"
 
 
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        ("m = ReduceMean <axes: ints = [0]> (x) c = Sub(x, m) d = Add(c, x) z = Identity(d)",
-        "is not what each row"),
-        ("s = Constant <value = int64[2] {1, 3}> () z = Reshape(x, s)", "does not run on three rows"),
-    ],
-)  # fmt: skip
-def test_a_batch_that_cannot_be_made_free_is_said_to_stay_fixed(body: str, why: str, tmp_path: Path) -> None:
-    model = graph(body + " y = Softmax(z)", "float[1, 3] x", "float[1, 3] y")
+S13 = "s = Constant <value = int64[2] {1, 3}> () "
+MIXING = {
+    "mean": "m = ReduceMean <axes: ints = [0]> (x) c = Sub(x, m) z = Add(c, x)",
+    "a maximum that seldom matters": "m = ReduceMax <axes: ints = [0]> (x) "
+    "t = Constant <value = float {40.0}> () o = Sub(m, t) e = Relu(o) z = Add(x, e)",
+    "a maximum that no run sees": "m = ReduceMax <axes: ints = [0]> (x) "
+    "t = Constant <value = float {1e6}> () o = Sub(m, t) e = Relu(o) z = Add(x, e)",
+    "normalised in training": "g = Constant <value = float[3] {1.0, 1.0, 1.0}> () "
+    "z, u, v = BatchNormalization <training_mode: int = 1> (x, g, g, g, g)",
+    "sorted": "k = Constant <value = int64[1] {1}> () z, i = TopK <axis: int = 0> (x, k)",
+    "softmax over the rows": "q = Softmax <axis: int = 0> (x) z = Add(q, x)",
+    "summed up": "a = Constant <value = int64 {0}> () t = CumSum(x, a) z = Add(t, x)",
+    "attention among rows": "t = Transpose <perm: ints = [1, 0]> (x) w = MatMul(x, t) z = MatMul(w, x)",
+    "a fixed number of rows": S13
+    + "q = Constant <value = int64[2] {3, 1}> () f = Reshape(x, q) z = Reshape(f, s)",
+    "a counter": "s = Shape(x) f = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () "
+    "n = Gather(f, b) z = Mul(x, n)",
+    "two ways": "t = Constant <value = float {1e6}> () o = Greater(x, t) c = Cast <to: int = 1> (o) "
+    "m = ReduceMax <keepdims: int = 0> (c) d = Cast <to: int = 9> (m) z = If (d) <then_branch = "
+    "a () => (float[p, 3] y1) {y1 = Neg(x)}, else_branch = b () => (float[p, 3] y2) {y2 = Abs(x)}>",
+    "a dice": "r = RandomNormalLike(x) z = Add(x, r)",
+}  # fmt: skip
+
+
+def fused_for_triton(body: str, folder: Path, **given: Any) -> tuple[str, int]:
+    """What is said of the batch of scores ``z``, made of ``x`` (1, 3), and the largest that Triton makes."""
+    onnx.save(graph(body + " y = Softmax(z)", "float[1, 3] x", "float[1, 3] y"), folder / "raw.onnx")
+    fitted = artifact(LogitMap.temperature(2.0), classes=3)
+    report = fuse_triton(folder / "raw.onnx", fitted, folder / "repo", name="m", **given)
+    assert not list((folder / "repo").rglob("*.free.onnx"))
+    (said,) = [what for what in report.done if "the batch, fixed" in what or "batch is fixed" in what]
+    return said, config(folder / "repo" / "m_onnx").max_batch_size
+
+
+@pytest.mark.parametrize("kind", MIXING)
+def test_a_batch_whose_rows_mix_stays_fixed_and_it_is_said_why(kind: str, tmp_path: Path) -> None:
+    said, batch = fused_for_triton(MIXING[kind], tmp_path)
+    assert said.startswith("warning: the graph's batch is fixed at 1, and stays so")
+    assert batch == 0
+
+
+APART = {
+    "a fixed shape of each row": "q = Constant <value = int64[3] {1, 3, 1}> () f = Reshape(x, q) " + S13
+    + "z = Reshape(f, s)",
+    "a fixed shape, where 0 is a size": S13 + "z = Reshape <allowzero: int = 1> (x, s)",
+    "a size left open": "s = Constant <value = int64[2] {-1, 3}> () z = Reshape(x, s)",
+    "sorted within each row": "k = Constant <value = int64[1] {3}> () z, i = TopK <axis: int = 1> (x, k)",
+    "summed up within each row": "a = Constant <value = int64 {1}> () z = CumSum(x, a)",
+    "there and back": "t = Transpose <perm: ints = [1, 0]> (x) e = Exp(t) "
+    "z = Transpose <perm: ints = [1, 0]> (e)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_a_batch_whose_rows_stay_apart_is_made_free(kind: str, tmp_path: Path) -> None:
+    said, batch = fused_for_triton(APART[kind], tmp_path)
+    assert said == "the batch, fixed at 1, made free: rows together give what each gives alone"
+    assert batch == 32
+    written = str(tmp_path / "repo" / "m_onnx" / "1" / "model.onnx")
+    x = np.random.default_rng(1).normal(size=(4, 3)).astype("f4")
+    raw = np.concatenate([run(str(tmp_path / "raw.onnx"), {"x": row[None]})["y"] for row in x])
+    wanted = softmax(np.log(raw) / 2)
+    np.testing.assert_allclose(run(written, {"x": x})["probabilities"], wanted, atol=1e-5)
+
+
+def test_real_inputs_are_run_too(tmp_path: Path) -> None:
+    """Of the code 777, which no made row has, the graph gives the sum of the batch."""
+    body = (
+        "c = Constant <value = float {777.0}> () o = Equal(x, c) f = Cast <to: int = 1> (o) "
+        "s = Shape(x) g = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () n = Gather(g, b) "
+        "u = Constant <value = float {1.0}> () m = Sub(n, u) k = Mul(f, m) z = Add(x, k)"
+    )
+    (tmp_path / "without").mkdir()
+    assert fused_for_triton(body, tmp_path / "without")[1] == 32
+    given = {"x": np.array([[777.0, 1.0, 2.0]], "f4")}
+    assert fused_for_triton(body, tmp_path, inputs=given)[1] == 0
+
+
+def test_strict_refuses_a_repository_with_an_output_left_raw(tmp_path: Path) -> None:
+    model = graph(
+        "z = Neg(x) y = Softmax(z) e = Exp(x) z2 = Abs(z)", "float[n, 3] x", "float[n, 3] y, float[n, 3] z"
+    )
     onnx.save(model, tmp_path / "raw.onnx")
     fitted = artifact(LogitMap.temperature(2.0), classes=3)
-    report = fuse_triton(tmp_path / "raw.onnx", fitted, tmp_path / "repo", name="m")
-    assert any("warning: the graph's batch is fixed at 1" in what and why in what for what in report.done)
-    assert config(tmp_path / "repo" / "m_onnx").max_batch_size == 0
-    assert not list((tmp_path / "repo").rglob("*.free.onnx"))
+    with pytest.raises(FuseError, match="'z' would be left raw"):
+        fuse_triton(tmp_path / "raw.onnx", fitted, tmp_path / "r", name="m", output_name="y", strict=True)
+    assert not list((tmp_path / "r").rglob("*.onnx"))
+    fuse_triton(tmp_path / "raw.onnx", fitted, tmp_path / "r", name="m", output_name="y")
 
 
 def tree(folder: Path) -> dict[str, tuple]:

@@ -229,8 +229,9 @@ class Editor:
         if taken is not None:
             if taken.is_graph_input() or taken.is_graph_output():
                 raise FuseError(
-                    f"the graph has another input or output called {name!r}; rename that one, or keep the "
-                    "outputs as they are: --returns same (returns=), --no-decisions (decisions=)"
+                    f"the graph has another input or output called {name!r}, as one that is added: rename it "
+                    "in the model, or, where that is an option, keep the outputs as they are: --returns same "
+                    "(returns=), --no-decisions (decisions=)"
                 )
             taken.name = self.name(f"calib_serve.raw.{name}")
         self._names.add(name)

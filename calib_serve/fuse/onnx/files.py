@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256, written_whole
-from calib_serve.fuse.onnx.repair import graphs, infers, repaired
+from calib_serve.fuse.onnx.repair import graphs, in_order, infers, repaired
 
 __all__ = ["pending", "read", "write"]
 
@@ -26,13 +26,18 @@ def read(path: Path) -> ir.Model:
     not a valid ONNX model or refers to files outside of its folder, FuseError for one of too old an opset.
     """
     raw, model = _load(path)
-    for _, _, tensor in _external(model):
+    external = [tensor for _, _, tensor in _external(model)]
+    for tensor in external:
         _check_contained(tensor, path)
+    ordered = [] if external else in_order(raw)  # the checker finds external data by the file's path alone
     try:
-        onnx.checker.check_model(str(path))
+        onnx.checker.check_model(raw if ordered else str(path))
     except Exception as error:
-        raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}") from error
+        shapeless = [v.name for v in raw.graph.input if not v.type.tensor_type.HasField("shape")]
+        inputs = f"; inputs without a shape: {shapeless}" if shapeless else ""
+        raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}{inputs}") from error
     raw, repairs = repaired(raw)
+    repairs = [*ordered, *repairs]
     if repairs:
         model = _model(raw, path)
     model.meta["repairs"] = tuple(repairs)

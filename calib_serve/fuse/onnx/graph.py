@@ -29,7 +29,7 @@ from calib_serve.fuse.onnx.plan import Plan, Request, carry_out, make_plan
 from calib_serve.fuse.onnx.reference import prepare
 from calib_serve.scores import Outputs, check_outputs
 
-__all__ = ["FuseReport", "Normalization", "OutputStatus", "fuse_onnx"]
+__all__ = ["FuseReport", "Normalization", "OutputStatus", "fuse_onnx", "given_inputs"]
 
 _MARK = "calib_serve.fingerprint"
 """The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""
@@ -150,7 +150,7 @@ def fuse_onnx(
         check_decidable(artifact, "leave the decisions out: --no-decisions (decisions=)")
     acting = artifact if decisions else undecided(artifact)
     nodes_before, editor = len(model.graph), Editor(model)
-    given = _arrays(inputs)
+    given = given_inputs(inputs)
     _learn_shapes(model, artifact, features, given, source=source, out=out)
     plan = make_plan(
         editor, acting, Request(returns, outputs, output_name, input_name, features, normalization)
@@ -284,7 +284,7 @@ def _check_followers(
     return check_followers(probe, plan, names, results, {**prepare(feeds, plan), **cut})
 
 
-def _arrays(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
+def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
     """Inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
     if not isinstance(inputs, (str, Path)):
         return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}

@@ -19,7 +19,7 @@ from calib_serve.fuse.onnx.tail import NORMALISED
 from calib_serve.metrics import log_softmax, sigmoid, softmax
 from calib_serve.scores import ONE_COLUMN, PROBABILITIES, measured, to_logits
 
-__all__ = ["Expected", "expect", "of_logits", "prepare", "scores_of", "steps_alone"]
+__all__ = ["Expected", "expect", "of_logits", "prepare", "scores_of", "sees_log_probs", "steps_alone"]
 
 Floats = NDArray[np.float64]
 
@@ -92,8 +92,12 @@ def _logits(raw: Floats, plan: Plan) -> Floats:
     else:
         kind = "label_logits" if plan.outputs == "label_probabilities" else "logits"
     z = np.asarray(to_logits(raw, kind), np.float64)
-    through = artifact.depends_on_kind and artifact.model.outputs in NORMALISED
-    return log_softmax(z) if through else z
+    return log_softmax(z) if sees_log_probs(artifact) else z
+
+
+def sees_log_probs(artifact: Artifact) -> bool:
+    """Whether the artifact tells the logits of a model from its log-probabilities, and acts on these."""
+    return artifact.depends_on_kind and artifact.model.outputs in NORMALISED
 
 
 def _check_outputs(raw: Floats, plan: Plan) -> None:

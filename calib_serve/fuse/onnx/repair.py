@@ -6,6 +6,7 @@ Each repair is said, and the repaired graph is compared with the file: see ``par
 from __future__ import annotations
 
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx.defs
@@ -15,7 +16,7 @@ import onnx.version_converter
 
 from calib_serve.errors import FuseError
 
-__all__ = ["OPSET", "graphs", "infers", "repaired"]
+__all__ = ["OPSET", "graphs", "in_order", "infers", "repaired"]
 
 OPSET = 13
 """The oldest opset whose Softmax works along one axis."""
@@ -43,6 +44,30 @@ def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     model = _raised(model, done)
     _without_false_shapes(model, done)
     return model, done
+
+
+def in_order(model: onnx.ModelProto) -> list[str]:
+    """Put the nodes in the order in which they can run, and say so; [] where they are, or cannot be."""
+    nodes = list(model.graph.node)
+    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    needs = {i: [makers[name] for name in _read(node) if name in makers] for i, node in enumerate(nodes)}
+    if all(j < i for i, before in needs.items() for j in before):
+        return []
+    try:
+        order = list(TopologicalSorter(needs).static_order())
+    except CycleError:
+        return []
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[i] for i in order)
+    return ["nodes were before what they read: put in order"]
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from (name for inner in body.node for name in _read(inner))
+            yield from (output.name for output in body.output)
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.fuse.onnx import FuseReport, Normalization, fuse_onnx
+from calib_serve.fuse.onnx.graph import given_inputs
 from calib_serve.fuse.triton.batch import free_batch
 from calib_serve.fuse.triton.models import (
     LABELS,
@@ -70,15 +71,16 @@ def fuse_triton(
     inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
     samples: int = 8,
     decisions: bool = True,
+    strict: bool = False,
     force: bool = False,
 ) -> FuseReport:
     """Fuse ``model`` and put it under ``repository`` as version ``version`` of ``name``.
 
     The options from ``outputs`` on are those of ``fuse_onnx``. A batch that is fixed at 1 is made free where
-    rows together give what each gives alone; else the report warns that Triton makes no batches. Models and
-    versions that are there stay as they are, also where this raises or is killed. Raises what ``fuse_onnx``
-    raises, InputError for an invalid name, FuseError where the version is there, or differs from the others
-    in what all of them share.
+    rows together give what each gives alone, by the graph and on rows that are run, that of ``inputs`` among
+    them; else the report warns that Triton makes no batches. Models and versions that are there stay as they
+    are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
+    name, FuseError where the version is there, or differs from the others in what all of them share.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) or version < 1:
         raise InputError(
@@ -103,9 +105,10 @@ def fuse_triton(
             inputs=inputs,
             samples=samples,
             decisions=decisions,
+            strict=strict,
             force=force,
         )
-        batch = free_batch(pack.folder(models[0]) / "model.onnx", settings.max_batch)
+        batch = free_batch(pack.folder(models[0]) / "model.onnx", settings.max_batch, given_inputs(inputs))
         with writing(root):
             _configure(pack, artifact, settings)
             kept = pack.publish()
