@@ -21,6 +21,7 @@ __all__ = [
     "constant",
     "describe",
     "dtype_of",
+    "is_private",
     "require",
     "users",
     "work_type",
@@ -67,6 +68,11 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
 def users(value: ir.Value) -> list[ir.Node]:
     """The nodes that read a value, each once."""
     return list(dict.fromkeys(use.node for use in value.uses()))
+
+
+def is_private(value: ir.Value) -> bool:
+    """Whether a value is read once, and not shown."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def describe(node: ir.Node) -> str:

@@ -7,7 +7,7 @@ cannot, but for labels: these are decided anew.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, users
-from calib_serve.fuse.onnx.tail import DECISIONS, VIEWS, Tail, ignores_shift, is_layer
+from calib_serve.fuse.onnx.tail import DECISIONS, Tail, ignores_shift, is_layer, views
 
 __all__ = ["FollowLabels", "OutputStatus", "Sources", "find_sources", "judge_outputs", "reaches"]
 
@@ -243,7 +243,7 @@ def _why(value: ir.Value, source: ir.Value, raw: Tail, artifact: Artifact) -> st
     step = "mixture" if artifact.table is None else "table"
     if source is not raw.logits:
         return f"it is made of {source.name!r}, which is before the scores that are calibrated"
-    if raw.shows_raw(value) or value in _views(source):
+    if raw.shows_raw(value) or value in views(source):
         return (
             f"it shows {source.name!r} as it was before the calibration; name it with --output-name "
             "(output_name=) to calibrate it and what is made of it"
@@ -251,13 +251,6 @@ def _why(value: ir.Value, source: ir.Value, raw: Tail, artifact: Artifact) -> st
     if raw.normalised and (artifact.mixture is not None or artifact.table is not None):
         return f"it is made of the logits {source.name!r}, and behind a {step} there are no calibrated ones"
     return f"it is made of {source.name!r} by what shows it as it was before the calibration"
-
-
-def _views(value: ir.Value) -> Iterator[ir.Value]:
-    for node in users(value):
-        if node.op_type in VIEWS:
-            yield node.outputs[0]
-            yield from _views(node.outputs[0])
 
 
 class _Walk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Head
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import FLOATS, Editor, describe, dtype_of, require
+from calib_serve.fuse.onnx.follow import reaches
 from calib_serve.fuse.onnx.linear import Linear, find_linear
 from calib_serve.fuse.onnx.probabilities import cast
 from calib_serve.fuse.onnx.tail import Tail
@@ -33,7 +33,7 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
         if not found:
             raise FuseError(f"the graph has no tensor {name!r} to take as --features (features=)")
         value = found[0]
-        if value.producer() in _behind(editor.graph, {*tail.path, *tail.readers(tail.logits)}):
+        if value is not tail.logits and reaches(value, {str(tail.logits.name)}):
             raise FuseError(
                 f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
                 "tensor before them: --features (features=)"
@@ -45,15 +45,6 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
             "(features=)"
         )
     return value
-
-
-def _behind(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[ir.Node]:
-    """These nodes, and all that compute with what they make."""
-    found = set(nodes)
-    for node in graph:  # in the order in which they run
-        if not found.isdisjoint(node.predecessors()):
-            found.add(node)
-    return found
 
 
 def _fits(features: ir.Value, head: Head) -> bool:

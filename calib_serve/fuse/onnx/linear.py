@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.fuse.onnx.columns import is_flat
-from calib_serve.fuse.onnx.edit import Editor, attribute, constant, describe, users
+from calib_serve.fuse.onnx.edit import Editor, attribute, constant, describe, is_private
 
 __all__ = ["Linear", "NotLinear", "find_linear"]
 
@@ -68,7 +68,7 @@ def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
     while node is not None and _is_through(node):
         below = node.inputs[0]
         assert below is not None
-        if _is_shared(below):
+        if not is_private(below):
             return NotLinear(f"the input of {describe(node)} is used elsewhere too")
         value, node = below, below.producer()
     if node is None:
@@ -88,11 +88,6 @@ def _is_through(node: ir.Node) -> bool:
     training = constant(mode)
     trains = mode is not None and (training is None or bool(training.any()))
     return node.domain == "" and node.op_type in _THROUGH and not trains
-
-
-def _is_shared(value: ir.Value) -> bool:
-    """Whether more than one node, or a user of the graph, sees a value."""
-    return len(users(value)) != 1 or value.is_graph_output()
 
 
 def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:
@@ -125,7 +120,7 @@ def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> U
     row = _row(bias, len(weight))
     if row is None:
         return NotLinear(f"what {describe(addition)} adds is not a constant row of {len(weight)}")
-    if _is_shared(node.outputs[0]):
+    if not is_private(node.outputs[0]):
         return NotLinear(f"the product of {describe(node)} is used elsewhere too")
     return Linear(addition.outputs[0], features, weight, row, node, addition)
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, constant, describe, require
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, constant, describe, is_private, require
 from calib_serve.fuse.onnx.tail import Tail
 
 __all__ = ["KeepPrecision", "scale_quantized"]
@@ -95,7 +95,7 @@ def _layer(maker: ir.Node) -> Sequence[tuple[ir.Node, int]]:
     for i, value in enumerate(maker.inputs if maker.op_type == "Add" else ()):
         product = None if value is None else value.producer()
         if product is not None and product.op_type == "MatMul" and product.domain == "":
-            return [(product, 1), (maker, 1 - i)] if _is_private(product.outputs[0]) else ()
+            return [(product, 1), (maker, 1 - i)] if is_private(product.outputs[0]) else ()
     return ()
 
 
@@ -106,12 +106,7 @@ def _changed(node: ir.Node, place: int) -> tuple[ir.Node, int] | None:
     if constant(value) is not None:
         return node, place
     source = value.producer()
-    return (source, 1) if source is not None and _is_scaled(source) and _is_private(value) else None
-
-
-def _is_private(value: ir.Value) -> bool:
-    """Whether a value is read once, and not shown."""
-    return len(value.uses()) == 1 and not value.is_graph_output()
+    return (source, 1) if source is not None and _is_scaled(source) and is_private(value) else None
 
 
 def _is_scaled(node: ir.Node) -> bool:

@@ -16,7 +16,7 @@ import onnx.version_converter
 
 from calib_serve.errors import FuseError
 
-__all__ = ["OPSET", "graphs", "in_order", "infers", "repaired"]
+__all__ = ["OPSET", "graphs", "in_order", "inferred_shapes", "infers", "repaired"]
 
 OPSET = 13
 """The oldest opset whose Softmax works along one axis."""
@@ -206,7 +206,7 @@ def _keep_softmax(model: onnx.ModelProto) -> None:
 
     They are hidden from the converter, which would put a Flatten and a Reshape around them.
     """
-    shapes = _inferred_shapes(model)
+    shapes = inferred_shapes(model)
     model.opset_import.append(onnx.helper.make_opsetid(_KEPT, 1))
     for node in model.graph.node:
         if node.op_type in _AXIS and node.domain in _STANDARD and node.input[0] in shapes:
@@ -219,9 +219,9 @@ def _keep_softmax(model: onnx.ModelProto) -> None:
                 node.domain = _KEPT
 
 
-def _inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
+def inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
     """The known shapes of the main graph's tensors; sizes that are not known are names or ""."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {
         v.name: [
             d.dim_value if d.HasField("dim_value") else d.dim_param for d in v.type.tensor_type.shape.dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,6 @@ from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 __all__ = [
     "DECISIONS",
     "NORMALISED",
-    "VIEWS",
     "Tail",
     "as_fitted",
     "class_axis",
@@ -26,6 +25,7 @@ __all__ = [
     "is_layer",
     "kind_of",
     "of_one_column",
+    "views",
 ]
 
 _ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
@@ -171,12 +171,18 @@ def ignores_shift(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in DECISIONS | _SHIFTED
 
 
+def views(value: ir.Value) -> Iterator[ir.Value]:
+    """The values that show ``value`` itself, perhaps in another shape or type."""
+    for node in users(value):
+        if node.op_type in VIEWS:
+            yield node.outputs[0]
+            yield from views(node.outputs[0])
+
+
 def _is_view(node: ir.Node) -> bool:
-    """Whether a node only shows the raw logits as an output, perhaps in another shape or type."""
-    if node.op_type not in VIEWS:
-        return False
-    value = node.outputs[0]
-    return value.is_graph_output() or any(_is_view(n) for n in users(value))
+    """Whether a node only shows the raw logits as an output."""
+    made = node.outputs[0]
+    return node.op_type in VIEWS and any(v.is_graph_output() for v in (made, *views(made)))
 
 
 def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:

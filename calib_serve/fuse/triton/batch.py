@@ -18,6 +18,7 @@ from onnx import numpy_helper
 
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx.parity import generate, run_raw
+from calib_serve.fuse.onnx.repair import inferred_shapes
 
 __all__ = ["free_batch"]
 
@@ -122,12 +123,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
     for output in bare.graph.output:  # what the file states would hide what is inferred
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
-    graph = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
-    return {
-        v.name: [d.dim_value or d.dim_param for d in v.type.tensor_type.shape.dim]
-        for v in (*graph.input, *graph.value_info, *graph.output)
-        if v.type.tensor_type.HasField("shape")
-    }
+    return inferred_shapes(bare)
 
 
 def _mixed(model: onnx.ModelProto) -> str:
