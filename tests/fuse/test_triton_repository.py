@@ -221,26 +221,45 @@ def test_a_fixed_batch_of_1_is_made_free_where_rows_stay_what_they_are_alone(tmp
 
 
 S13 = "s = Constant <value = int64[2] {1, 3}> () "
+RUNS = "is not what each row gives alone"
 MIXING = {
-    "mean": "m = ReduceMean <axes: ints = [0]> (x) c = Sub(x, m) z = Add(c, x)",
-    "a maximum that seldom matters": "m = ReduceMax <axes: ints = [0]> (x) "
-    "t = Constant <value = float {40.0}> () o = Sub(m, t) e = Relu(o) z = Add(x, e)",
-    "a maximum that no run sees": "m = ReduceMax <axes: ints = [0]> (x) "
-    "t = Constant <value = float {1e6}> () o = Sub(m, t) e = Relu(o) z = Add(x, e)",
-    "normalised in training": "g = Constant <value = float[3] {1.0, 1.0, 1.0}> () "
-    "z, u, v = BatchNormalization <training_mode: int = 1> (x, g, g, g, g)",
-    "sorted": "k = Constant <value = int64[1] {1}> () z, i = TopK <axis: int = 0> (x, k)",
-    "softmax over the rows": "q = Softmax <axis: int = 0> (x) z = Add(q, x)",
-    "summed up": "a = Constant <value = int64 {0}> () t = CumSum(x, a) z = Add(t, x)",
-    "attention among rows": "t = Transpose <perm: ints = [1, 0]> (x) w = MatMul(x, t) z = MatMul(w, x)",
-    "a fixed number of rows": S13
-    + "q = Constant <value = int64[2] {3, 1}> () f = Reshape(x, q) z = Reshape(f, s)",
-    "a counter": "s = Shape(x) f = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () "
-    "n = Gather(f, b) z = Mul(x, n)",
-    "two ways": "t = Constant <value = float {1e6}> () o = Greater(x, t) c = Cast <to: int = 1> (o) "
-    "m = ReduceMax <keepdims: int = 0> (c) d = Cast <to: int = 9> (m) z = If (d) <then_branch = "
-    "a () => (float[p, 3] y1) {y1 = Neg(x)}, else_branch = b () => (float[p, 3] y2) {y2 = Abs(x)}>",
-    "a dice": "r = RandomNormalLike(x) z = Add(x, r)",
+    "mean": ("ReduceMean", "m = ReduceMean <axes: ints = [0]> (x) c = Sub(x, m) z = Add(c, x)"),
+    "a maximum that no run sees": (
+        "ReduceMax",
+        "m = ReduceMax <axes: ints = [0]> (x) t = Constant <value = float {1e6}> () o = Sub(m, t) "
+        "e = Relu(o) z = Add(x, e)",
+    ),
+    "normalised in training": (
+        "BatchNormalization",
+        "g = Constant <value = float[3] {1.0, 1.0, 1.0}> () "
+        "z, u, v = BatchNormalization <training_mode: int = 1> (x, g, g, g, g)",
+    ),
+    "normalised over the rows": (
+        "LayerNormalization",
+        "g = Constant <value = float[1, 3] {1.0, 1.0, 1.0}> () z = LayerNormalization <axis: int = 0> (x, g)",
+    ),
+    "sorted": ("TopK", "k = Constant <value = int64[1] {1}> () z, i = TopK <axis: int = 0> (x, k)"),
+    "softmax over the rows": ("Softmax", "q = Softmax <axis: int = 0> (x) z = Add(q, x)"),
+    "summed up": ("CumSum", "a = Constant <value = int64 {-2}> () t = CumSum(x, a) z = Add(t, x)"),
+    "attention among rows": (
+        "MatMul", "t = Transpose <perm: ints = [1, 0]> (x) w = MatMul(x, t) z = MatMul(w, x)"
+    ),
+    "one column": (
+        "Reshape", S13 + "q = Constant <value = int64[2] {3, 1}> () f = Reshape(x, q) z = Reshape(f, s)"
+    ),
+    "two ways": (
+        "If",
+        "t = Constant <value = float {1e6}> () o = Greater(x, t) c = Cast <to: int = 1> (o) "
+        "m = ReduceMax <axes: ints = [1], keepdims: int = 0> (c) d = Cast <to: int = 9> (m) z = If (d) "
+        "<then_branch = a () => (float[p, 3] y1) {y1 = Neg(x)}, "
+        "else_branch = b () => (float[p, 3] y2) {y2 = Abs(x)}>",
+    ),
+    "a counter": (
+        RUNS,
+        "s = Shape(x) f = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () n = Gather(f, b) "
+        "z = Mul(x, n)",
+    ),
+    "a dice": (RUNS, "r = RandomNormalLike(x) z = Add(x, r)"),
 }  # fmt: skip
 
 
@@ -256,8 +275,10 @@ def fused_for_triton(body: str, folder: Path, **given: Any) -> tuple[str, int]:
 
 @pytest.mark.parametrize("kind", MIXING)
 def test_a_batch_whose_rows_mix_stays_fixed_and_it_is_said_why(kind: str, tmp_path: Path) -> None:
-    said, batch = fused_for_triton(MIXING[kind], tmp_path)
+    why, body = MIXING[kind]
+    said, batch = fused_for_triton(body, tmp_path)
     assert said.startswith("warning: the graph's batch is fixed at 1, and stays so")
+    assert why in said
     assert batch == 0
 
 
