@@ -259,6 +259,14 @@ MIXING = {
         "s = Shape(x) f = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () n = Gather(f, b) "
         "z = Mul(x, n)",
     ),
+    "rows that repeat, behind what onnx infers nothing of": (
+        RUNS,
+        "s = ai.onnx.ml.Scaler <offset: floats = [0.0], scale: floats = [1.0]> (x) "
+        "a = Constant <value = int64[1] {0}> () b = Constant <value = int64[1] {1}> () "
+        "c = Constant <value = int64[1] {2}> () u = Unsqueeze(s, a) v = Unsqueeze(s, b) d = Sub(u, v) "
+        "e = Abs(d) f = ReduceSum <keepdims: int = 0> (e, c) o = Constant <value = float {0.0}> () "
+        "q = Equal(f, o) g = Cast <to: int = 1> (q) n = ReduceSum (g, b) z = Mul(s, n)",
+    ),
     "a dice": (RUNS, "r = RandomNormalLike(x) z = Add(x, r)"),
 }  # fmt: skip
 
