@@ -259,6 +259,12 @@ MIXING = {
         "s = Shape(x) f = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () n = Gather(f, b) "
         "z = Mul(x, n)",
     ),
+    "a maximum that seldom matters, behind what onnx infers nothing of": (
+        RUNS,
+        "s = ai.onnx.ml.Scaler <offset: floats = [0.0], scale: floats = [1.0]> (x) "
+        "m = ReduceMax <axes: ints = [0]> (s) t = Constant <value = float {20.0}> () o = Sub(m, t) "
+        "e = Relu(o) z = Add(s, e)",
+    ),
     "rows that repeat, behind what onnx infers nothing of": (
         RUNS,
         "s = ai.onnx.ml.Scaler <offset: floats = [0.0], scale: floats = [1.0]> (x) "

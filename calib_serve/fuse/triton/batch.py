@@ -146,7 +146,7 @@ def _mixed(model: onnx.ModelProto) -> str:
 
 
 _AXES = {
-    "Concat": None, "GatherElements": 0, "Hardmax": -1, "LayerNormalization": -1, "LogSoftmax": -1,
+    "Concat": 0, "GatherElements": 0, "Hardmax": -1, "LayerNormalization": -1, "LogSoftmax": -1,
     "LpNormalization": -1, "ScatterElements": 0, "Softmax": -1, "Split": 0, "TopK": -1,
 }  # fmt: skip
 """Operators that keep the size of the axis along which they work, and its default."""
