@@ -194,13 +194,13 @@ def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> st
 def _rows(model: onnx.ModelProto, given: Inputs) -> dict[str, NDArray[Any]]:
     """The row of ``given``, a row of zeros, typical rows, and rows far from these, by input."""
     shapes = {name: value.shape[1:] for name, value in given.items()}
-    made = generate(ir.from_proto(model).graph, samples=2 * _ROWS, shapes=shapes)
+    made = generate(ir.from_proto(model).graph, samples=_ROWS, shapes=shapes)
     found = {}
     for name, rows in made.items():
-        if rows.dtype.kind == "f":
-            rows[_ROWS:] *= _FAR
-        parts = [np.zeros_like(rows[:1]), rows]
-        found[name] = np.concatenate([given[name][:1].astype(rows.dtype), *parts] if name in given else parts)
+        floats = rows.dtype.kind == "f"
+        real = [given[name][:1].astype(rows.dtype)] if name in given else []
+        parts = [np.zeros_like(rows[:1]), *([rows, _FAR * rows, -_FAR * rows] if floats else [rows] * 3)]
+        found[name] = np.concatenate([*real, *parts]).astype(rows.dtype)
     return found
 
 
