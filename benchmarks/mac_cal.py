@@ -59,7 +59,7 @@ def scores(probs, labels):
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """Methods by the names of ``calib_serve.workflows.on_model``, on features that were computed once."""
+    """Methods by the names of ``calib_serve.fit.on_model``, on features that were computed once."""
 
     data: object
     seed: int

@@ -125,13 +125,13 @@ if TYPE_CHECKING:
     from calib_serve.watch.samples import read_samples
     from calib_serve.watch.sender import send_label_file
     from calib_serve.watch.service import Watch
-    from calib_serve.workflows.compare import Compared, compare
-    from calib_serve.workflows.decide import decide
-    from calib_serve.workflows.fit_model import calibrate_model
-    from calib_serve.workflows.fit_scores import calibrate
-    from calib_serve.workflows.measure import verdict
-    from calib_serve.workflows.priors import PriorEstimate, estimate_prior, with_prior
-    from calib_serve.workflows.refit import Refitted, refit, refit_served
+    from calib_serve.fit.compare import Compared, compare
+    from calib_serve.fit.decide import decide
+    from calib_serve.fit.calibrate_model import calibrate_model
+    from calib_serve.fit.calibrate import calibrate
+    from calib_serve.fit.measure import verdict
+    from calib_serve.fit.shares import PriorEstimate, estimate_prior, with_prior
+    from calib_serve.refit import Refitted, refit, refit_served
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
     _ROOM = {
@@ -165,13 +165,13 @@ else:
         "LabelPolicy": "watch.policy",
         "ServedPrediction": "watch.batch",
         "Watch": "watch.service",
-        **dict.fromkeys(("Compared", "compare"), "workflows.compare"),
-        "decide": "workflows.decide",
-        "calibrate_model": "workflows.fit_model",
-        "calibrate": "workflows.fit_scores",
-        "verdict": "workflows.measure",
-        **dict.fromkeys(("PriorEstimate", "estimate_prior", "with_prior"), "workflows.priors"),
-        **dict.fromkeys(("Refitted", "refit", "refit_served"), "workflows.refit"),
+        **dict.fromkeys(("Compared", "compare"), "fit.compare"),
+        "decide": "fit.decide",
+        "calibrate_model": "fit.calibrate_model",
+        "calibrate": "fit.calibrate",
+        "verdict": "fit.measure",
+        **dict.fromkeys(("PriorEstimate", "estimate_prior", "with_prior"), "fit.shares"),
+        **dict.fromkeys(("Refitted", "refit", "refit_served"), "refit"),
     }
 
     # What tells whether a room's extra is installed; looked for, not imported.
@@ -184,7 +184,7 @@ else:
         "report.displays": "matplotlib",
         "serve.server": "httpx",
         "watch.http": "fastapi",
-        "workflows.fit_model": "torch",
+        "fit.calibrate_model": "torch",
     }
 
     def _installed(name: str) -> bool:

@@ -5,6 +5,7 @@ Catch ``CalibServeError`` to catch them all::
     CalibServeError
     ├── InputError (ValueError)          invalid arrays, labels or options
     │   ├── ShapeError                   an array of the wrong shape
+    │   ├── OptionError                  a value that an option does not take; ``.option`` names it
     │   └── ConflictError                a name that stands for something else already
     ├── ArtifactError                    an unusable artifact
     │   ├── SchemaError                  its manifest is invalid or of an unsupported version
@@ -66,6 +67,14 @@ class InputError(CalibServeError, ValueError):
 
 class ShapeError(InputError):
     """An array of the wrong shape."""
+
+
+class OptionError(InputError):
+    """A value that an option does not take; ``option`` is its name in Python."""
+
+    def __init__(self, option: str, says: str) -> None:
+        super().__init__(f"{option} {says}")
+        self.option, self.says = option, says
 
 
 class ConflictError(InputError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Contract
-    from calib_serve.workflows.contracts import ContractCheck
+    from calib_serve.contracts import ContractCheck
 
 __all__ = ["group", "plan"]
 
@@ -47,7 +47,7 @@ def put(
     as the contract is part of it.
     """
     from calib_serve.artifact import Artifact
-    from calib_serve.workflows.contracts import read_contract
+    from calib_serve.contracts import read_contract
 
     artifact = Artifact.load(folder)
     _write(artifact, read_contract(file, artifact), folder, out, force=force, as_json=as_json)
@@ -130,8 +130,8 @@ def check(
     """
     from calib_serve.artifact import Artifact
     from calib_serve.scores.files import read_npy
-    from calib_serve.workflows.contracts import check_contract, read_contract
-    from calib_serve.workflows.decide import refuse_labels, refuse_seen
+    from calib_serve.contracts import check_contract, read_contract
+    from calib_serve.fit.decide import refuse_labels, refuse_seen
 
     check_given(logits, model)
     artifact = Artifact.load(folder)
@@ -264,7 +264,7 @@ def plan(
     takes more labels than a test that is looked at once; that number is shown as well.
     """
     from calib_serve.names import parse_duration
-    from calib_serve.workflows.contract_plan import plan_contract
+    from calib_serve.contract_plan import plan_contract
 
     artifact, contract = _promised(where)
     if logits is not None and (artifact is None or acted_share is not None):
@@ -294,7 +294,7 @@ def plan(
 
 def _promised(where: Path) -> tuple[Artifact | None, Contract]:
     from calib_serve.artifact import Artifact
-    from calib_serve.workflows.contracts import read_contract
+    from calib_serve.contracts import read_contract
 
     if where.is_file():
         return None, read_contract(where)

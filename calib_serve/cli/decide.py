@@ -83,7 +83,7 @@ def run(
     """
     from calib_serve.artifact import Artifact, promises
     from calib_serve.cli.inspect import facts
-    from calib_serve.workflows.decide import decide, refuse_labels
+    from calib_serve.fit.decide import decide, refuse_labels
 
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")

@@ -21,7 +21,7 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 def as_told(artifact: Artifact, out: Path) -> str:
     """All of it as JSON."""
     from calib_serve.cli.inspect import facts
-    from calib_serve.workflows.measure import verdict
+    from calib_serve.fit.measure import verdict
 
     told = {"artifact": str(out), "verdict": verdict(artifact).as_dict(), **facts(artifact)}
     return json.dumps(told)
@@ -36,7 +36,7 @@ def show_fit(artifact: Artifact, out: Path, then: Sequence[str], *, verbose: boo
 
     from calib_serve.cli.inspect import tables
     from calib_serve.cli.verdict import show_verdict
-    from calib_serve.workflows.measure import verdict
+    from calib_serve.fit.measure import verdict
 
     console = Console(highlight=False, markup=False)
     found = verdict(artifact)

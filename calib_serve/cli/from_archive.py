@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.scores import Scores
-    from calib_serve.workflows.archive_look import ArchiveLook
+    from calib_serve.archive_look import ArchiveLook
 
 __all__ = ["fitted_on_archive", "scores_and_calibration", "show_look"]
 
@@ -21,7 +21,7 @@ def fitted_on_archive(
 ) -> Artifact:
     """What is fitted to the scores of an archive's handler."""
     from calib_serve.cli.progress import stages
-    from calib_serve.workflows.from_archive import calibrate_archive
+    from calib_serve.archives import calibrate_archive
 
     with stages(quiet=quiet) as progress:
         return calibrate_archive(source, data, split=split, eval_split=eval_split, progress=progress, **how)
@@ -33,7 +33,7 @@ def scores_and_calibration(
     """The scores of an archive's handler, and what calibrates them: ``artifact``, or the archive's own."""
     from calib_serve.artifact import Artifact
     from calib_serve.cli.progress import stages
-    from calib_serve.workflows.from_archive import scores_of_archive
+    from calib_serve.archives import scores_of_archive
 
     given = None if artifact is None else Artifact.load(artifact)
     with stages(quiet=quiet) as progress:

@@ -45,7 +45,7 @@ def run(
             raise InputError(
                 "look at a folder or archive, or with --from at an archive's handler; not at both"
             )
-        from calib_serve.workflows.archive_look import look_at_archive
+        from calib_serve.archive_look import look_at_archive
 
         look = look_at_archive(
             source,

@@ -14,7 +14,7 @@ from calib_serve.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.workflows.priors import PriorEstimate
+    from calib_serve.fit.shares import PriorEstimate
 
 __all__ = ["run"]
 
@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Estimate the class shares of traffic without labels; say whether they, and they alone, have moved."""
     from calib_serve.fuse.torchserve import load_artifact
-    from calib_serve.workflows.priors import estimate_prior, with_prior
+    from calib_serve.fit.shares import estimate_prior, with_prior
 
     if out is not None and out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")

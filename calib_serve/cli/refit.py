@@ -47,7 +47,7 @@ def run(
     """
     from calib_serve.cli.progress import stages
     from calib_serve.fuse.torchserve import is_archive, recalibrated
-    from calib_serve.workflows.refit import refit_served
+    from calib_serve.refit import refit_served
 
     if new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")

@@ -78,7 +78,7 @@ def on_model(
     from calib_serve.model import load_model, weights_remarks
     from calib_serve.model.load import model_data
     from calib_serve.pictures import Preprocessing
-    from calib_serve.workflows.on_model import FitOnModel
+    from calib_serve.fit.on_model import FitOnModel
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None

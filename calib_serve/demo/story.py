@@ -22,7 +22,7 @@ from calib_serve.errors import CalibServeError, ServerError
 from calib_serve.report import write_report
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server
-from calib_serve.workflows.refit import refit
+from calib_serve.refit import refit
 
 if TYPE_CHECKING:
     from rich.console import Console

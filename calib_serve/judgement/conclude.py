@@ -10,6 +10,7 @@ from typing import Any, Literal
 from calib_serve.judgement.cells import RISK, Cells
 from calib_serve.judgement.classes import FEW
 from calib_serve.judgement.needed import samples_needed
+from calib_serve.options import Tolerant
 from calib_serve.words import chance, percent, points, rounded_up
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
 _MATTERS = 0.2  # an error that may be larger than this is no finding
-TOLERANCE = 0.02
+TOLERANCE = Tolerant.tolerance
 """How far confidence may be from the truth on average, unless told otherwise: two points."""
 _ORDER = (
     *("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from calib_serve.errors import InputError
-from calib_serve.judgement.conclude import TOLERANCE, Verdict
+from calib_serve.judgement.conclude import Verdict
 from calib_serve.judgement.decide import judge_probs
-from calib_serve.scores import Outputs, Scores
+from calib_serve.options import JudgeOptions, changed
+from calib_serve.scores import Scores
 
 __all__ = ["judge"]
 
@@ -17,19 +17,13 @@ __all__ = ["judge"]
 def judge(
     scores: Any,
     labels: Any = None,
-    *,
-    tolerance: float = TOLERANCE,
-    class_tolerance: float | None = None,
-    outputs: Outputs | None = None,
-    columns: Sequence[str] | None = None,
-    class_names: Sequence[Any] = (),
-    sample_weight: Any = None,
-    groups: Any = None,
-    ignore_label: Any = None,
+    options: JudgeOptions | None = None,
+    **given: Any,
 ) -> Verdict:
     """Whether a model's scores are calibrated against its labels, within a tolerance.
 
-    ``scores``, ``labels`` and the keywords from ``outputs`` on as in ``Scores.of``, or ``Scores`` themselves.
+    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; each of the ``options`` may be
+    ``given`` as a keyword argument.
     Of more than 500,000 samples, as many that are spread over all are judged.
     "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
     (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
@@ -46,28 +40,20 @@ def judge(
     >>> judge(p[:4], p[:4].argmax(axis=1)).level
     'too_little'
     """
-    given = Scores.of(
-        scores,
-        labels,
-        outputs=outputs,
-        columns=columns,
-        class_names=class_names,
-        sample_weight=sample_weight,
-        groups=groups,
-        ignore_label=ignore_label,
-    )
-    y = given.labelled()
-    if given.is_multilabel and given.groups is not None:
+    asked = changed(options or JudgeOptions(), given)
+    scored = Scores.of(scores, labels, **asked.of_scores)
+    y = scored.labelled()
+    if scored.is_multilabel and scored.groups is not None:
         raise InputError("groups are for one class a sample, not for labels; leave them out")
-    if y.ndim > 1 and not given.is_multilabel:
+    if y.ndim > 1 and not scored.is_multilabel:
         raise InputError("soft labels are for fits, nll and brier; a verdict wants one class a sample")
     found = judge_probs(
-        given.probs[:] if given.is_multilabel else given.probs,
+        scored.probs[:] if scored.is_multilabel else scored.probs,
         y,
-        tolerance=tolerance,
-        class_tolerance=class_tolerance,
-        sample_weight=given.weights,
-        groups=given.groups,
-        class_names=given.class_names,
+        tolerance=asked.tolerance,
+        class_tolerance=asked.class_tolerance,
+        sample_weight=scored.weights,
+        groups=scored.groups,
+        class_names=scored.class_names,
     )
-    return replace(found, reasons=(*found.reasons, *given.remarks))
+    return replace(found, reasons=(*found.reasons, *scored.remarks))

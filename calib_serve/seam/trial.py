@@ -19,10 +19,11 @@ from typing import Any
 
 import calib_serve
 from calib_serve.errors import ModelError
+from calib_serve.options import TrialOptions
 
 __all__ = ["SECONDS", "run_trial"]
 
-SECONDS = 60.0
+SECONDS = TrialOptions.probe_timeout
 """How long a handler may take to answer a trial's batch."""
 
 _TAIL = 12  # lines of a failed trial's output that are shown

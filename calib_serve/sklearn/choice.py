@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from calib_serve.artifact import Artifact
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import Outputs
-from calib_serve.workflows.fit_scores import calibrate
+from calib_serve.fit.calibrate import calibrate
 
 __all__ = ["calibrated", "seed_of"]
 

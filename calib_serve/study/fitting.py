@@ -18,7 +18,7 @@ __all__ = ["Fit", "OutputFit"]
 
 
 class Fit(Protocol):
-    """Methods by name, on one kind of inputs: ``calib_serve.workflows.on_model.FitOnModel`` is one, too."""
+    """Methods by name, on one kind of inputs: ``calib_serve.fit.on_model.FitOnModel`` is one, too."""
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
         """``method`` fitted to inputs (n, ...) and class ids (n,); FitError where it has no optimum."""

@@ -50,7 +50,7 @@ from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.sender import read_labels
 from calib_serve.watch.versions import FollowedVersions
-from calib_serve.workflows.contracts import read_contract
+from calib_serve.contracts import read_contract
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
 

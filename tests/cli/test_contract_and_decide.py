@@ -16,7 +16,7 @@ from calib_serve.artifact import Contract
 from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.priors import for_shares
-from calib_serve.workflows.refit import refit
+from calib_serve.refit import refit
 
 NAMES = ("ant", "bee", "cat", "dog")
 TEXT = """

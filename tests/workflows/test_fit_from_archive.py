@@ -20,8 +20,8 @@ from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.torchserve import pack_around, read_archive
 from calib_serve.metrics import log_probs, softmax
-from calib_serve.workflows.archive_look import look_at_archive
-from calib_serve.workflows.from_archive import calibrate_archive, scores_of_archive
+from calib_serve.archive_look import look_at_archive
+from calib_serve.archives import calibrate_archive, scores_of_archive
 
 pytestmark = pytest.mark.server
 

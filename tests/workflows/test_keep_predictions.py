@@ -14,7 +14,7 @@ from calib_serve import calibrate, compare
 from calib_serve.cli import app
 from calib_serve.errors import InputError
 from calib_serve.metrics import softmax
-from calib_serve.workflows.measure import verdict
+from calib_serve.fit.measure import verdict
 
 SPLITS = ("--fit-split", "cal", "--test-split", "test")
 

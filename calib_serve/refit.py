@@ -22,9 +22,9 @@ from calib_serve.scores import Outputs, Scores
 from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
 from calib_serve.words import percent
-from calib_serve.workflows.fit_scores import calibrate
-from calib_serve.workflows.options import Progress
-from calib_serve.workflows.prequential import prequential
+from calib_serve.fit.calibrate import calibrate
+from calib_serve.fit.progress import Progress
+from calib_serve.fit.prequential import prequential
 
 __all__ = ["Refitted", "refit", "refit_served"]
 
@@ -38,7 +38,7 @@ class Refitted:
     """The new artifact, or None where the evidence for it is too weak, and the numbers that decided.
 
     ``evidence`` is what a stake of 1 has become that bet, label by label, on a fit to the labels before
-    against the current artifact (``calib_serve.workflows.prequential``); the new one is kept where it is at
+    against the current artifact (``calib_serve.fit.prequential``); the new one is kept where it is at
     least ``1 / alpha``. ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, each
     under a fit to earlier ones; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
     ``lost`` names decisions of the current artifact that the new one does not have. ``shift`` is how far

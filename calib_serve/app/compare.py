@@ -17,7 +17,7 @@ from calib_serve.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.workflows.compare import Compared
+    from calib_serve.fit.compare import Compared
 
 __all__ = ["run"]
 
@@ -58,7 +58,7 @@ def run(
     A method that cannot be fitted is listed with the reason. Exit code 1 if none could.
     """
     from calib_serve.cli.progress import stages
-    from calib_serve.workflows.compare import compare
+    from calib_serve.fit.compare import compare
 
     how: dict[str, Any] = {
         "labels": labels, "columns": columns, "class_names": class_names, "sample_weight": sample_weight,

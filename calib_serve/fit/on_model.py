@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, InputShift
 from calib_serve.errors import InputError
+from calib_serve.fit.calibrate_model import calibrate_model
 from calib_serve.model import Classifier, Progress, calibrated_probs
 from calib_serve.model.face import Around
-from calib_serve.workflows.fit_model import calibrate_model
 
 if TYPE_CHECKING:
     from calib_serve.model.face import Floats, Loss

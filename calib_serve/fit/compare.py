@@ -14,13 +14,14 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name, options_of, select
+from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Evaluation, LabelsEvaluation
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.moved import Tops
-from calib_serve.scores import Outputs, Scores, alike
-from calib_serve.workflows.options import Progress
+from calib_serve.options import CompareOptions, changed
+from calib_serve.scores import Scores, alike
 
 __all__ = ["Compared", "compare"]
 
@@ -52,33 +53,28 @@ def compare(
     fit: Any,
     test: Any,
     methods: Sequence[str] | Literal["all"] = "all",
+    options: CompareOptions | None = None,
     *,
-    outputs: Outputs | None = None,
-    columns: Sequence[str] | None = None,
-    class_names: Sequence[Any] = (),
-    ignore_label: Any = None,
-    replicates: int = 0,
-    seed: int = 0,
     progress: Progress | None = None,
+    **given: Any,
 ) -> tuple[Compared, ...]:
     """Fit output ``methods`` ("auto" may be among them) on ``fit`` and measure each on ``test``.
 
-    Both are ``Scores``, frames that hold the labels, or pairs (scores, labels), as ``Scores.of`` takes them
-    with ``outputs``, ``columns``, ``class_names`` and ``ignore_label``. ``replicates``: bootstrap resamples
-    of the metrics' intervals, 0 for none. A method that cannot be fitted says why. Raises InputError for
-    arrays and names that cannot be right.
+    Both are ``Scores``, frames that hold the labels, or pairs (scores, labels), as ``Scores.of`` takes them.
+    Each of the ``options`` may be ``given`` as a keyword argument. A method that cannot be fitted says why.
+    Raises InputError for arrays and names that cannot be right.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
     >>> [f"{one.method} {one.metrics.ece:.3f}" for one in compare((z, y), (z, y), ["none", "temperature"])]
     ['none 0.131', 'temperature 0.000']
     """
-    how: dict[str, Any] = {"columns": columns, "class_names": class_names, "ignore_label": ignore_label}
-    fitted = _scores(fit, outputs, "the samples to fit", **how)
-    tested = _scores(test, outputs, "the samples to test", expected=fitted.outputs, **how)
+    asked = changed(options or CompareOptions(), given)
+    fitted = _scores(fit, "the samples to fit", **asked.of_scores)
+    tested = _scores(test, "the samples to test", expected=fitted.outputs, **asked.of_scores)
     tested = tested.in_order(fitted.class_names, of="the samples to fit")
     if not alike(tested.outputs, fitted.outputs):
         raise InputError(f"the samples to fit are {fitted.outputs}, those to test {tested.outputs}")
-    field = (_of_labels if fitted.is_multilabel else _of_classes)(fitted, tested, seed)
+    field = (_of_labels if fitted.is_multilabel else _of_classes)(fitted, tested, asked.seed)
     names = list(field.methods) if methods == "all" else list(methods)
     for name in names:
         if name != "auto":
@@ -95,18 +91,18 @@ def compare(
             continue
         seconds = time.perf_counter() - began
         called = f"auto: {artifact.method}" if name == "auto" else name
-        found, moved = field.evaluate(artifact, replicates)
+        found, moved = field.evaluate(artifact, asked.replicates)
         rows.append(Compared(called, seconds, found, moved=moved))
     return tuple(rows)
 
 
-def _scores(given: Any, outputs: Outputs | None, name: str, **how: Any) -> Scores:
+def _scores(given: Any, name: str, **how: Any) -> Scores:
     if isinstance(given, Scores):
         return given
     pair = given if isinstance(given, tuple) else (given,)
     if len(pair) > 2:
         raise InputError(f"{name} are scores and their labels, got {len(pair)} things")
-    return Scores.of(*pair, outputs=outputs, name=name, **how)
+    return Scores.of(*pair, name=name, **how)
 
 
 @dataclass(frozen=True)

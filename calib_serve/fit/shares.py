@@ -96,7 +96,7 @@ def estimate_prior(
     InputError for an artifact that does not say under which class shares it was fitted, and of labels, and
     for scores that cannot be right.
 
-    >>> from calib_serve.workflows.fit_scores import calibrate
+    >>> from calib_serve.fit.calibrate import calibrate
     >>> rng = np.random.default_rng(0)
     >>> def drawn(shares, n):
     ...     labels = rng.choice(2, n, p=shares)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from calib_serve.fit.labels import (
     label_options,
     select_labels,
 )
+from calib_serve.fit.measure import cross_validated, measured, on_folds
 from calib_serve.fit.output import (
     KEEPING,
     TWO_CLASSES,
@@ -32,13 +33,13 @@ from calib_serve.fit.output import (
     select,
 )
 from calib_serve.fit.priors import check_correctable, confused
+from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.shares import fitted_for_shares
+from calib_serve.options import FitOptions, divided
 from calib_serve.priors import Given, as_shares
 from calib_serve.scores import Outputs, Scores, alike
 from calib_serve.words import percent
-from calib_serve.workflows.measure import cross_validated, measured, on_folds
-from calib_serve.workflows.options import Progress, stage
-from calib_serve.workflows.priors import fitted_for_shares
 
 __all__ = ["calibrate", "calibrate_labels"]
 
@@ -99,37 +100,22 @@ def _teller(progress: Progress | None, candidates: Any) -> Any:
     return None if progress is None else (lambda name: progress(name, names.index(name), len(names)))
 
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.workflows.options import OutputOptions
-
-
 def calibrate(
     scores: Any,
     labels: Any = None,
     method: str = "auto",
+    options: FitOptions | None = None,
     *,
-    outputs: Outputs | None = None,
-    columns: Sequence[str] | None = None,
-    class_names: Sequence[Any] = (),
-    sample_weight: Any = None,
-    class_weight: ClassWeight = None,
-    groups: Any = None,
-    ignore_label: Any = None,
     test: Test | None = None,
-    prior: Given | None = None,
-    cross_validate: bool = True,
-    seed: int = 0,
     progress: Progress | None = None,
-    **options: Unpack[OutputOptions],
+    **given: Any,
 ) -> Artifact:
     """Fit an output calibrator to a model's scores and labels.
 
-    ``scores`` and ``labels`` as in ``Scores.of``, with ``outputs``, ``columns``, ``class_names``,
-    ``sample_weight``, ``groups`` (which folds never part) and ``ignore_label``; or ``Scores`` themselves. Of
-    a multi-label model (n, L) and labels (n, L), each 0 or 1: a calibrator for each label, by
-    ``calib_serve.fit.labels.fit_labels``.
+    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; folds never part what is of one
+    of the ``groups``. Of a multi-label model (n, L) and labels (n, L), each 0 or 1: a calibrator for each
+    label, by ``calib_serve.fit.labels.fit_labels``. Each of the ``options`` may be ``given`` as a keyword
+    argument, beside the method's own options.
 
     What the scores are, the classes in their order and what was guessed are recorded in the artifact, and
     whoever puts the calibration into a model holds to it. ``method``: a name of
@@ -138,40 +124,32 @@ def calibrate(
     ``Scores`` or a pair of scores and labels that nothing was fitted to, else on held-out folds of the
     calibration set (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what
     will be served, or a mapping of class names to them, where these are not the calibration set's:
-    probabilities are corrected for them, and ``artifact.fit["prior"]`` says so. ``options`` are the method's
-    own, or those of "auto": candidates, keep_predictions, criterion, folds, tolerance, level. Raises
-    InputError for arrays, names and options that cannot be right, FitError where the method has no optimum.
+    probabilities are corrected for them, and ``artifact.fit["prior"]`` says so. The options of "auto" are
+    those of ``select``, and candidates and keep_predictions. Raises InputError for arrays, names and options
+    that cannot be right, FitError where the method has no optimum.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
     >>> round(calibrate(z, y, "temperature").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
     1.82
     """
-    how: dict[str, Any] = {"cross_validate": cross_validate, "seed": seed, "progress": progress}
+    asked, own = divided(options or FitOptions(), given)
+    weight: ClassWeight = asked.class_weight
+    how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
     if isinstance(scores, Samples):
-        samples = Samples.of(scores, labels, sample_weight=sample_weight, class_weight=class_weight)
-        held = None if test is None else _tested(test, samples.outputs, class_names)
-        return _fitted(samples, method, options, test=held, class_names=class_names, prior=prior, **how)
-    given = Scores.of(
-        scores,
-        labels,
-        outputs=outputs,
-        columns=columns,
-        class_names=class_names,
-        sample_weight=sample_weight,
-        groups=groups,
-        ignore_label=ignore_label,
-        name="the calibration set",
-    )
-    held = None if test is None else _tested(test, given.outputs, given.class_names, ignore_label)
-    how |= {"test": held, "class_names": given.class_names}
-    if given.is_multilabel:
-        if prior is not None:
+        samples = Samples.of(scores, labels, sample_weight=asked.sample_weight, class_weight=weight)
+        names = asked.class_names or ()
+        held = None if test is None else _tested(test, samples.outputs, names)
+        return _fitted(samples, method, own, test=held, class_names=names, prior=asked.prior, **how)
+    found = Scores.of(scores, labels, name="the calibration set", **asked.of_scores)
+    held = None if test is None else _tested(test, found.outputs, found.class_names, asked.ignore_label)
+    how |= {"test": held, "class_names": found.class_names}
+    if found.is_multilabel:
+        if asked.prior is not None:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
-        of_labels = LabelSamples.of(given, class_weight=class_weight)
-        artifact = calibrate_labels(of_labels, method, options, **how)
+        artifact = calibrate_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
     else:
-        artifact = _fitted(Samples.of(given, class_weight=class_weight), method, options, prior=prior, **how)
-    remarks = [*given.remarks, *artifact.fit.get("remarks", ()), *_without_skill(given)]
+        artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
+    remarks = [*found.remarks, *artifact.fit.get("remarks", ()), *_without_skill(found)]
     return replace(artifact, fit={**artifact.fit, "remarks": remarks}) if remarks else artifact
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from calib_serve.errors import ModelError
 from calib_serve.files import ZIP_ERRORS
-from calib_serve.fuse.torchserve import SECONDS, ForeignArchive, Seam, find_seam, unpacked
+from calib_serve.fuse.torchserve import ForeignArchive, Seam, find_seam, unpacked
+from calib_serve.options import ArchiveOptions, changed
 from calib_serve.scores import LABELS, Outputs, to_probs
 from calib_serve.seam import Request, alternatives, shows
 
@@ -63,28 +64,27 @@ class ArchiveLook:
 
 def look_at_archive(
     archive: str | Path,
+    options: ArchiveOptions | None = None,
     *,
     probe: str | Path | None = None,
-    seam: str | None = None,
-    output: str | None = None,
-    outputs: Outputs | None = None,
-    probe_timeout: float = SECONDS,
+    **given: Any,
 ) -> ArchiveLook:
     """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
 
-    ``probe``: a file that it answers; default: a made-up request; ``probe_timeout``: seconds that an answer
-    may take. Of an archive that ``pack_around`` made, the handler inside is asked. Raises ModelError where it
+    ``probe``: a file that it answers; default: a made-up request. Each of the ``options`` may be ``given`` as
+    a keyword argument. Of an archive that ``pack_around`` made, the handler inside is asked. Raises ModelError where it
     answers nothing, or no class scores are found.
     """
+    asked = changed(options or ArchiveOptions(), given)
     with unpacked(archive) as found:
         where = find_seam(
             found.folder,
             requests=() if probe is None else alternatives(Path(probe)),
-            seam=seam,
-            output=output,
-            kind=outputs,
-            batch_size=2,
-            seconds=probe_timeout,
+            seam=asked.place,
+            output=asked.output,
+            kind=asked.outputs,
+            batch_size=asked.batch_size or 2,
+            seconds=asked.probe_timeout,
         )
         names, note = _names(found, where)
         model = found.archive.model

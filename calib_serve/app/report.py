@@ -71,8 +71,8 @@ def run(
     if against is not None and artifact is None:
         raise InputError("--against wants --artifact: the calibration to report on")
     from calib_serve.artifact import Artifact
+    from calib_serve.fit.decide import seen
     from calib_serve.report import prepare_labels_report, prepare_report, write_page
-    from calib_serve.workflows.decide import seen
 
     fitted = None if artifact is None else Artifact.load(artifact)
     other = None if against is None else Artifact.load(against)

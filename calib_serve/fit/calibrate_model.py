@@ -14,6 +14,7 @@ from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact
 from calib_serve.data import Dataset
 from calib_serve.errors import InputError
+from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.clamping import (
     GAMMAS,
     fit_neural_clamping,
@@ -22,36 +23,33 @@ from calib_serve.fit.clamping import (
     fit_neural_clamping_toolkit,
 )
 from calib_serve.fit.facts import measured_on_folds
+from calib_serve.fit.gain import fit_best
+from calib_serve.fit.heads import HEADS, HeadFit
+from calib_serve.fit.measure import measured
 from calib_serve.fit.output import check_options, default_candidates, facts_of_probabilities, fit_by_name
 from calib_serve.fit.priors import correctable, for_shares, referenced
+from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve import stratified
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, calibrated_probs, from_module, load_model, weights_remarks
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.model.ranks import join, rank_device
+from calib_serve.options import ModelFitOptions, divided
 from calib_serve.pictures import Preprocessing
 from calib_serve.priors import Given, as_shares
-from calib_serve.scores import LABELS, Outputs
-from calib_serve.workflows.fit_heads import HEADS, HeadFit
-from calib_serve.workflows.fit_scores import calibrate
-from calib_serve.workflows.measure import measured
-from calib_serve.workflows.model_choice import fit_best
-from calib_serve.workflows.options import Progress, stage
+from calib_serve.scores import LABELS
 
 if TYPE_CHECKING:
     from torch import nn
-    from typing_extensions import Unpack
 
-    from calib_serve.workflows.options import ModelOptions
-
-__all__ = ["calibrate_model"]
+__all__ = ["MODEL_OPTIONS", "calibrate_model"]
 
 Data = tuple[ArrayLike, ArrayLike]
 """Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
 
 _CLAMPING = ("gamma", "penalty", "resolution", "judge", "folds", "start", "norm_power", "normalisation")
-_OPTIONS = {
+MODEL_OPTIONS = {
     "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
     "neural-clamping-efficient": ("search", "grid", "input_range"),
     "masked-head": ("reading", "held_share", "then"),
@@ -77,24 +75,11 @@ def calibrate_model(
     inputs: ArrayLike,
     labels: ArrayLike,
     method: str = "auto",
+    options: ModelFitOptions | None = None,
     *,
     test: Data | None = None,
-    train: Data | None = None,
-    class_names: Sequence[str] = (),
-    pictures: Preprocessing | Mapping[str, Any] | None = None,
-    weights: str | Path | None = None,
-    input_shape: Sequence[int] | None = None,
-    last_linear: str | None = None,
-    device: str | None = None,
-    batch_size: int = 256,
-    mixed_precision: bool = False,
-    outputs: Outputs | None = None,
-    checkpoints: str | Path | None = None,
-    prior: Given | None = None,
-    cross_validate: bool = True,
-    seed: int = 0,
     progress: Progress | None = None,
-    **options: Unpack[ModelOptions],
+    **given: Any,
 ) -> Artifact:
     """Fit ``method`` to a deployed ``model`` and its calibration data: inputs (n, *input_shape), labels (n,).
 
@@ -113,51 +98,43 @@ def calibrate_model(
     artifact. Raises InputError and ShapeError for data and options that do not fit, ModelError for a model
     that cannot be loaded or lacks what the method needs, FitError where the method has no optimum.
     """
-    given = _dataset((inputs, labels), tuple(class_names))
-    prepared = None if pictures is None else Preprocessing.of(pictures).for_input(given.inputs.shape[1:])
-    _check_normalised_once(prepared, options)
-    classifier = _classifier(
-        model,
-        input_shape=tuple(input_shape or given.inputs.shape[1:]),
-        weights=weights,
-        last_linear=last_linear,
-        device=device,
-        batch_size=batch_size,
-        mixed_precision=mixed_precision,
-        outputs=outputs,
-        checkpoints=checkpoints,
-    )
-    work = _Work(classifier, given, checkpoints, seed, progress)
+    asked, own = divided(options or ModelFitOptions(), given)
+    data = _dataset((inputs, labels), tuple(asked.class_names))
+    shape = data.inputs.shape[1:]
+    prepared = None if asked.pictures is None else Preprocessing.of(asked.pictures).for_input(shape)
+    _check_normalised_once(prepared, own)
+    classifier = _classifier(model, shape, asked)
+    work = _Work(classifier, data, asked.checkpoints, asked.seed, progress)
     held = None if test is None else work.checked(test)
-    work.check(given)
-    shares = None if prior is None else work.shares(prior, method)
+    work.check(data)
+    shares = None if asked.prior is None else work.shares(asked.prior, method)
     if classifier.outputs in LABELS:
-        artifact = work.of_labels(method, options, held, pictures=prepared)
-        return _remarked(artifact, weights_remarks(model, weights))
-    if method in _OPTIONS:
-        check_options(method, options, _OPTIONS[method])
-    measure = cross_validate and held is None
+        artifact = work.of_labels(method, own, held, pictures=prepared)
+        return _remarked(artifact, weights_remarks(model, asked.weights))
+    if method in MODEL_OPTIONS:
+        check_options(method, own, MODEL_OPTIONS[method])
+    measure = asked.cross_validate and held is None
     if method == "masked-head":
-        trained_on = None if train is None else work.checked(train)
-        artifact = work.heads(measure=measure).masked(trained_on, options)
-    elif train is not None:
+        trained_on = None if asked.train is None else work.checked(asked.train)
+        artifact = work.heads(measure=measure).masked(trained_on, own)
+    elif asked.train is not None:
         raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
     elif method == "tuned-head":
-        artifact = work.heads(measure=measure).tuned(options)
+        artifact = work.heads(measure=measure).tuned(own)
     elif method == "neural-clamping":
         normalised = prepared is not None and set(prepared.std) != {1.0}
-        artifact = work.clamped(options, normalised=normalised)
+        artifact = work.clamped(own, normalised=normalised)
     elif method == "neural-clamping-efficient":
-        artifact = work.clamped_efficiently(options, cross_validate=measure)
+        artifact = work.clamped_efficiently(own, cross_validate=measure)
     elif method == "auto" and classifier.differentiable:
-        artifact = work.best(options, corrected=shares is not None)
+        artifact = work.best(own, corrected=shares is not None)
     else:
-        artifact = work.output(method, options, cross_validate=measure, prior=shares)
+        artifact = work.output(method, own, cross_validate=measure, prior=shares)
     if shares is not None and "prior" not in artifact.fit:
         artifact = work.corrected(artifact, shares)
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
-    artifact = _remarked(artifact, weights_remarks(model, weights))
+    artifact = _remarked(artifact, weights_remarks(model, asked.weights))
     return artifact if held is None else work.measured(artifact, held)
 
 
@@ -181,20 +158,26 @@ def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(as_array(data[0], "inputs"), as_array(data[1], "labels"), class_names)
 
 
-def _classifier(
-    model: Any, *, input_shape: tuple[int, ...], checkpoints: str | Path | None, **how: Any
-) -> Classifier:
+def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
     """``model`` behind one face, with its results on disk where asked for, shared among torchrun's ranks."""
-    how["device"] = how["device"] or rank_device()
+    how: dict[str, Any] = {
+        "input_shape": tuple(asked.input_shape or shape),
+        "last_linear": asked.last_linear,
+        "device": asked.device or rank_device(),
+        "batch_size": asked.batch_size,
+        "mixed_precision": asked.mixed_precision,
+        "outputs": asked.outputs,
+    }
     if isinstance(model, (str, Path)):
-        loaded = load_model(model, input_shape=input_shape, **how)
+        loaded = load_model(model, weights=asked.weights, **how)
     elif hasattr(model, "input_gradient"):
         loaded = model
-    elif how.pop("weights") is not None:
+    elif asked.weights is not None:
         raise InputError("weights belong to a factory, module:name; a module in memory has its own")
     else:
-        loaded = from_module(model, input_shape=input_shape, **how)
-    return join(loaded if checkpoints is None else CachedClassifier(loaded, Path(checkpoints)))
+        loaded = from_module(model, **how)
+    kept = asked.checkpoints
+    return join(loaded if kept is None else CachedClassifier(loaded, Path(kept)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +210,7 @@ class _Work:
         pictures: Preprocessing | None,
     ) -> Artifact:
         """An output method of labels on the model's log-odds."""
-        if method in _OPTIONS:
+        if method in MODEL_OPTIONS:
             raise InputError(f"{method} is of one class a sample; labels have output methods, such as platt")
         test = None
         if held is not None:

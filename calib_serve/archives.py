@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import InputError, ModelError
+from calib_serve.fit.calibrate import calibrate
+from calib_serve.fit.progress import Progress, stage
 from calib_serve.fuse.torchserve import (
-    SECONDS,
     ForeignArchive,
     Seam,
     find_seam,
@@ -23,16 +24,9 @@ from calib_serve.fuse.torchserve import (
     some_of,
     unpacked,
 )
-from calib_serve.priors import Given
-from calib_serve.scores import LABELS, Outputs, Scores
+from calib_serve.options import ArchiveFitOptions, ArchiveOptions, changed, divided
+from calib_serve.scores import LABELS, Scores
 from calib_serve.seam import run_trial
-from calib_serve.workflows.fit_scores import calibrate
-from calib_serve.workflows.options import Progress, stage
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.workflows.options import OutputOptions
 
 __all__ = ["ArchiveScores", "calibrate_archive", "scores_of_archive"]
 
@@ -57,63 +51,43 @@ def scores_of_archive(
     archive: str | Path,
     data: str | Path,
     splits: Sequence[str | None] = (None,),
+    options: ArchiveOptions | None = None,
     *,
     artifact: Artifact | None = None,
-    seam: str | None = None,
-    output: str | None = None,
-    outputs: Outputs | None = None,
-    batch_size: int | None = None,
-    probe_timeout: float = SECONDS,
     progress: Progress | None = None,
+    **given: Any,
 ) -> ArchiveScores:
     """Send labelled requests through an archive's own handler, and keep the scores that pass its seam.
 
     The handler runs in a process of its own, as TorchServe's worker would run it, so the packages that it
     needs must be here, and its code is run. ``data``: what ``read_requests`` reads; ``splits`` of it.
     ``artifact``: one that is to act on the scores; an archive that ``pack_around`` made has its own.
-    ``seam``, ``output`` and ``outputs`` as in ``pack_around``; default: as the artifact was fitted, or as
-    found and proved with some samples. ``batch_size``: requests at once; default: the archive's, if it is
-    proved which row of a batch is whose. ``probe_timeout``: seconds that an answer may take. Raises
-    InputError for data and labels that do not fit, ModelError where the handler does not answer a sample,
+    Each of the ``options`` may be ``given`` as a keyword argument; without a ``seam`` it is that which the
+    artifact was fitted at, or found and proved with some samples. Raises InputError for data and labels that do not fit, ModelError where the handler does not answer a sample,
     which it names.
     """
-    given = [read_requests(data, split) for split in splits]
+    asked = changed(options or ArchiveOptions(), given)
+    requests = [read_requests(data, split) for split in splits]
     with unpacked(archive) as found:
         calibration = _calibration(found, artifact)
-        where, at_once = _seam_with(
-            given[0],
-            found,
-            calibration,
-            seam=seam,
-            output=output,
-            kind=outputs,
-            batch_size=batch_size,
-            probe_timeout=probe_timeout,
-        )
-        names = _names(found, where, given, calibration)
+        where, at_once = _seam_with(requests[0], found, calibration, asked)
+        names = _names(found, where, requests, calibration)
         # Before the run: a wrong label should not cost one.
         several = where.kind in LABELS
-        truths = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in given]
+        truths = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
+        how: dict[str, Any] = {"batch_size": at_once, "probe_timeout": asked.probe_timeout}
         logits = [
-            _collected(
-                part,
-                found,
-                where,
-                number=k,
-                batch_size=at_once,
-                probe_timeout=probe_timeout,
-                progress=progress,
-            )
-            for k, part in enumerate(given)
+            _collected(part, found, where, number=k, progress=progress, **how)
+            for k, part in enumerate(requests)
         ]
-    shown = tuple(name for *_, name in names) or (() if several else given[0].names)
+    shown = tuple(name for *_, name in names) or (() if several else requests[0].names)
     if len(set(shown)) != where.classes:
         shown = ()  # Two classes of one name are told apart by the archive's own mapping, as it is packed.
     parts = [
         Scores.of_logits(z, y, where.kind, class_names=shown, name=found.archive.name)
         for z, y in zip(logits, truths, strict=True)
     ]
-    rows = given[0].rows
+    rows = requests[0].rows
     facts = ModelFacts(
         sha256=found.sha256,
         source=Path(archive).name,
@@ -129,54 +103,31 @@ def calibrate_archive(
     archive: str | Path,
     data: str | Path,
     method: str = "auto",
+    options: ArchiveFitOptions | None = None,
     *,
-    split: str | None = None,
-    eval_split: str | None = None,
-    seam: str | None = None,
-    output: str | None = None,
-    outputs: Outputs | None = None,
-    batch_size: int | None = None,
-    probe_timeout: float = SECONDS,
-    prior: Given | None = None,
-    seed: int = 0,
+    splits: Sequence[str | None] = (None,),
     progress: Progress | None = None,
-    **options: Unpack[OutputOptions],
+    **given: Any,
 ) -> Artifact:
     """Fit an output calibrator to the scores of an archive's own handler, for ``pack_around``.
 
-    ``data``, ``seam``, ``output``, ``outputs``, ``batch_size`` and ``probe_timeout`` as in
-    ``scores_of_archive``; ``method``, ``prior`` and ``options`` as in ``calibrate``. Before and after are
-    measured on ``eval_split``, else on held-out folds.
+    ``data`` as in ``scores_of_archive``, ``method`` as in ``calibrate``. Each of the ``options`` may be
+    ``given`` as a keyword argument, beside the method's own options. ``splits``: the one to fit on, and, if
+    there is a second, the one that before and after are measured on, else held-out folds.
     """
     if method in _ON_THE_MODEL:
         raise InputError(
             f"{method} needs the model itself; whether that can be loaded says: calib-serve inspect --from "
-            f"{archive}"
+            f"{archive} (calib_serve.archives.look_at_archive)"
         )
     if is_calibrated(read_archive(Path(archive), verify=False)):
         raise InputError(f"{archive} is calibrated already; fit on the archive that it was made from")
-    splits = (split,) if eval_split is None else (split, eval_split)
-    found = scores_of_archive(
-        archive,
-        data,
-        splits,
-        seam=seam,
-        output=output,
-        outputs=outputs,
-        batch_size=batch_size,
-        probe_timeout=probe_timeout,
-        progress=progress,
-    )
-    given, *held = found.parts
-    artifact = calibrate(
-        given,
-        method=method,
-        test=held[0] if held else None,
-        prior=prior,
-        seed=seed,
-        progress=progress,
-        **options,
-    )
+    asked, own = divided(options or ArchiveFitOptions(), given)
+    found = scores_of_archive(archive, data, splits, asked, progress=progress)
+    samples, *held = found.parts
+    test = held[0] if held else None
+    how: dict[str, Any] = {"prior": asked.prior, "seed": asked.seed, **own}
+    artifact = calibrate(samples, method=method, test=test, progress=progress, **how)
     if found.seam.shows_scores:
         remark = (
             "the handler replies with these scores as they are: nothing shows that they are of classes, "
@@ -210,16 +161,11 @@ def _seam_with(
     data: LabelledRequests,
     found: ForeignArchive,
     calibration: Artifact | None,
-    *,
-    seam: str | None,
-    output: str | None,
-    kind: Outputs | None,
-    batch_size: int | None,
-    probe_timeout: float,
+    asked: ArchiveOptions,
 ) -> tuple[Seam, int]:
     """The seam, found and proved with some of the samples; how many to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
-    wanted = batch_size or found.batch_size
+    wanted = asked.batch_size or found.batch_size
     first, *others = some_of(data)
     try:
         where = find_seam(
@@ -227,15 +173,15 @@ def _seam_with(
             requests=first,
             others=others,
             classes=None if calibration is None else calibration.classes,
-            seam=seam or known.seam,
-            output=known.output if output is None else output,
-            kind=kind or (known.outputs if known.seam else None),
+            seam=asked.place or known.seam,
+            output=known.output if asked.output is None else asked.output,
+            kind=asked.outputs or (known.outputs if known.seam else None),
             batch_size=max(wanted, found.batch_size),
-            seconds=probe_timeout,
+            seconds=asked.probe_timeout,
         )
     except ModelError as error:
         raise ModelError(f"asked with {data.called(0)}: {error}") from error
-    if batch_size not in (None, 1) and not (where.batches and where.in_order):
+    if asked.batch_size not in (None, 1) and not (where.batches and where.in_order):
         why = where.alone_because or "scores pass on several threads, in no order that is known"
         raise InputError(
             f"{found.archive.path} is to be asked one request at a time: {why}; leave the batch size out"

@@ -1,0 +1,76 @@
+"""The command line: one file a noun, and each is imported when its command runs.
+
+A command is a function of a frozen options class (``calib_serve.options``), from which its options, their
+help and their checks come. It returns None or an exit code: 0 done, 1 a verdict or check says no, 2 wrong use, 3 something
+else failed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, MissingArgumentError
+
+import calib_serve
+from calib_serve.app._command import COMMANDS, given_as, prepared
+from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
+
+__all__ = ["main", "program", "run"]
+
+
+def program(asked: str | None = None) -> App:
+    """Return the program; the command ``asked`` for is imported, of the others the summary alone is known."""
+    app = App(
+        name="calib-serve",
+        version=calib_serve.__version__,
+        help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    for title, names in COMMANDS.items():
+        for name, summary in names.items():
+            module = f"{__name__}.{name}"
+            if name == asked:
+                own = importlib.import_module(module).app
+                own.group = title
+                app.command(own, name=name)
+            else:
+                app.command(f"{module}:app", name=name, help=summary, group=title)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line, and return its exit code; an error becomes one line on stderr."""
+    try:
+        asked = next((word for word in arguments if not word.startswith("-")), None)
+        app = program(asked)
+        tokens = prepared(app, asked, arguments)
+        code = app(tokens, exit_on_error=False, print_error=False)
+    except MissingArgumentError as error:
+        names = "" if error.argument is None else " or ".join(error.argument.names)
+        return _failed(f"{asked} needs {names}; see calib-serve {asked} --help", 2)
+    except CycloptsError as error:
+        return _failed(" ".join(str(error).split()), 2)
+    except OptionError as error:
+        return _failed(f"{given_as(error.option, arguments)} {error.says}", 2)
+    except InputError as error:
+        return _failed(str(error), 2)
+    except CalibServeError as error:
+        return _failed(str(error), 3)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("calib_serve"):
+            raise
+        return _failed(str(MissingDependency(str(error.name))), 3)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _failed(says: str, code: int) -> int:
+    sys.stderr.write(f"calib-serve: {says}\n")
+    return code

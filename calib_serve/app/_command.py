@@ -1,0 +1,210 @@
+"""What the commands share: their list, where their options come from, and how values are written."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from cyclopts import App, Parameter
+from cyclopts.argument import ArgumentCollection
+from cyclopts.config import Env, Yaml
+
+from calib_serve.errors import InputError
+
+__all__ = [
+    "COMMANDS",
+    "Flat",
+    "Json",
+    "OfData",
+    "OfOutput",
+    "Output",
+    "command",
+    "given_as",
+    "pairs",
+    "prepared",
+    "refuse_existing",
+    "shown_as",
+]
+
+COMMANDS = {
+    "Calibrate": {
+        "quickstart": "Write a project to start from: a script, its configuration, and how to run it.",
+        "evaluate": "Judge scores: a verdict, and every metric with its interval.",
+        "fit": "Fit a calibration, say what it changed, and write it as an artifact.",
+        "methods": "Show what a method is for, and its options.",
+        "compare": "Compare methods on held-out samples, or run a study of the papers.",
+        "report": "Write a report as one HTML file: the verdict, and every figure behind it.",
+        "decide": "Add prediction sets and abstention with guarantees.",
+    },
+    "Deploy": {
+        "inspect": "Show what an artifact or archive holds, or where an archive can be calibrated.",
+        "fuse": "Put a calibration into a model: onnx, torch, or a Triton repository.",
+        "pack": "Pack a calibrated model as a TorchServe archive.",
+        "serve": "Run TorchServe over calibrated archives.",
+        "gateway": "Calibrate between clients and a server of the Open Inference Protocol.",
+        "contract": "Say what confidence promises in production, and whether it can be kept.",
+    },
+    "Watch": {
+        "watch": "Count predictions and labels, look for drift, publish metrics and a page.",
+        "label": "Send labels that came back: a file, a folder, a bucket or a Kafka topic.",
+        "refit": "Fit again on recent labels, promote the next version, or follow class shares.",
+        "audit": "Compute the watch's numbers from logs in files or a database.",
+        "export": "Write probabilities, monitoring rules, or tested versions for other programs.",
+    },
+    "Keep": {
+        "doctor": "Say what would not work on this host, and what to do.",
+        "keys": "Make and rotate the keys that sign receipts, and tokens.",
+        "ledger": "Check, back up and export a ledger; take labels back.",
+    },
+}
+"""The commands by what they are for, in the order that a user meets them."""
+
+_CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
+"""The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
+
+Flat = Parameter(name="*")
+"""The fields of an options class as the command's own options."""
+
+
+def shown_as(title: str) -> Parameter:
+    """Return the same as ``Flat``, in a part of its own of the help."""
+    return Parameter(name="*", group=title)
+
+
+OfData, OfOutput = shown_as("Data"), shown_as("Output")
+
+
+def _default(value: Any) -> str | None:
+    """Return what the help says of a default; nothing of one that is nothing."""
+    return None if value is None or value is False or value in ([], (), "") else str(value)
+
+
+_PLAIN = Parameter(negative=(), show_env_var=False, show_default=_default)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Json:
+    """Options of a command that prints."""
+
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Options of a command that writes an artifact."""
+
+    out: Annotated[Path, Parameter(name=("-o", "--out"))]
+    """The folder to write."""
+    force: bool = False
+    """Replace what is there."""
+
+
+def command(name: str, example: str, *, details: str = "") -> App:
+    """Return the app of a command: its help shows the ``example``, then the summary and the ``details``."""
+    summary = next(names[name] for names in COMMANDS.values() if name in names)
+    return App(
+        name=name,
+        help=f"{summary}\n\n{details}".strip(),
+        help_prologue="\n".join(f"  {line}" for line in example.splitlines()),
+        help_format="plaintext",
+        default_parameter=_PLAIN,
+        result_action="return_value",
+    )
+
+
+def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> list[str]:
+    """Set where the options of the command ``asked`` come from, and return the arguments that are left.
+
+    What is given on the command line wins over the environment, and that over the file of --config.
+    """
+    left, file = _without_config(arguments) if asked in _CONFIGURED else (list(arguments), None)
+    sources: list[Any] = []
+    if asked in _CONFIGURED:
+        sources.append(Env("CALIB_SERVE_"))
+    if file is not None:
+        if not file.is_file():
+            raise InputError(f"--config: there is no file {file}")
+        sources.append(Yaml(file, must_exist=True, use_commands_as_keys=False))
+    app.config = [*sources, _split_at_commas]
+    return left
+
+
+def given_as(option: str, arguments: Sequence[str]) -> str:
+    """Return an option's name as it was given: on the command line, in the environment or in a file."""
+    flag = f"--{option.replace('_', '-')}"
+    flag = flag.rstrip("-")
+    words = [word.partition("=")[0] for word in arguments]
+    if flag in words:
+        return flag
+    variables = [f"CALIB_SERVE_{word.upper()}_{option.upper()}" for word in words[:1]]
+    if found := [name for name in variables if name in os.environ]:
+        return found[0]
+    return f"{option} in {_without_config(arguments)[1]}" if "--config" in words else flag
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
+    """Return the values of KEY=VALUE options, each as YAML reads it; numbers with commas between are a list.
+
+    >>> pairs(["ridge=0.1", "gamma=0,.5", "of=top"], "--option")
+    {'ridge': 0.1, 'gamma': [0.0, 0.5], 'of': 'top'}
+    """
+    found = {}
+    for one in given:
+        key, is_pair, text = one.partition("=")
+        if not (is_pair and key):
+            raise InputError(f"{option} takes KEY=VALUE, got {one!r}")
+        found[key.strip().replace("-", "_")] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    import yaml
+
+    if "," in text and text[0] not in "[{":
+        return [_value(part.strip()) for part in text.split(",")]
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{text!r} cannot be read: {error}") from None
+    if isinstance(found, str):  # YAML takes neither .5 nor 1e-3 for a number
+        try:
+            return float(found)
+        except ValueError:
+            return found
+    return found
+
+
+def refuse_existing(out: Path, *, force: bool) -> None:
+    """Raise InputError for an output that is there, unless it may be replaced."""
+    if out.exists() and not force:
+        raise InputError(f"{out} exists; give --force to replace it, or another --out")
+
+
+def _without_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The arguments without --config FILE, and that file."""
+    left, file = [], None
+    words = iter(arguments)
+    for word in words:
+        name, is_one, value = word.partition("=")
+        if name != "--config":
+            left.append(word)
+            continue
+        text = value if is_one else next(words, "")
+        if not text:
+            raise InputError("--config needs a file")
+        file = Path(text)
+    return left, file
+
+
+def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Let an option that is a tuple take its values with commas between; a list is one that is repeated."""
+    for argument in arguments:
+        if not any(get_origin(hint) is tuple for hint in (argument.hint, *get_args(argument.hint))):
+            continue
+        argument.tokens[:] = [
+            token.evolve(value=value.strip())
+            for token in argument.tokens
+            for value in (token.value.split(",") if token.source in ("cli", "env") else [token.value])
+        ]

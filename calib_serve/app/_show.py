@@ -1,0 +1,169 @@
+"""How results are shown: JSON for programs; verdicts, metrics and facts for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from calib_serve.artifact import Artifact, Step
+    from calib_serve.judgement import Verdict
+
+__all__ = ["artifact_facts", "artifact_tables", "as_metric", "console", "note", "print_json", "show_verdict"]
+
+_COLORS = {"calibrated": "green", "no_error_found": "cyan", "too_little": "yellow", "off": "red"}
+
+
+def console() -> Console:
+    """Return what prints for people: names in brackets are no markup."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def print_json(found: Any, *, indent: int | None = None) -> None:
+    """Print JSON."""
+    sys.stdout.write(json.dumps(found, indent=indent) + "\n")
+
+
+def note(remarks: Iterable[str]) -> None:
+    """Say on stderr what was guessed or should be known."""
+    for remark in remarks:
+        sys.stderr.write(f"calib-serve: {remark}\n")
+
+
+def show_verdict(out: Console, verdict: Verdict, *, every: bool = False) -> None:
+    """Print what a calibration brings, the headline in its colour, what changed and what to do first.
+
+    ``every``: the reasons, the tests and all that is to do as well.
+    """
+    if verdict.gain:
+        out.print(verdict.gain, style="bold")
+    out.print(verdict.headline, style=f"bold {_COLORS[verdict.level]}")
+    tests = [test.says() for test in verdict.tests if not test.alone]
+    why = (*verdict.reasons, *tests) if every else ()
+    for sentence in (*why, *verdict.changed, *(verdict.do if every else verdict.do[:1])):
+        out.print(f"- {sentence}")
+
+
+def as_metric(name: str, value: float) -> str:
+    r"""Return a metric as every command shows it: entropy and NLL in nats, all others in percent.
+
+    >>> as_metric("nll", 0.25), as_metric("ece", 0.0475)
+    ('0.2500', '4.75\xa0%')
+    """
+    from calib_serve.words import percent
+
+    if math.isnan(value):
+        return ""
+    return f"{value:.4f}" if name in ("nll", "entropy") else percent(value, 2)
+
+
+def artifact_facts(artifact: Artifact) -> dict[str, Any]:
+    """Return all that is known of an artifact, as JSON holds it; steps by their kind and shapes."""
+    reference, sets = artifact.reference, artifact.sets
+    return {
+        "fingerprint": artifact.fingerprint,
+        "method": artifact.method,
+        "classes": artifact.classes,
+        "class_names": list(artifact.class_names),
+        "steps": [{"kind": step.kind, **_sizes(step)} for step in artifact.steps],
+        "fit": artifact.fit,
+        "sets": None if sets is None else {**sets.facts, "threshold": sets.threshold.tolist()},
+        "abstain": None if artifact.abstain is None else artifact.abstain.facts,
+        "contract": None if artifact.contract is None else artifact.contract.facts,
+        "data": artifact.data,
+        "model": artifact.model.as_dict(),
+        "before": artifact.before,
+        "after": artifact.after,
+        "reference": None
+        if reference is None
+        else {"n": reference.n, "accuracy": reference.accuracy(), "ece": reference.ece()},
+        "versions": artifact.versions,
+    }
+
+
+def artifact_tables(artifact: Artifact) -> list[Table]:
+    """Return the same for people: facts with certificates, candidates, and metrics."""
+    from rich.table import Table
+
+    known = artifact_facts(artifact)
+    before, after = known.pop("before"), known.pop("after")
+    selection = dict(known["fit"].get("selection", {}))
+    scores = selection.pop("scores", [])
+    if scores:
+        known["fit"] = {**known["fit"], "selection": selection}
+    what = "labels" if artifact.is_multilabel else "classes"
+    title = f"{artifact.method}, {artifact.classes} {what}"
+    table = Table("fact", "value", title=title, title_justify="left")
+    for name, value in known.items():
+        for row in _lines(name, value):
+            table.add_row(*row)
+    return [
+        table,
+        *([_candidates(scores)] if scores else []),
+        *([_measured(artifact)] if before or after else []),
+    ]
+
+
+def _measured(artifact: Artifact) -> Table:
+    from rich.table import Table
+
+    on = artifact.data.get("measured_on", "held-out samples")
+    table = Table("metric", "before", "after", title=f"measured on {on}", title_justify="left")
+    for name in artifact.after or artifact.before:
+        ends = (artifact.before.get(name), artifact.after.get(name))
+        table.add_row(name, *(_estimate(name, end) for end in ends))
+    return table
+
+
+def _candidates(scores: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table("candidate", "score", "above best", "refused", title="candidates", title_justify="left")
+    for row in scores:
+        score, above, error = (row.get(name) for name in ("score", "above_best", "standard_error"))
+        table.add_row(
+            row["method"],
+            "" if score is None else f"{score:.5f}",
+            "" if above is None else f"{above:.5f} ± {error:.5f}",
+            row.get("refused", ""),
+        )
+    return table
+
+
+def _lines(name: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [line for key, item in value.items() for line in _lines(f"{name}.{key}", item)]
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return [line for i, item in enumerate(value) for line in _lines(f"{name}[{i}]", item)]
+    if value in (None, [], ""):
+        return []
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return [(name, text if len(text) <= 80 else f"{text[:77]}...")]
+
+
+def _estimate(name: str, value: Any) -> str:
+    if not isinstance(value, dict) or value.get("value") is None:
+        return "" if value is None or isinstance(value, dict) else str(value)
+    low, high = value.get("low"), value.get("high")
+    interval = "" if low is None or high is None else f" [{as_metric(name, low)}, {as_metric(name, high)}]"
+    return f"{as_metric(name, value['value'])}{interval}"
+
+
+def _sizes(step: Step) -> dict[str, Any]:
+    sizes: dict[str, Any] = {}
+    for name, value in vars(step).items():
+        if hasattr(value, "shape"):
+            sizes[name] = float(value) if value.ndim == 0 else list(value.shape)
+        elif isinstance(value, tuple):
+            sizes[name] = [list(item.shape) for item in value]
+        elif value is not None:
+            sizes[name] = value
+    return sizes

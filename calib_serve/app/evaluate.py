@@ -1,0 +1,245 @@
+"""``calib-serve evaluate``: every metric of scores, or of an archive's handler, with intervals."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
+from calib_serve.app._data import archive_scores, file_scores
+from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
+from calib_serve.errors import InputError
+from calib_serve.options import DataOptions, MeasureOptions, VerdictOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from calib_serve.artifact import Artifact, DecisionsEvaluation
+    from calib_serve.bins import Bins
+    from calib_serve.fit.refinement import Refinement
+    from calib_serve.metrics import Evaluation, LabelsEvaluation
+    from calib_serve.scores import Scores
+
+__all__ = ["app"]
+
+app = command(
+    "evaluate",
+    "calib-serve evaluate scores.npz --split test\n"
+    "calib-serve evaluate scores.npz --split test --artifact artifact\n"
+    "calib-serve evaluate requests/ --from calibrated.mar",
+    details="DATA are scores with labels, or with --from the labelled requests of an archive.",
+)
+_PREDICTIONS = ("reliability", "confidence", "accuracy")
+_POSITIVE = ("reliability of P(y = 1)", "P(y = 1)", "share of class 1")
+_DECISIONS = ("reliability of all labels' decisions", "confidence", "accuracy")
+_LABELS_SHOWN = 30
+_WIDTH = 40  # characters of the reliability sketch: 2.5 % each
+
+_FIRST = (
+    "accuracy",
+    "mean_confidence",
+    "ece",
+    "noise_floor",
+    "positive_ece",
+    "positive_noise_floor",
+    "nll",
+    "brier",
+    "refinement_auroc",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Json):
+    """What is shown."""
+
+    verbose: bool = False
+    """Show every metric, test and diagram."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(MeasureOptions, VerdictOptions):
+    """Options of ``calib-serve evaluate``."""
+
+    artifact: Path | None = None
+    """Calibrate the scores with this artifact first."""
+
+
+@app.default
+def evaluate(
+    data: str,
+    *,
+    options: Annotated[Options, Flat] = Options(),
+    source: Annotated[DataOptions, OfData] = DataOptions(),
+    shown: Annotated[Shown, OfOutput] = Shown(),
+) -> None:
+    """Judge and measure scores."""
+    from calib_serve.artifact import Artifact
+    from calib_serve.fit.decide import seen
+    from calib_serve.judgement import judge, of_own_samples
+    from calib_serve.metrics import evaluate, evaluate_labels
+
+    if source.model is not None:
+        raise InputError(
+            f"evaluate measures scores; of a model: calib-serve report {data} --model {source.model}, which "
+            "needs no artifact"
+        )
+    calibration = None if options.artifact is None else Artifact.load(options.artifact)
+    if source.from_ is not None:
+        found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
+    else:
+        expected = None if calibration is None else calibration.model.outputs
+        found = file_scores(data, source, expected=expected)
+    how = {field.name: getattr(options, field.name) for field in fields(MeasureOptions)}
+    own = None if calibration is None else seen(calibration, found)
+    found = _calibrated(found, calibration)
+    result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
+    verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
+    verdict = of_own_samples(verdict, own) if own else verdict
+    level = options.level
+    parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
+    decisions = _decisions(found, calibration, level)
+    if shown.json:
+        print_json(
+            {
+                **result.as_dict(),
+                "verdict": verdict.as_dict(),
+                **({"decomposition": parts.as_dict()} if parts else {}),
+                **(decisions.as_dict() if decisions else {}),
+            }
+        )
+        return
+    out = console()
+    show_verdict(out, verdict, every=shown.verbose)
+    title = Path(source.from_ or data).name
+    for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
+        out.print(one, highlight=not isinstance(one, str))
+
+
+def _shown(
+    result: "Evaluation | LabelsEvaluation",
+    found: "Scores",
+    parts: "Refinement | None",
+    decisions: "DecisionsEvaluation | None",
+    *,
+    title: str,
+    level: float,
+    every: bool,
+) -> "Iterator[Table | str]":
+    """What follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
+    from calib_serve.metrics import Evaluation
+
+    if not isinstance(result, Evaluation):
+        counts = f"{result.n} samples, {len(result.labels)} labels"
+        yield metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+        yield labels_table(result, found.class_names)
+        yield reliability_table(result.bins, of=_DECISIONS)
+        return
+    counts = f"{result.n} predictions, {result.classes} classes"
+    yield metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+    if result.positive_bins is not None:
+        yield reliability_table(result.positive_bins, of=_POSITIVE)
+    if every or result.positive_bins is None:
+        yield reliability_table(result.bins)
+    yield from (parts.says(),) if parts else ()
+    yield from decisions.says(found.class_names) if decisions else ()
+
+
+def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
+    """The scores as they are, or as the calibration makes them."""
+    if calibration is None:
+        return found
+    if calibration.model_steps:
+        note(["the artifact changes the model itself; its logits must be of the changed model"])
+    return calibration.calibrated(found)
+
+
+def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
+    """What the artifact's sets and abstention do, if it has any."""
+    from calib_serve.artifact import evaluate_decisions
+
+    if calibration is None or (calibration.sets is None and calibration.abstain is None):
+        return None
+    return evaluate_decisions(calibration, found.probs[:], found.labelled(), level=level, groups=found.groups)
+
+
+def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
+    """What of the losses recalibration would remove; of labels nothing is told."""
+    from calib_serve.fit.refinement import recalibrated_losses
+
+    if found.is_multilabel:
+        return None
+    return recalibrated_losses(found, level=level, seed=seed)
+
+
+def metrics_table(
+    result: "Evaluation | LabelsEvaluation", *, title: str, level: float, every: bool = True
+) -> "Table":
+    """The metrics to know first, or every one, and their intervals; shares and errors in percent."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column("metric")
+    for name in ("value", "debiased", f"{level:.4g} low", "high"):
+        table.add_column(name, justify="right")
+    for name, estimate in result.estimates().items():
+        if not every and name not in _FIRST:
+            continue
+        ends = (estimate.value, estimate.debiased, estimate.low, estimate.high)
+        table.add_row(name, *(as_metric(name, x) for x in ends))
+    return table
+
+
+def labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
+    """The labels that are most surely miscalibrated, one a row."""
+    from rich.table import Table
+
+    shown = result.worst()[:_LABELS_SHOWN]
+    left = len(result.labels) - len(shown)
+    table = Table(title="label by label, the worst first" + (f"; {left} more by --json" if left else ""))
+    table.add_column("label")
+    columns = {
+        "prevalence": "true",
+        "accuracy": "accuracy",
+        "positive_gap": "gap",
+        "positive_ece": "ECE",
+        "positive_brier": "Brier",
+        "nll": "NLL",
+    }
+    for words in (*columns.values(), "ECE, low"):
+        table.add_column(words, justify="right")
+    for k in shown:
+        row = result.labels[k]
+        cells = [as_metric(name, getattr(row, name)) for name in columns]
+        table.add_row(names[k] if names else str(k), *cells, as_metric("ece", row.positive_ece.low))
+    return table
+
+
+def reliability_table(bins: "Bins", *, of: tuple[str, str, str] = _PREDICTIONS) -> "Table":
+    """A reliability diagram in characters: bars are accuracy, the mark is mean confidence."""
+    from rich.table import Table
+
+    title, said, true = of
+    table = Table(title=f"{title}: bars are {true}, | is {said}")
+    table.add_column(said, no_wrap=True)
+    table.add_column("n", justify="right")
+    table.add_column("0 %" + " " * (_WIDTH - 7) + "100 %", no_wrap=True)
+    table.add_column("gap", justify="right")
+    for i, count in enumerate(bins.count):
+        if count:
+            confidence, accuracy = bins.confidence[i] / count, bins.correct[i] / count
+            table.add_row(
+                f"{i / len(bins):.3f}-{(i + 1) / len(bins):.3f}",
+                f"{count:.0f}",
+                _bar(float(accuracy), float(confidence)),
+                f"{100 * (confidence - accuracy):+.1f}",
+            )
+    return table
+
+
+def _bar(accuracy: float, confidence: float) -> "Text":
+    from rich.text import Text
+
+    length, mark = round(accuracy * _WIDTH), min(round(confidence * _WIDTH), _WIDTH)
+    bar = Text("█" * length + " " * (_WIDTH + 1 - length), style="blue")
+    return Text.assemble(bar[:mark], ("|", "bold red"), bar[mark + 1 :])

@@ -1,0 +1,252 @@
+"""``calib-serve fit``: calibration data in, an artifact out."""
+
+import os
+import shlex
+import zipfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
+from calib_serve.app._data import refuse_file_options
+from calib_serve.app._pictures import PictureOptions, preprocessing
+from calib_serve.app._progress import stages
+from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
+from calib_serve.errors import InputError
+from calib_serve.options import DataOptions, Seeded, check
+
+if TYPE_CHECKING:
+    from calib_serve.artifact import Artifact
+
+__all__ = ["app"]
+
+app = command(
+    "fit",
+    "calib-serve fit scores.npz --split cal -o artifact\n"
+    "calib-serve fit images/ --model model.onnx --method neural-clamping -o artifact\n"
+    "calib-serve fit requests/ --from served.mar -o artifact",
+    details="DATA are scores with labels, or with --model or --from the inputs of what makes the scores.",
+)
+_LABELS = ("labels", "y")
+_FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Output, Json):
+    """Where the artifact goes, and what is shown of it."""
+
+    verbose: bool = False
+    """Show candidates, certificates and all metrics."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PictureOptions, Seeded):
+    """Options of ``calib-serve fit``."""
+
+    method: str = "auto"
+    """A method's name (calib-serve methods lists them), or auto to choose by cross-validation."""
+    option: list[str] = field(default_factory=list)
+    """An option of the method or of the model, KEY=VALUE: see calib-serve methods NAME."""
+    test_split: str | None = None
+    """A split to measure before and after on; by default held-out folds."""
+    train_split: str | None = None
+    """The split that a masked head trains on; by default a part of the calibration data."""
+    prior: str | None = None
+    """Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
+    engine: str | None = None
+    """A database in which DATA is a table, such as postgres://user@host/db."""
+
+
+@app.default
+def fit(
+    data: str,
+    *,
+    options: Annotated[Options, Flat] = Options(),
+    source: Annotated[DataOptions, OfData] = DataOptions(),
+    output: Annotated[Written, OfOutput],
+) -> None:
+    """Fit on scores, a model or an archive, as the options say."""
+    refuse_existing(output.out, force=output.force)
+    prior = None if options.prior is None else shares(options.prior)
+    own = {"seed": options.seed, "prior": prior, **pairs(options.option, "--option")}
+    if source.model is None:
+        check(not options.pictures, "pictures", "are for the pictures of a model (--model)")
+        check(options.train_split is None, "train_split", "is for the masked head of a model (--model)")
+    with stages(quiet=output.json) as progress:
+        if source.from_ is not None:
+            artifact = _of_archive(data, options, source, own, progress)
+        elif source.model is not None:
+            artifact = _of_model(data, options, source, own, progress)
+        else:
+            artifact = _of_scores(data, options, source, own, progress)
+    if not _is_first_rank():
+        return
+    artifact.save(output.out)
+    if output.json:
+        _print_json(artifact, output.out)
+    else:
+        _show(artifact, data, options, source, output)
+
+
+def shares(text: str) -> Any:
+    """Read class shares: numbers in order, or names with theirs; or a file of such text, of JSON or YAML.
+
+    >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
+    ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
+    """
+    import yaml
+
+    file = Path(text)
+    if "=" not in text and "," not in text:
+        try:
+            text = file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"--prior: cannot read {text!r} as shares or as a file of them: {error}"
+            ) from None
+    try:
+        if text.startswith(("[", "{")) or ":" in text:
+            found = yaml.safe_load(text)
+        elif "=" in text:
+            found = pairs([part.strip() for part in text.replace("\n", ",").split(",") if part.strip()], "")
+        else:
+            found = text.replace("\n", ",").split(",")
+        if isinstance(found, dict):
+            return {str(name): float(share) for name, share in found.items()}
+        return [float(share) for share in found]
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise InputError(f"--prior: class shares are numbers, or NAME=SHARE each: {error}") from None
+
+
+def _of_scores(
+    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+) -> "Artifact":
+    from calib_serve.fit.calibrate import calibrate
+    from calib_serve.scores import Scores
+
+    given = {"labels": source.labels, "engine": options.engine, **source.of_scores}
+    read = {name: value for name, value in given.items() if value is not None}
+    fitted = Scores.read(data, split=source.split, **read)
+    # Read before the fit: a split that does not exist should not cost one.
+    test = None
+    if options.test_split is not None:
+        test = Scores.read(data, split=options.test_split, expected=fitted.outputs, **read)
+    return calibrate(fitted, method=options.method, test=test, progress=progress, **own)
+
+
+def _of_archive(
+    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+) -> "Artifact":
+    from calib_serve.archives import calibrate_archive
+
+    refuse_file_options(source, "--from")
+    splits = (source.split, *([] if options.test_split is None else [options.test_split]))
+    asked = {"seam": source.seam, "probe_timeout": source.probe_timeout, "outputs": source.outputs}
+    archive = str(source.from_)
+    return calibrate_archive(archive, data, options.method, splits=splits, progress=progress, **asked, **own)
+
+
+def _of_model(
+    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+) -> "Artifact":
+    from calib_serve.fit.calibrate_model import calibrate_model
+    from calib_serve.model.load import model_data
+
+    refuse_file_options(source, "--model")
+    prepared = preprocessing(options.pictures)
+    more = [split for split in (options.test_split, options.train_split) if split is not None]
+    given, *others = parts = model_data(str(source.model), data, [source.split, *more], pictures=prepared)
+    pair = [(part.inputs, part.labels) for part in others]
+    artifact = calibrate_model(
+        str(source.model),
+        given.inputs,
+        given.labels,
+        options.method,
+        test=None if options.test_split is None else pair[0],
+        train=None if options.train_split is None else pair[-1],
+        class_names=given.class_names,
+        pictures=given.pictures,
+        weights=source.weights,
+        outputs=source.outputs,
+        progress=progress,
+        **own,
+    )
+    remarks = [*artifact.fit.get("remarks", ()), *(remark for part in parts for remark in part.remarks)]
+    return replace(artifact, fit={**artifact.fit, "remarks": remarks}) if remarks else artifact
+
+
+def _is_first_rank() -> bool:
+    """Whether this process writes the artifact: of torchrun's, which all hold the same one, the first."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    return rank == 0
+
+
+def _print_json(artifact: "Artifact", out: Path) -> None:
+    from calib_serve.fit.measure import verdict
+
+    found = {"artifact": str(out), "verdict": verdict(artifact).as_dict()}
+    print_json({**found, **artifact_facts(artifact)})
+
+
+def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions, output: Written) -> None:
+    """Print the verdict first, then where the artifact was written, and the commands that come next."""
+    from calib_serve.fit.measure import verdict
+
+    out, found = console(), verdict(artifact)
+    show_verdict(out, found, every=output.verbose)
+    for remark in (*(() if output.verbose else found.reasons), *artifact.fit.get("remarks", ())):
+        out.print(f"note: {remark}")
+    if output.verbose:
+        for table in artifact_tables(artifact):
+            out.print(table)
+    samples, on = artifact.data.get("samples"), artifact.data.get("measured_on", "")
+    fitted = f"{artifact.method} fitted" + (f" on {samples:,} samples" if samples else "")
+    measured = f", measured on {on}" if artifact.after else ""
+    out.print(f"{fitted}{measured}; written to {output.out}")
+    for i, line in enumerate(next_commands(artifact, data, options, source, output.out)):
+        out.print(f"{'      ' if i else 'next: '}{line}")
+
+
+def next_commands(
+    artifact: "Artifact", data: str, options: Options, source: DataOptions, out: Path
+) -> list[str]:
+    """Return what can be run as it stands after a fit: a report, a fused model, all facts.
+
+    A report is of samples that nothing was fitted to: the test split, or another one of the file.
+    """
+    found = []
+    held = options.test_split or _other_split(Path(data), source.split)
+    if held is not None and options.engine is None and source.from_ is None:
+        of = [data, "--split", held, *_flag("--model", source.model), *_flag("--weights", source.weights)]
+        of += [*_flag("--labels", source.labels), *_flag("--outputs", source.outputs)]
+        found.append(_line("report", *of, "--artifact", out, "-o", f"{out.name}.html"))
+    ending = "" if source.model is None else Path(source.model).suffix
+    if ending in _FUSED and artifact.steps:
+        found.append(_line("fuse", _FUSED[ending], source.model, out, "-o", f"calibrated{ending}"))
+    return [*found, _line("inspect", out)]
+
+
+def _flag(name: str, value: object) -> list[object]:
+    return [] if value is None else [name, value]
+
+
+def _line(*words: object) -> str:
+    return shlex.join(["calib-serve", *map(str, words)])
+
+
+def _other_split(path: Path, split: str | None) -> str | None:
+    """Of an npz file's splits the one that is called test, or the only one beside ``split``."""
+    if split is None or not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+    ends = tuple(f"_{name}" for name in _LABELS)
+    others = sorted({name.rpartition("_")[0] for name in names if name.endswith(ends)} - {split, "train"})
+    if "test" in others:
+        return "test"
+    return others[0] if len(others) == 1 else None

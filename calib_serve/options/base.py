@@ -1,0 +1,81 @@
+"""How options classes are checked and changed."""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from calib_serve.errors import InputError, OptionError
+
+__all__ = ["Seeded", "changed", "check", "check_positive", "check_share", "divided"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded:
+    """Options of what draws at random."""
+
+    seed: int = 0
+    """The seed of everything that is drawn."""
+
+
+def changed(options: T, given: Mapping[str, Any]) -> T:
+    """Return ``options`` with the fields ``given``; InputError names one that there is not, and what is near.
+
+    >>> changed(Seeded(), {"seed": 3})
+    Seeded(seed=3)
+    """
+    found, others = divided(options, given)
+    if others:
+        name, known = next(iter(others)), [field.name for field in fields(options)]  # type: ignore[arg-type]
+        near = difflib.get_close_matches(name, known, 1)
+        raise InputError(
+            f"there is no option {name!r}" + (f", did you mean {near[0]}?" if near else f" of {known}")
+        )
+    return found
+
+
+def divided(options: T, given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    """Return ``options`` with those of the ``given`` that are fields of it, and the others.
+
+    >>> divided(Seeded(), {"seed": 3, "ridge": 0.1})
+    (Seeded(seed=3), {'ridge': 0.1})
+    """
+    known = {field.name for field in fields(options)}  # type: ignore[arg-type]
+    own = {name: value for name, value in given.items() if name in known}
+    return replace(options, **own), {k: v for k, v in given.items() if k not in known}  # type: ignore[type-var]
+
+
+def check(holds: bool, option: str, says: str) -> None:
+    """Raise OptionError, which names the option, unless the check ``holds``.
+
+    >>> check(False, "folds", "must be 2 or more, got 1")
+    Traceback (most recent call last):
+        ...
+    calib_serve.errors.OptionError: folds must be 2 or more, got 1
+    """
+    if not holds:
+        raise OptionError(option, says)
+
+
+def check_positive(**options: float) -> None:
+    """Raise OptionError unless every option is finite and above 0.
+
+    >>> check_positive(timeout=0)
+    Traceback (most recent call last):
+        ...
+    calib_serve.errors.OptionError: timeout must be above 0 and finite, got 0
+    """
+    for option, value in options.items():
+        check(0 < value < math.inf, option, f"must be above 0 and finite, got {value:g}")
+
+
+def check_share(**options: float) -> None:
+    """Raise OptionError unless every option is above 0 and at most 1.
+
+    >>> check_share(sample_rate=0.1)
+    """
+    for option, value in options.items():
+        check(0 < value <= 1, option, f"must be above 0 and at most 1, got {value:g}")

@@ -1,0 +1,88 @@
+"""Options that say what is fitted on or measured: a file of scores, or a model or archive and its data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calib_serve.options.base import Seeded, check, check_positive
+from calib_serve.options.scores import FileOptions, Kind
+
+__all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "TrialOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelData(FileOptions):
+    """Where scores come from: DATA alone holds them, else it holds the inputs of a model."""
+
+    model: str | None = None
+    """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
+    weights: Path | None = None
+    """The weights of a model that is a factory, module:factory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions:
+    """How a TorchServe archive's own handler is asked for its scores."""
+
+    seam: str | None = None
+    """Where the class scores pass in the archive's handler: PLACE, or PLACE:OUTPUT, as in model:logits."""
+    probe_timeout: float = 60
+    """Seconds that the archive's handler may take to answer."""
+
+    def __post_init__(self) -> None:
+        check_positive(probe_timeout=self.probe_timeout)
+        check(self.seam is None or self.place != "", "seam", f"is PLACE or PLACE:OUTPUT, got {self.seam!r}")
+
+    @property
+    def place(self) -> str | None:
+        """Where the class scores pass."""
+        return None if self.seam is None else self.seam.partition(":")[0]
+
+    @property
+    def output(self) -> str | None:
+        """Where they lie in what passes there."""
+        return None if self.seam is None else self.seam.partition(":")[2] or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(ModelData, TrialOptions):
+    """Where scores come from: DATA alone holds them, else it holds the inputs of a model or an archive."""
+
+    from_: Path | None = None
+    """A TorchServe archive that DATA are the requests and labels of; its own handler is asked."""
+
+    def __post_init__(self) -> None:
+        TrialOptions.__post_init__(self)
+        check(
+            self.model is None or self.from_ is None,
+            "from_",
+            "names an archive, and there is a model: give one of both",
+        )
+        check(
+            self.weights is None or self.model is not None,
+            "weights",
+            "are those of a model that is a factory, and none is given",
+        )
+        check(
+            self.seam is None or self.from_ is not None,
+            "seam",
+            "is a place in the handler of an archive, and none is given",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions(TrialOptions):
+    """Options of ``scores_of_archive``."""
+
+    outputs: Kind | None = None
+    """What passes, where its numbers do not say it, as in ``ScoresOptions``."""
+    batch_size: int | None = None
+    """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveFitOptions(ArchiveOptions, Seeded):
+    """Options of ``calibrate_archive``."""
+
+    prior: Any = None
+    """Class shares of what will be served, as in ``FitOptions``."""

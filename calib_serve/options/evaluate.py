@@ -1,0 +1,98 @@
+"""Options of what measures and judges."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from calib_serve.options.base import Seeded, check
+from calib_serve.options.scores import ScoresOptions
+
+__all__ = [
+    "Binned",
+    "CompareOptions",
+    "EvaluateOptions",
+    "Interval",
+    "JudgeOptions",
+    "MeasureOptions",
+    "Resampled",
+    "Tolerant",
+    "VerdictOptions",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Options of what has intervals or guarantees."""
+
+    level: float = 0.95
+    """The level of intervals and guarantees."""
+
+    def __post_init__(self) -> None:
+        check(0 < self.level < 1, "level", f"must lie between 0 and 1, got {self.level:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampled(Seeded):
+    """Options of what is resampled."""
+
+    replicates: int = 1000
+    """Resamples and draws that intervals are made of; 0 for no such intervals."""
+
+    def __post_init__(self) -> None:
+        check(self.replicates >= 0, "replicates", f"must be 0 or more, got {self.replicates}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binned:
+    """Options of what is binned by confidence."""
+
+    bins: int = 15
+    """How many confidence bins."""
+
+    def __post_init__(self) -> None:
+        check(self.bins >= 1, "bins", f"must be 1 or more, got {self.bins}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(Interval, Resampled, Binned):
+    """How scores are measured."""
+
+    edges: Literal["right", "left"] = "right"
+    """Which end a bin holds: right is (lo, hi], left [lo, hi)."""
+
+    def __post_init__(self) -> None:
+        for one in (Interval, Resampled, Binned):
+            one.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(ScoresOptions, MeasureOptions):
+    """Options of ``evaluate``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ScoresOptions, Resampled):
+    """Options of ``compare``."""
+
+    replicates: int = 200
+    """Resamples that the intervals of metrics are made of; 0 for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerant:
+    """Options of what judges."""
+
+    tolerance: float = 0.02
+    """The mean gap between confidence and accuracy that users can live with, as a fraction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictOptions(Tolerant):
+    """Options of a verdict."""
+
+    class_tolerance: float | None = None
+    """That of a class or label alone; 1.5 times as much if not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions(ScoresOptions, VerdictOptions):
+    """Options of ``judge``."""

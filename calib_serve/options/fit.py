@@ -1,0 +1,57 @@
+"""Options of a fit; each method has options of its own, beside these."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calib_serve.options.base import Seeded, check
+from calib_serve.options.scores import ScoresOptions
+
+__all__ = ["FitOptions", "ModelFitOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(ScoresOptions, Seeded):
+    """Options of ``calibrate``."""
+
+    prior: Any = None
+    """Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
+    class_weight: Any = None
+    """Weights of classes in the fit: balanced, or, in Python, a mapping of class ids or names."""
+    cross_validate: bool = True
+    """Whether before and after are measured on held-out folds, where no test samples are given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFitOptions(Seeded):
+    """Options of ``calibrate_model``."""
+
+    outputs: Any = None
+    """What the model returns, where its numbers do not say it, as in ``ScoresOptions``."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called, in order."""
+    train: Any = None
+    """Inputs and labels that the masked head trains on; without them a part of the calibration data."""
+    pictures: Any = None
+    """How pictures became the inputs: a ``Preprocessing``, or a mapping of its fields."""
+    weights: str | Path | None = None
+    """The weights of a model that is a factory."""
+    input_shape: Any = None
+    """One input's shape, such as 3,224,224; by default the data's."""
+    last_linear: str | None = None
+    """The layer that makes the logits, if it is not found."""
+    device: str | None = None
+    """cpu, cuda or cuda:1; by default a GPU if there is one."""
+    batch_size: int = 256
+    """Inputs at once."""
+    mixed_precision: bool = False
+    """Compute logits and features in bfloat16."""
+    checkpoints: str | Path | None = None
+    """A folder that a killed fit resumes from."""
+    prior: Any = None
+    """Class shares of what will be served, as in ``FitOptions``."""
+    cross_validate: bool = True
+    """As in ``FitOptions``."""
+
+    def __post_init__(self) -> None:
+        check(self.batch_size >= 1, "batch_size", f"must be 1 or more, got {self.batch_size}")

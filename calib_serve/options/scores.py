@@ -1,0 +1,45 @@
+"""Options that say what scores are, and which samples of a file to take."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+__all__ = ["FileOptions", "Kind", "ScoresOptions"]
+
+Kind = Literal[
+    "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
+]
+"""What a classifier's scores are; the same as ``calib_serve.scores.Outputs``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions:
+    """What scores are; in Python each also takes an array where the command line takes a column's name."""
+
+    outputs: Kind | None = None
+    """What the scores are, where neither their name nor their numbers say."""
+    columns: tuple[str, ...] | None = None
+    """The columns of the classes, names or patterns such as p_*; others are left out."""
+    class_names: tuple[str, ...] | None = None
+    """What the classes are called, in order, where the data do not say."""
+    groups: Any = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
+    sample_weight: Any = None
+    """The weight of each sample: a column, or an npy file."""
+    ignore_label: Any = None
+    """Labels that stand for none, such as 255 or NA: their samples are left out."""
+
+    @property
+    def of_scores(self) -> dict[str, Any]:
+        """Those that are given, as keyword arguments of ``Scores.of``."""
+        own = {field.name: getattr(self, field.name) for field in fields(ScoresOptions)}
+        return {name: value for name, value in own.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(ScoresOptions):
+    """Which samples of a file to take."""
+
+    split: str | None = None
+    """Which split of the data, such as cal or test."""
+    labels: str | None = None
+    """The labels: a column or array of the file, or an npy file."""
