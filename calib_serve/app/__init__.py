@@ -1,8 +1,8 @@
 """The command line: one file a noun, and each is imported when its command runs.
 
 A command is a function of a frozen options class (``calib_serve.options``), from which its options, their
-help and their checks come. It returns None or an exit code: 0 done, 1 a verdict or check says no, 2 wrong use, 3 something
-else failed.
+help and their checks come. It returns None or an exit code: 0 done, 1 a verdict or check says no, 2 wrong
+use, 3 something else failed.
 """
 
 from __future__ import annotations
@@ -43,26 +43,15 @@ def program(asked: str | None = None) -> App:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line, and return its exit code; an error becomes one line on stderr."""
+    asked = next((word for word in arguments if not word.startswith("-")), None)
     try:
-        asked = next((word for word in arguments if not word.startswith("-")), None)
         app = program(asked)
         tokens = prepared(app, asked, arguments)
         code = app(tokens, exit_on_error=False, print_error=False)
-    except MissingArgumentError as error:
-        names = "" if error.argument is None else " or ".join(error.argument.names)
-        return _failed(f"{asked} needs {names}; see calib-serve {asked} --help", 2)
-    except CycloptsError as error:
-        return _failed(" ".join(str(error).split()), 2)
-    except OptionError as error:
-        return _failed(f"{given_as(error.option, arguments)} {error.says}", 2)
-    except InputError as error:
-        return _failed(str(error), 2)
-    except CalibServeError as error:
-        return _failed(str(error), 3)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("calib_serve"):
-            raise
-        return _failed(str(MissingDependency(str(error.name))), 3)
+    except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
+        says, code = _explained(error, asked, arguments)
+        sys.stderr.write(f"calib-serve: {says}\n")
+        return code
     return code if isinstance(code, int) else 0
 
 
@@ -71,6 +60,17 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def _failed(says: str, code: int) -> int:
-    sys.stderr.write(f"calib-serve: {says}\n")
-    return code
+def _explained(error: Exception, asked: str | None, arguments: Sequence[str]) -> tuple[str, int]:
+    """What is said of an error, and its exit code; one of a module of ours that is missing is raised."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        names = " or ".join(error.argument.names)
+        return f"{asked} needs {names}; see calib-serve {asked} --help", 2
+    if isinstance(error, CycloptsError):
+        return " ".join(str(error).split()), 2
+    if isinstance(error, OptionError):
+        return f"{given_as(error.option, arguments)} {error.says}", 2
+    if isinstance(error, CalibServeError):
+        return str(error), 2 if isinstance(error, InputError) else 3
+    if (getattr(error, "name", None) or "").startswith("calib_serve"):
+        raise error
+    return str(MissingDependency(str(getattr(error, "name", error)))), 3

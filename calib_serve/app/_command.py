@@ -80,7 +80,7 @@ def _default(value: Any) -> str | None:
     return None if value is None or value is False or value in ([], (), "") else str(value)
 
 
-_PLAIN = Parameter(negative=(), show_env_var=False, show_default=_default)  # type: ignore[arg-type]
+_PLAIN = Parameter(negative=(), show_env_var=False, show_default=_default)
 
 
 @dataclass(frozen=True, kw_only=True)

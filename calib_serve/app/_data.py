@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 
-def file_scores(path: str | Path, options: FileOptions, **how: Any) -> Scores:
+def file_scores(path: str | Path, options: FileOptions, *, split: str | None, **how: Any) -> Scores:
     """Read the scores of a file; say on stderr what was guessed. ``how`` as in ``Scores.read``."""
     from calib_serve.scores import Scores
 
-    given = {"split": options.split, "labels": options.labels, **options.of_scores, **how}
+    given = {"split": split, "labels": options.labels, **options.of_scores, **how}
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
     note(found.remarks)
     return found
@@ -97,7 +97,7 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
                 "this calibration changes the model itself, which its scores cannot show; name the model "
                 "with --model, and data that the fit has not seen"
             )
-        return file_scores(data, options, expected=artifact.model.outputs)
+        return file_scores(data, options, split=options.split, expected=artifact.model.outputs)
     from calib_serve.model import logits_under
     from calib_serve.scores import Scores
 

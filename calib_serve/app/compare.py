@@ -1,25 +1,41 @@
-"""``calib-serve compare``: fit several methods on one split, measure them all on another."""
-
-from __future__ import annotations
+"""``calib-serve compare``: methods fitted on one split and measured on another, and the papers' studies."""
 
 import csv
-import json
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from cyclopts import Parameter
 
-from calib_serve.cli import options
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
+from calib_serve.app._data import file_scores, refuse_file_options
+from calib_serve.app._progress import stages
+from calib_serve.app._show import console, note, print_json
 from calib_serve.errors import InputError
+from calib_serve.options import CompareOptions, FileOptions, Seeded, check
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from calib_serve.fit.compare import Compared
+    from calib_serve.study import Fit
+    from calib_serve.study.result import Study
 
-__all__ = ["run"]
+__all__ = ["app"]
+
+app = command(
+    "compare",
+    "calib-serve compare scores.npz\n"
+    "calib-serve compare scores.npz --study size --option sizes=50,500\n"
+    "calib-serve compare images/ --model model.pt2 --study shift",
+    details="""DATA are scores with labels in two splits; or with --model its inputs and their labels.
+Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature could
+do), stability (whether numbers hold over folds, seeds and trainings), bins (whether the ranking depends on
+the bins), ablation (which part of a calibration does what), shift (what keeps up on corrupted images).""",
+)
 
 _SHOWN = {
     "accuracy": "acc",
@@ -33,68 +49,203 @@ _SHOWN = {
 _LARGEST_IS_BEST = ("accuracy", "refinement_auroc")
 
 
-def run(
-    *,
-    logits: options.Logits,
-    labels: options.Labels = None,
-    outputs: options.Outputs = None,
-    columns: options.Columns = None,
-    class_names: options.ClassNames = None,
-    sample_weight: options.SampleWeight = None,
-    groups: options.Groups = None,
-    ignore_label: options.IgnoreLabel = None,
-    methods: options.Methods = "all",
-    fit_split: options.FitSplit = "cal",
-    test_split: options.TestSplit = "test",
-    replicates: Annotated[
-        int, typer.Option("--replicates", min=0, help="Bootstrap resamples for --csv and --json; 0: none.")
-    ] = 200,
-    seed: options.Seed = 0,
-    csv_out: Annotated[Path | None, typer.Option("--csv", help="Write the table here as well.")] = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Fit methods on one split and show what each does to another that no fit has seen.
+@dataclass(frozen=True, kw_only=True)
+class Options(Seeded):
+    """Options of ``calib-serve compare``."""
 
-    A method that cannot be fitted is listed with the reason. Exit code 1 if none could.
-    """
-    from calib_serve.cli.progress import stages
-    from calib_serve.fit.compare import compare
+    replicates: int = CompareOptions.replicates
+    """Resamples of the intervals that --json and --out show; 0 for none."""
+    methods: tuple[str, ...] | None = None
+    """Their names, commas between; by default all, of a study those that it is about."""
+    study: Literal["size", "optimum", "stability", "bins", "ablation", "shift"] | None = None
+    """Run a study instead of comparing all methods."""
+    option: list[str] = field(default_factory=list)
+    """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5 or severities=1,3,5."""
 
-    how: dict[str, Any] = {
-        "labels": labels, "columns": columns, "class_names": class_names, "sample_weight": sample_weight,
-        "groups": groups, "ignore_label": ignore_label,
-    }  # fmt: skip
-    fit = options.read_scores(logits, split=fit_split, outputs=outputs, **how)
-    test = options.read_scores(logits, split=test_split, outputs=outputs or fit.outputs, **how)
-    with stages(quiet=as_json) as progress:
-        rows = compare(
+
+@dataclass(frozen=True, kw_only=True)
+class Source(FileOptions):
+    """What the methods are fitted on and measured on."""
+
+    fit_split: str = "cal"
+    """The split to fit on."""
+    test_split: str = "test"
+    """The split to measure on."""
+    model: list[str] = field(default_factory=list)
+    """For a study of a model: its file, or module:factory; of stability once for each training."""
+    weights: Path | None = None
+    """The weights of a model that is a factory, module:factory."""
+    train_split: str | None = None
+    """The split that masked heads train on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Json):
+    """What is written of it."""
+
+    out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
+    """Write the table to this .csv file; of a study study.json, .csv and .svg into this folder."""
+
+
+@app.default
+def compare(
+    *data: str,
+    options: Annotated[Options, Flat] = Options(),
+    source: Annotated[Source, OfData] = Source(),
+    written: Annotated[Written, OfOutput] = Written(),
+) -> int:
+    """Compare methods; exit code 1 if none could be fitted."""
+    check(bool(data), "data", "must be given: a file of scores, or with --model its inputs")
+    if options.study is not None:
+        _show_study(_study(data, options, source, quiet=written.json), written)
+        return 0
+    check(len(data) == 1, "data", "must be one file; several are for --study stability")
+    check(not source.model, "model", "is for a study (--study)")
+    check(not options.option, "option", "is for a study (--study)")
+    from calib_serve.fit.compare import compare as compare_methods
+
+    fit = file_scores(data[0], source, split=source.fit_split)
+    test = file_scores(data[0], source, split=source.test_split, outputs=source.outputs or fit.outputs)
+    methods = options.methods or ("all",)
+    with stages(quiet=written.json) as progress:
+        rows = compare_methods(
             fit,
             test,
-            "all" if methods == ["all"] else methods,
+            "all" if methods == ("all",) else methods,
             # The table shows no intervals, and they are most of the work.
-            replicates=replicates if as_json or csv_out else 0,
-            seed=seed,
+            replicates=options.replicates if written.json or written.out else 0,
+            seed=options.seed,
             progress=progress,
         )
-    if csv_out is not None:
-        _write_csv(csv_out, rows)
-    if as_json:
-        told = [row.as_dict() for row in rows]
-        typer.echo(json.dumps({"fit_split": fit_split, "test_split": test_split, "methods": told}))
+    if written.out is not None:
+        _write_csv(written.out, rows)
+    if written.json:
+        splits = {"fit_split": source.fit_split, "test_split": source.test_split}
+        print_json({**splits, "methods": [row.as_dict() for row in rows]})
     else:
-        from rich.console import Console
-
-        console = Console(highlight=False)
-        title = f"fitted on {fit_split}, measured on {test_split}; percent, nll in nats; moved: other class"
-        console.print(_table(rows, title))
+        out = console()
+        on = f"fitted on {source.fit_split}, measured on {source.test_split}"
+        out.print(_table(rows, f"{on}; percent, nll in nats; moved: other class"))
         for row in rows:
             if row.error:
-                console.print(f"{row.method}: {row.error}", markup=False)
-    if not any(row.metrics for row in rows):
-        raise typer.Exit(1)
+                out.print(f"{row.method}: {row.error}")
+    return 0 if any(row.metrics for row in rows) else 1
 
 
-def _shown(rows: Sequence[Compared]) -> dict[str, str]:
+def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool) -> "Study":
+    """Run a study on scores, or on models with their inputs."""
+    from calib_serve import study
+
+    runs: dict[str, Callable[..., Study]] = {
+        "size": study.validation_size,
+        "optimum": study.optimal_temperature,
+        "stability": study.stability,
+        "bins": study.bin_effect,
+        "ablation": study.ablation,
+        "shift": study.shift,
+    }
+    name = str(options.study)
+    run = runs[name]
+    takes = inspect.signature(run).parameters
+    own = pairs(options.option, "--option")
+    known = sorted(set(takes) - {"cal", "test", "fit", "methods", "seed", "progress", "parts", "samples"})
+    unknown = [key for key in own if key not in known]
+    check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
+    own = {key: _like(value, takes[key].default) for key, value in own.items()}
+    beside = {"methods": options.methods, "seed": options.seed}
+    own |= {key: value for key, value in beside.items() if key in takes and value is not None}
+    samples = _samples(data, source, plain=name == "shift", seed=options.seed)
+    several = name == "stability"
+    check(several or len(samples) == 1, "data", f"and --model must be one for {name}")
+    with stages(name, quiet=quiet) as show:
+        if "progress" in takes:
+            own["progress"] = lambda done, total: show(name, done, total)
+        if several:
+            fits = [fit for _, fit in samples if fit is not None]
+            return run([_pooled(parts) for parts, _ in samples], fit=fits or None, **own)
+        ((parts, fit),) = samples
+        if name == "shift":
+            check(fit is not None, "model", "must be given: images are corrupted before the model")
+            return run(fit, *parts, **own)
+        return run(*parts, **own, **({} if fit is None or "fit" not in takes else {"fit": fit}))
+
+
+def _like(value: Any, default: Any) -> Any:
+    """A value as its default is: one of a sequence as a sequence."""
+    several = isinstance(default, (tuple, list)) and not isinstance(value, list)
+    return [value] if several else value
+
+
+def _samples(
+    data: Sequence[str], source: Source, *, plain: bool, seed: int
+) -> list[tuple[list[tuple[Any, Any]], "Fit | None"]]:
+    """Per trained model the samples of both splits, and what fits methods on it; None where scores do."""
+    splits = (source.fit_split, source.test_split)
+    if source.model:
+        refuse_file_options(source, "--model")
+        check(len(data) == 1, "data", "must be one, beside --model")
+        return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
+    for option in ("weights", "train_split"):
+        check(getattr(source, option) is None, option, "is for a study of a model (--model)")
+    read = [[file_scores(path, source, split=split) for split in splits] for path in data]
+    return [([(part.logits, part.labelled()) for part in parts], None) for parts in read]
+
+
+def _of_model(
+    model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
+) -> tuple[list[tuple[Any, Any]], "Fit"]:
+    """Splits of a model's inputs, and every method on it; ``plain``: pictures in [0, 1], not normalised."""
+    from calib_serve.fit.on_model import FitOnModel
+    from calib_serve.model import load_model, weights_remarks
+    from calib_serve.model.load import model_data
+    from calib_serve.pictures import Preprocessing
+
+    pictures = plain and Path(data, "labels.csv").is_file()
+    how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None
+    asked = [*splits, *([] if source.train_split is None else [source.train_split])]
+    parts = model_data(model, data, asked, pictures=how)
+    note([remark for part in parts for remark in part.remarks])
+    train = None if source.train_split is None else parts.pop()
+    classifier = load_model(model, weights=source.weights, input_shape=parts[0].inputs.shape[1:])
+    note(weights_remarks(model, source.weights))
+    trained_on = None if train is None else (train.inputs, train.labels)
+    return [(part.inputs, part.labels) for part in parts], FitOnModel(classifier, train=trained_on, seed=seed)
+
+
+def _pooled(parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    import numpy as np
+
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def _show_study(study: "Study", written: Written) -> None:
+    files = study.save(written.out) if written.out else []
+    if written.json:
+        print_json(study.as_dict())
+        return
+    from rich.table import Table
+
+    out = console()
+    table = Table(title=study.title, title_justify="left")
+    for i, name in enumerate(study.header):
+        number = any(isinstance(row[i], (int, float)) for row in study.rows)
+        table.add_column(name, justify="right" if number else "left")
+    for row in study.rows:
+        table.add_row(*map(_cell, row))
+    out.print(table)
+    for sentence in study.says:
+        out.print(f"- {sentence}")
+    if files:
+        out.print(f"written to {', '.join(map(str, files))}")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _shown(rows: "Sequence[Compared]") -> dict[str, str]:
     """The metrics that there are, and their headings; of P(y = 1) and P(label) in place of each class's."""
     measured = next((row.metrics.estimates() for row in rows if row.metrics), dict.fromkeys(_SHOWN))
     if "positive_ece" not in measured:
@@ -104,8 +255,9 @@ def _shown(rows: Sequence[Compared]) -> dict[str, str]:
     return {name: words for name, words in shown.items() if name in measured}
 
 
-def _table(rows: Sequence[Compared], title: str) -> Table:
+def _table(rows: "Sequence[Compared]", title: str) -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     found = [(row, row.metrics.estimates()) for row in rows if row.metrics]
     shown = _shown(rows)
@@ -118,13 +270,16 @@ def _table(rows: Sequence[Compared], title: str) -> Table:
     for row, estimates in found:
         cells = [(name, estimates[name].value) for name in shown]
         texts = [f"{v:.4f}" if name == "nll" else f"{100 * v:.2f}" for name, v in cells]
-        marked = [f"[bold]{t}" if v == best[name] else t for t, (name, v) in zip(texts, cells, strict=True)]
+        marked = [
+            Text(text, style="bold" if value == best[name] else "")
+            for text, (name, value) in zip(texts, cells, strict=True)
+        ]
         moved = "" if math.isnan(row.moved) else f"{100 * row.moved:.2f}"
         table.add_row(row.method, *marked, moved, f"{row.seconds:.2f}")
     return table
 
 
-def _write_csv(path: Path, rows: Sequence[Compared]) -> None:
+def _write_csv(path: Path, rows: "Sequence[Compared]") -> None:
     shown = _shown(rows)
     names = [f"{name}{end}" for name in shown for end in ("", "_low", "_high")]
     try:

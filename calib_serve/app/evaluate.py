@@ -89,7 +89,7 @@ def evaluate(
         found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
     else:
         expected = None if calibration is None else calibration.model.outputs
-        found = file_scores(data, source, expected=expected)
+        found = file_scores(data, source, split=source.split, expected=expected)
     how = {field.name: getattr(options, field.name) for field in fields(MeasureOptions)}
     own = None if calibration is None else seen(calibration, found)
     found = _calibrated(found, calibration)

@@ -69,6 +69,8 @@ def fit(
     refuse_existing(output.out, force=output.force)
     prior = None if options.prior is None else shares(options.prior)
     own = {"seed": options.seed, "prior": prior, **pairs(options.option, "--option")}
+    if isinstance(own.get("candidates"), str):
+        own["candidates"] = [own["candidates"]]
     if source.model is None:
         check(not options.pictures, "pictures", "are for the pictures of a model (--model)")
         check(options.train_split is None, "train_split", "is for the masked head of a model (--model)")
@@ -141,7 +143,7 @@ def _of_archive(
 
     refuse_file_options(source, "--from")
     splits = (source.split, *([] if options.test_split is None else [options.test_split]))
-    asked = {"seam": source.seam, "probe_timeout": source.probe_timeout, "outputs": source.outputs}
+    asked: dict[str, Any] = {"seam": source.seam, "probe_timeout": source.probe_timeout, "outputs": source.outputs}
     archive = str(source.from_)
     return calibrate_archive(archive, data, options.method, splits=splits, progress=progress, **asked, **own)
 

@@ -1,195 +1,154 @@
 """``calib-serve report``: what a calibration did, as one HTML file that people look at."""
 
-from __future__ import annotations
-
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
-from calib_serve.cli import options
-from calib_serve.cli.verdict import show_verdict
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
+from calib_serve.app._data import file_scores, model_samples, refuse_file_options
+from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.errors import InputError
+from calib_serve.options import Binned, ModelData, Resampled, VerdictOptions, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from calib_serve.artifact import Artifact
-    from calib_serve.pictures import Preprocessing
-    from calib_serve.report import Contents, LabelsContents
-    from calib_serve.scores import Scores
 
-__all__ = ["run"]
+__all__ = ["app"]
+
+app = command(
+    "report",
+    "calib-serve report scores.npz --split test --artifact artifact -o report.html\n"
+    "calib-serve report images/ --split test --model model.onnx",
+    details="DATA are test scores with labels, or with --model its inputs and their labels.",
+)
 
 
-def run(
+@dataclass(frozen=True, kw_only=True)
+class Options(VerdictOptions, Binned, Resampled):
+    """Options of ``calib-serve report``."""
+
+    artifact: Path | None = None
+    """The calibration to report on."""
+    against: Path | None = None
+    """Compare with this one instead of with none."""
+    target_risk: float | None = None
+    """The share of errors to abstain down to; half of them if not given."""
+    title: str = ""
+    """The report's heading; the name of the data if empty."""
+
+    def __post_init__(self) -> None:
+        Binned.__post_init__(self)
+        Resampled.__post_init__(self)
+        check(self.against is None or self.artifact is not None, "against", "wants an artifact to compare")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Json):
+    """Where the report goes."""
+
+    out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("report.html")
+    """The file to write: .html, or its first screen as .png or .svg."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """Samples that are reported on, and their probabilities under an artifact or none."""
+
+    name: str
+    probs: "Callable[[Artifact | None], Any]"
+    labels: Any
+    class_names: tuple[str, ...]
+    beside: dict[str, Any]
+
+
+@app.default
+def report(
+    data: str,
     *,
-    out: Annotated[
-        Path,
-        typer.Option("-o", "--out", help="The file to write: .html, or its first screen as .png or .svg."),
-    ] = Path("report.html"),
-    artifact: Annotated[
-        Path | None, typer.Option("--artifact", metavar="DIR", help="The calibration to report on.")
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option("--against", metavar="DIR", help="Compare with this one instead of with none."),
-    ] = None,
-    logits: Annotated[
-        Path | None,
-        typer.Option("--logits", help="Test scores, and labels: npz, csv, parquet, ..."),
-    ] = None,
-    labels: options.Labels = None,
-    outputs: options.Outputs = None,
-    columns: options.Columns = None,
-    class_names: options.ClassNames = None,
-    sample_weight: options.SampleWeight = None,
-    groups: options.Groups = None,
-    ignore_label: options.IgnoreLabel = None,
-    model: options.Model = None,
-    weights: options.Weights = None,
-    data: options.Data = None,
-    split: options.Split = None,
-    title: Annotated[
-        str, typer.Option("--title", help="The report's heading; the file's name if empty.")
-    ] = "",
-    bins: Annotated[int, typer.Option("--bins", min=1, help="How many confidence bins.")] = 15,
-    tolerance: options.Tolerance = 0.02,
-    class_tolerance: options.ClassTolerance = None,
-    target_risk: Annotated[
-        float | None,
-        typer.Option(
-            "--target-risk", help="The share of errors to abstain down to; half of them if not given."
-        ),
-    ] = None,
-    replicates: options.Replicates = 1000,
-    seed: options.Seed = 0,
-    as_json: options.AsJson = False,
+    options: Annotated[Options, Flat] = Options(),
+    source: Annotated[ModelData, OfData] = ModelData(),
+    written: Annotated[Written, OfOutput] = Written(),
 ) -> None:
-    """Write one self-contained HTML file: the verdict first, then every figure and number behind it."""
-    if against is not None and artifact is None:
-        raise InputError("--against wants --artifact: the calibration to report on")
+    """Write one self-contained file: the verdict first, then every figure and number behind it."""
     from calib_serve.artifact import Artifact
-    from calib_serve.fit.decide import seen
     from calib_serve.report import prepare_labels_report, prepare_report, write_page
 
-    fitted = None if artifact is None else Artifact.load(artifact)
-    other = None if against is None else Artifact.load(against)
-    if (logits is None) == (model is None):
-        raise InputError("say what to report on: --logits FILE, or --model MODEL with --data DATA")
-    beside: dict[str, Any] = {}
-    if logits is not None:
-        scores = options.read_scores(
-            logits, split=split, labels=labels, outputs=outputs, columns=columns, class_names=class_names,
-            sample_weight=sample_weight, groups=groups, ignore_label=ignore_label,
-            expected=None if fitted is None else fitted.model.outputs,
-        )  # fmt: skip
-        name, probs, y, names_of_classes = _of_scores(scores, fitted)
-        beside = {
-            "groups": scores.groups,
-            "sample_weight": scores.weights,
-            "own": None if fitted is None else seen(fitted, scores),
-        }
-    else:
-        if given := [n for n, v in {"--columns": columns, "--groups": groups}.items() if v is not None]:
-            raise InputError(f"{given[0]}: for a file of scores (--logits), not for --model")
-        name, probs, y, names_of_classes = _of_model(
-            str(model),
-            weights,
-            data,
-            split,
-            prepared=None if fitted is None else fitted.model.pictures,
-            # Numbers do not show that logits are of labels; the artifact knows.
-            outputs=outputs or (fitted.model.outputs if fitted and fitted.is_multilabel else None),
-        )
+    fitted = None if options.artifact is None else Artifact.load(options.artifact)
+    other = None if options.against is None else Artifact.load(options.against)
+    samples = (_of_scores if source.model is None else _of_model)(data, source, fitted)
+    y = samples.labels
     how: dict[str, Any] = {
-        "title": title or name,
-        "before": None if fitted is None else (probs(other), y),
-        "after": (probs(fitted), y),
+        "title": options.title or samples.name,
+        "before": None if fitted is None else (samples.probs(other), y),
+        "after": (samples.probs(fitted), y),
         "artifact": fitted,
-        "names": _names(against, artifact),
-        "class_names": names_of_classes,
-        "bins": bins,
-        "tolerance": tolerance,
-        "class_tolerance": class_tolerance,
-        "replicates": replicates,
-        "seed": seed,
+        "names": _names(options),
+        "class_names": samples.class_names,
+        "bins": options.bins,
+        "tolerance": options.tolerance,
+        "class_tolerance": options.class_tolerance,
+        "replicates": options.replicates,
+        "seed": options.seed,
     }
-    contents: Contents | LabelsContents
+    contents: Any
     if y.ndim == 2:
-        if beside.get("groups") is not None or target_risk is not None:
-            raise InputError("--groups and --target-risk are for one class a sample, not for labels")
-        contents = prepare_labels_report(**how, sample_weight=beside.get("sample_weight"))
+        check(options.target_risk is None, "target_risk", "is for one class a sample, not for labels")
+        if samples.beside.get("groups") is not None:
+            raise InputError("--groups is for one class a sample, not for labels")
+        contents = prepare_labels_report(**how, sample_weight=samples.beside.get("sample_weight"))
     else:
-        contents = prepare_report(**how, target_risk=target_risk, **beside)
-    write_page(out, contents)
-    if as_json:
-        typer.echo(json.dumps({"report": str(out), **contents.as_dict()}, allow_nan=False))
-    else:
-        _show(contents.verdict, out)
+        contents = prepare_report(**how, target_risk=options.target_risk, **samples.beside)
+    write_page(written.out, contents)
+    if written.json:
+        print_json({"report": str(written.out), **contents.as_dict()})
+        return
+    out = console()
+    show_verdict(out, contents.verdict)
+    out.print(f"written to {written.out}")
 
 
-_Source = tuple[str, "Callable[[Artifact | None], Any]", Any, tuple[str, ...]]
-"""A name, probabilities under an artifact or none, labels, class names."""
+def _names(options: Options) -> tuple[str, str]:
+    if options.against is None or options.artifact is None:
+        return ("before", "after") if options.artifact else ("", "the model")
+    return options.against.name, options.artifact.name
 
 
-def _names(against: Path | None, artifact: Path | None) -> tuple[str, str]:
-    if against is None or artifact is None:
-        return ("before", "after") if artifact else ("", "the model")
-    return against.name, artifact.name
+def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
+    """Scores in the artifact's order of classes."""
+    from calib_serve.fit.decide import seen
 
-
-def _of_scores(scores: Scores, fitted: Artifact | None) -> _Source:
-    """Scores in the artifact's order of classes, and their probabilities under it, another or none."""
+    expected = None if fitted is None else fitted.model.outputs
+    scores = file_scores(data, source, split=source.split, expected=expected)
     found = scores if fitted is None else scores.in_order(fitted.class_names)
 
-    def probs(artifact: Artifact | None) -> Any:
+    def probs(artifact: "Artifact | None") -> Any:
         if artifact is None:
             return found.probs[:]
-        if artifact.input_shift or artifact.head:
+        if artifact.model_steps:
             raise InputError(
-                "this calibration changes the model itself, which its logits cannot show; "
-                "name the model and its test data with --model and --data"
+                "this calibration changes the model itself, which its scores cannot show; name the model "
+                "with --model, and its test data"
             )
         return artifact.probs(found)
 
-    return found.name, probs, found.labelled(), found.class_names
+    own = None if fitted is None else seen(fitted, scores)
+    beside = {"groups": scores.groups, "sample_weight": scores.weights, "own": own}
+    return _Samples(found.name, probs, found.labelled(), found.class_names, beside)
 
 
-def _of_model(
-    model: str,
-    weights: Path | None,
-    data: str | None,
-    split: str | None,
-    *,
-    prepared: Preprocessing | None,
-    outputs: Any,
-) -> _Source:
-    if data is None:
-        raise InputError("--model needs --data: the images or arrays to test it on")
-    from calib_serve.model import calibrated_probs, load_model, weights_remarks
-    from calib_serve.model.load import model_data
-    from calib_serve.scores import LABELS
+def _of_model(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
+    from calib_serve.model import calibrated_probs
 
-    of_pictures = Path(data, "labels.csv").is_file()
-    (samples,) = model_data(model, data, [split], pictures=prepared if of_pictures else None)
-    options.tell(samples.remarks)
-    classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:], outputs=outputs)
-    options.tell(weights_remarks(model, weights))
-    multilabel = classifier.outputs in LABELS
-    samples.check(classifier.input_shape, classifier.classes, multilabel=multilabel)
+    refuse_file_options(source, "--model")
+    # Numbers do not show that logits are of labels; the artifact knows.
+    outputs = source.outputs or (fitted.model.outputs if fitted and fitted.is_multilabel else None)
+    asked = model_samples(data, source, artifact=fitted, outputs=outputs)
 
-    def probs(artifact: Artifact | None) -> Any:
-        return calibrated_probs(classifier, samples.inputs, artifact)
+    def probs(artifact: "Artifact | None") -> Any:
+        return calibrated_probs(asked.classifier, asked.inputs, artifact)
 
-    return Path(model).stem, probs, samples.labels, samples.class_names
-
-
-def _show(verdict: Any, out: Path) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(highlight=False)
-    show_verdict(console, verdict)
-    console.print(f"written to {escape(str(out))}", soft_wrap=True)
+    return _Samples(asked.name, probs, asked.labels, asked.class_names, {})

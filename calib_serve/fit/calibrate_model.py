@@ -25,12 +25,14 @@ from calib_serve.fit.clamping import (
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.gain import fit_best
 from calib_serve.fit.heads import HEADS, HeadFit
+from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.measure import measured
 from calib_serve.fit.output import check_options, default_candidates, facts_of_probabilities, fit_by_name
 from calib_serve.fit.priors import correctable, for_shares, referenced
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve import stratified
+from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, calibrated_probs, from_module, load_model, weights_remarks
 from calib_serve.model.cache import CachedClassifier
@@ -43,7 +45,7 @@ from calib_serve.scores import LABELS
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MODEL_OPTIONS", "calibrate_model"]
+__all__ = ["MODEL_FITTERS", "MODEL_OPTIONS", "calibrate_model"]
 
 Data = tuple[ArrayLike, ArrayLike]
 """Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
@@ -56,6 +58,14 @@ MODEL_OPTIONS = {
     "tuned-head": ("strength", "folds", "then"),
 }
 """The methods that need the model itself, and their options."""
+
+MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
+    "neural-clamping": fit_neural_clamping,
+    "neural-clamping-efficient": fit_neural_clamping_efficient,
+    "masked-head": fit_masked_head,
+    "tuned-head": fit_tuned_head,
+}
+"""Their names, and what fits by default."""
 
 _SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
     "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
@@ -152,6 +162,13 @@ def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str,
             "leave out "
             "normalisation, which is for a model that takes [0, 1] and normalises inside"
         )
+
+
+def _resolution(given: Any) -> Any:
+    """``given`` with None for "full", as files and command lines have no None."""
+    if isinstance(given, (list, tuple)):
+        return [None if one == "full" else one for one in given]
+    return None if given == "full" else given
 
 
 def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
@@ -299,6 +316,8 @@ class _Work:
     def clamped(self, options: Mapping[str, Any], *, normalised: bool) -> Artifact:
         """Neural Clamping by one of its schedules; ``normalised``: so the inputs are known to come."""
         known = dict(options)
+        if "resolution" in known:
+            known["resolution"] = _resolution(known["resolution"])
         schedule = known.pop("schedule", "ours")
         if schedule not in _SCHEDULES:
             raise InputError(f"schedule must be one of {', '.join(map(repr, _SCHEDULES))}, got {schedule!r}")

@@ -14,6 +14,8 @@ __all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "T
 class ModelData(FileOptions):
     """Where scores come from: DATA alone holds them, else it holds the inputs of a model."""
 
+    split: str | None = None
+    """Which split of the data, such as cal or test."""
     model: str | None = None
     """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
     weights: Path | None = None

@@ -37,9 +37,7 @@ class ScoresOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions(ScoresOptions):
-    """Which samples of a file to take."""
+    """What a file of scores holds."""
 
-    split: str | None = None
-    """Which split of the data, such as cal or test."""
     labels: str | None = None
     """The labels: a column or array of the file, or an npy file."""

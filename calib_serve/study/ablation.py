@@ -23,7 +23,7 @@ def ablation(
     cal: Samples,
     test: Samples,
     *,
-    methods: Sequence[str] = ("temperature",),
+    methods: Sequence[str] = ("structured-average",),
     fit: Fit | None = None,
     seed: int = 0,
     progress: Progress | None = None,

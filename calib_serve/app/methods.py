@@ -1,0 +1,80 @@
+"""``calib-serve methods``: what each method is for, and its options."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any
+
+from calib_serve.app._command import Flat, Json, command
+from calib_serve.app._show import console, print_json
+from calib_serve.errors import InputError
+
+__all__ = ["app"]
+
+app = command(
+    "methods",
+    "calib-serve methods\ncalib-serve methods neural-clamping",
+    details="An option is given to fit as --option KEY=VALUE.",
+)
+_NEVER = ("logits", "labels", "sample_weight", "class_weight", "class_names", "seed", "progress")
+
+
+@app.default
+def methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json()) -> None:
+    """List the methods, or show one."""
+    fitters = _fitters()
+    if name is None:
+        found = {each: _first_line(fit) for each, fit in fitters.items()}
+        if output.json:
+            print_json(found)
+            return
+        from rich.table import Table
+
+        table = Table("method", "what it fits", box=None)
+        for each, says in found.items():
+            table.add_row(each, says)
+        console().print(table)
+        return
+    if name not in fitters:
+        raise InputError(f"there is no method {name!r}; choose one of {', '.join(fitters)}")
+    options = _options(name, fitters[name])
+    if output.json:
+        print_json({"method": name, "options": {key: repr(value) for key, value in options.items()}})
+        return
+    out = console()
+    out.print(inspect.cleandoc(str(fitters[name].__doc__)).partition("\n>>>")[0].rstrip())
+    for key, default in options.items():
+        shown = "" if default is None else f"  [default: {default}]"
+        out.print(f"  --option {key}={shown}")
+
+
+def _first_line(fit: Callable[..., Any]) -> str:
+    return str(fit.__doc__).partition("\n")[0]
+
+
+def _fitters() -> dict[str, Callable[..., Any]]:
+    """By name what fits: of auto, of scores and, where torch is installed, of a model."""
+    from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, select
+
+    found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
+    try:
+        from calib_serve.fit.calibrate_model import MODEL_FITTERS
+    except ModuleNotFoundError:
+        return found
+    return {**found, **MODEL_FITTERS}
+
+
+def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
+    """The options that a method takes, with their defaults; of one of a model those of the model, too."""
+    parameters = inspect.signature(fit).parameters
+    try:
+        from calib_serve.fit.calibrate_model import MODEL_OPTIONS
+    except ModuleNotFoundError:
+        MODEL_OPTIONS = {}
+    if name not in MODEL_OPTIONS:
+        return {key: one.default for key, one in parameters.items() if key not in _NEVER}
+    from calib_serve.options import ModelFitOptions
+
+    own = {key: parameters[key].default if key in parameters else None for key in MODEL_OPTIONS[name]}
+    kept = ("input_shape", "last_linear", "device", "batch_size", "mixed_precision", "checkpoints")
+    return {**own, **{field.name: field.default for field in fields(ModelFitOptions) if field.name in kept}}
