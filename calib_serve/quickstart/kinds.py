@@ -38,7 +38,7 @@ KINDS: dict[str, Kind] = {
         },
         first=(
             "python train.py",
-            "calib-serve fit --model model.pt2 --data loader.py:batches --split cal --eval-split test "
+            "calib-serve fit loader.py:batches --model model.pt2 --split cal --test-split test "
             "-o artifact",
             "calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities --force",
         ),
@@ -54,7 +54,7 @@ KINDS: dict[str, Kind] = {
         first=(
             "python train.py",
             "calib-serve evaluate after.npz",
-            "calib-serve report --logits before.npz --artifact artifact -o report.html",
+            "calib-serve report before.npz --artifact artifact -o report.html",
         ),
     ),
     "logits": Kind(
@@ -69,7 +69,7 @@ KINDS: dict[str, Kind] = {
         first=(
             "python scores.py",
             "calib-serve evaluate logits.npz --split test",
-            "calib-serve fit --logits logits.npz --split cal --eval-split test -o artifact",
+            "calib-serve fit logits.npz --split cal --test-split test -o artifact",
         ),
     ),
 }

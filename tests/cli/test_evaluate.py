@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from command_line import invoke
+from typer.testing import Result
 
 from calib_serve import metrics
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.cli import app
 from calib_serve.errors import InputError
 
 KEYS = {
@@ -37,7 +37,7 @@ def file(tmp_path: Path, logits: tuple[np.ndarray, np.ndarray]) -> Path:
 
 def evaluate(*arguments: object) -> Result:
     options = [] if "--replicates" in arguments else ["--replicates", "20"]
-    return CliRunner().invoke(app, ["evaluate", *map(str, arguments), *options])
+    return invoke(["evaluate", *map(str, arguments), *options])
 
 
 def measured(*arguments: object) -> dict[str, dict[str, float]]:

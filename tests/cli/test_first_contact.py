@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
-from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 
 rng = np.random.default_rng(0)
@@ -25,7 +24,7 @@ def make():
 
 def said(*words: object) -> str:
     """The message that a command ends with."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    done = invoke([str(word) for word in words])
     assert isinstance(done.exception, CalibServeError), done.output or done.exception
     return str(done.exception)
 
@@ -38,7 +37,7 @@ def inputs(folder: Path, **arrays: object) -> Path:
 def test_the_mark_that_spreadsheets_put_before_a_table_is_no_name(tmp_path: Path) -> None:
     lines = ["label,a,b", *("1,-2,3", "0,2,-1") * 20]
     (tmp_path / "scores.csv").write_text("\n".join(lines), encoding="utf-8-sig")
-    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "scores.csv"), "--json"])
+    done = invoke(["evaluate", str(tmp_path / "scores.csv"), "--json"])
     assert done.exit_code == 0, done.exception
 
 
@@ -67,6 +66,6 @@ def test_a_factory_of_random_weights_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
     (tmp_path / "own_net.py").write_text(FACTORY.format(first="torch.manual_seed(0)"))
     own = str(tmp_path / "own_net.py:make")
-    done = CliRunner().invoke(app, ["fit", "--model", own, *map(str, options)])
+    done = invoke(["fit", "--model", own, *map(str, options)])
     assert done.exit_code == 0, done.exception
     assert f"note: {own} has its weights from its own code" in done.stdout

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from calib_serve.cli import app
 
 MOST = 60
 
@@ -31,9 +28,9 @@ def scores(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_fit_and_evaluate_say_it_in_sixty_words(scores: Path, tmp_path: Path) -> None:
-    run = CliRunner().invoke
-    fit = run(app, ["fit", "--logits", str(scores), "--split", "cal", "-o", str(tmp_path / "a")])
-    evaluate = run(app, ["evaluate", str(scores), "--split", "test"])
+    run = invoke
+    fit = run(["fit", "--data", str(scores), "--split", "cal", "-o", str(tmp_path / "a")])
+    evaluate = run(["evaluate", str(scores), "--split", "test"])
     assert (fit.exit_code, evaluate.exit_code) == (0, 0)
     told, commands = fit.stdout.split("next: ")
     assert told.startswith("ECE ")
@@ -42,6 +39,6 @@ def test_fit_and_evaluate_say_it_in_sixty_words(scores: Path, tmp_path: Path) ->
     assert evaluate.stdout.startswith("Not calibrated: ")
     for screen in (told.replace(str(tmp_path), ""), evaluate.stdout):
         assert len(words(screen)) <= MOST
-    for more in (["fit", "--logits", str(scores), "--split", "cal", "-o", str(tmp_path / "b"), "--verbose"],
+    for more in (["fit", "--data", str(scores), "--split", "cal", "-o", str(tmp_path / "b"), "--verbose"],
                  ["evaluate", str(scores), "--split", "test", "--all"]):  # fmt: skip
-        assert len(words(run(app, more).stdout)) > 2 * MOST
+        assert len(words(run(more).stdout)) > 2 * MOST

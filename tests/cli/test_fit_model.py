@@ -7,12 +7,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from command_line import invoke
 from safetensors.torch import save_file
 from torch import nn
-from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
-from calib_serve.cli import app
 from calib_serve.errors import InputError
 
 
@@ -45,7 +44,7 @@ def asked(tmp_path_factory) -> list[str]:
 
 
 def run(arguments: list[str]):
-    return CliRunner().invoke(app, arguments)
+    return invoke(arguments)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
     kept = str(tmp_path / "checkpoints")
     more = [part.replace("CHECKPOINTS", kept) for part in options]
     out = tmp_path / "artifact"
-    done = run([*asked, "--method", method, "--eval-split", "test", "-o", str(out), "--json", *more])
+    done = run([*asked, "--method", method, "--test-split", "test", "-o", str(out), "--json", *more])
     assert done.exit_code == 0, done.output
     facts, artifact = json.loads(done.stdout), Artifact.load(out)
     assert facts["fingerprint"] == artifact.fingerprint

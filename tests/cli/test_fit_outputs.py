@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 from calib_serve import Artifact
-from calib_serve.cli import app, main
+from calib_serve.cli import main
 from calib_serve.errors import InputError
 from calib_serve.metrics import nll, softmax
 
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    found = CliRunner().invoke(app, [str(a) for a in arguments])
+    found = invoke([str(a) for a in arguments])
     assert found.exit_code == code, found.output
     return found.stdout
 
@@ -39,13 +39,13 @@ def run(*arguments: object, code: int = 0) -> str:
 def refused(match: str, *arguments: object) -> None:
     """The command line prints our own errors and exits with 2; here they come through."""
     with pytest.raises(InputError, match=match):
-        CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+        invoke([str(a) for a in arguments])
 
 
 def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path: Path):
     out = tmp_path / "artifact"
-    how = ("--split", "cal", "--eval-split", "test", "--method", "vector")
-    run("fit", "--logits", file, *how, "-o", out)
+    how = ("--split", "cal", "--test-split", "test", "--method", "vector")
+    run("fit", "--data", file, *how, "-o", out)
     artifact = Artifact.load(out)
     with np.load(file) as data:
         after = nll(artifact.probs(data["test_logits"]), data["test_labels"])
@@ -54,7 +54,7 @@ def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path:
 
 
 def test_an_artifact_is_replaced_only_where_that_is_asked_for(file: Path, tmp_path: Path):
-    arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--method")
+    arguments = ("fit", "--data", file, "--split", "cal", "-o", tmp_path / "a", "--method")
     run(*arguments, "temperature")
     before = Artifact.load(tmp_path / "a").fingerprint
     refused("a exists; give --force", *arguments, "vector")
@@ -64,8 +64,8 @@ def test_an_artifact_is_replaced_only_where_that_is_asked_for(file: Path, tmp_pa
 
 
 def test_apply_writes_probabilities_that_can_be_read_again(file: Path, tmp_path: Path):
-    run("fit", "--logits", file, "--split", "cal", "--method", "structured-matrix", "-o", tmp_path / "a")
-    run("apply", tmp_path / "a", "--logits", file, "--split", "test", "-o", tmp_path / "p.npz")
+    run("fit", "--data", file, "--split", "cal", "--method", "structured-matrix", "-o", tmp_path / "a")
+    run("apply", tmp_path / "a", "--data", file, "--split", "test", "-o", tmp_path / "p.npz")
     with np.load(tmp_path / "p.npz") as found, np.load(file) as data:
         expected = Artifact.load(tmp_path / "a").probs(data["test_logits"])
         np.testing.assert_array_equal(found["probs"], expected)
@@ -73,13 +73,13 @@ def test_apply_writes_probabilities_that_can_be_read_again(file: Path, tmp_path:
         np.testing.assert_array_equal(found["predictions"], expected.argmax(axis=1))
     told = json.loads(run("evaluate", tmp_path / "p.npz", "--json", "--replicates", 0))
     assert told["nll"]["value"] == pytest.approx(nll(expected, split(300, 1)[1]), rel=1e-9)
-    refused("npz", "apply", tmp_path / "a", "--logits", file, "--split", "test", "-o", tmp_path / "p.csv")
+    refused("npz", "apply", tmp_path / "a", "--data", file, "--split", "test", "-o", tmp_path / "p.csv")
 
 
 def test_compare_measures_on_the_split_that_no_fit_has_seen(file: Path, tmp_path: Path):
     out = tmp_path / "table.csv"
     arguments = ("--methods", "none,temperature,auto", "--replicates", 20, "--csv", out)
-    told = json.loads(run("compare", "--logits", file, *arguments, "--json"))
+    told = json.loads(run("compare", "--data", file, *arguments, "--json"))
     rows = {row["method"]: row for row in told["methods"]}
     (test, labels) = split(300, 1)
     assert rows["none"]["metrics"]["nll"]["value"] == pytest.approx(nll(softmax(test), labels), rel=1e-6)
@@ -97,7 +97,7 @@ def test_compare_ends_with_1_where_no_method_could_be_fitted(tmp_path: Path):
         f"{s}_{what}": a for s in ("cal", "test") for what, a in (("logits", z), ("labels", z.argmax(1)))
     }
     np.savez(tmp_path / "z.npz", **arrays)
-    arguments = ("--logits", tmp_path / "z.npz", "--methods", "temperature", "--replicates", 0)
+    arguments = ("--data", tmp_path / "z.npz", "--methods", "temperature", "--replicates", 0)
     run("compare", *arguments, code=1)
 
 
@@ -106,7 +106,7 @@ def test_the_program_ends_with_2_and_one_line_for_an_error(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "sys.argv", ["calib-serve", "fit", "--logits", "none.npz", "--method", "none", "-o", "a"]
+        "sys.argv", ["calib-serve", "fit", "--data", "none.npz", "--method", "none", "-o", "a"]
     )
     with pytest.raises(SystemExit) as ended:
         main()

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import invoke
 from foreign_handlers import FOREIGN, Foreign, archive, weights
 from live_server import CLASSES, inputs
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
 from calib_serve.errors import InputError, ModelError
 
 pytestmark = pytest.mark.server
@@ -40,16 +39,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    done = invoke([str(a) for a in arguments])
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
 @pytest.mark.nightly
 def test_a_fit_on_the_archive_is_the_fit_on_its_logits(folder: Path) -> None:
-    fit = ("--method", "temperature", "--split", "cal", "--eval-split", "test", "--json")
+    fit = ("--method", "temperature", "--split", "cal", "--test-split", "test", "--json")
     ours = json.loads(run("fit", "--from", "plain.mar", "--data", "inputs.npz", *fit, "-o", "fitted"))
-    theirs = json.loads(run("fit", "--logits", "logits.npz", *fit, "-o", "direct"))
+    theirs = json.loads(run("fit", "--data", "logits.npz", *fit, "-o", "direct"))
     assert ours["fit"]["temperature"] == pytest.approx(theirs["fit"]["temperature"], rel=1e-5)
     assert ours["after"]["nll"]["value"] == pytest.approx(theirs["after"]["nll"]["value"], rel=1e-5)
     run("pack", "--from", "plain.mar", "--artifact", "fitted", "-o", "store")
@@ -78,7 +77,7 @@ def test_inspect_alone_runs_no_code_of_an_archive(tmp_path: Path, monkeypatch: p
 
 FIT = ("fit", "-o", "out")
 CLASHES = [
-    ((*FIT, "--from", "x.mar", "--logits", "l.npz"), "one of: --logits FILE, --model .*, or --from ARCHIVE"),
+    ((*FIT, "--from", "x.mar", "--data", "l.npz"), "one of: --logits FILE, --model .*, or --from ARCHIVE"),
     ((*FIT, "--from", "x.mar"), "--from needs --data"),
     ((*FIT, "--from", "x.mar", "--data", "d", "--train-split", "t"), "--train-split: .* not on --from"),
     (("evaluate", "l.npz", "--from", "x.mar", "--data", "d"), "not both"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import invoke
 from hugging_face import (
     NAMES,
     classifier,
@@ -19,10 +20,8 @@ from hugging_face import (
     transformers,
     vision,
 )
-from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
-from calib_serve.cli import app
 from calib_serve.fuse.torch import calibrated
 from calib_serve.metrics import softmax
 from calib_serve.model import load_model
@@ -42,7 +41,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(*arguments: object):
-    return CliRunner().invoke(app, [str(one) for one in arguments])
+    return invoke([str(one) for one in arguments])
 
 
 def fit(folder: Path, out: Path, *more: object):
@@ -61,7 +60,7 @@ def of_split(folder: Path, split: str) -> tuple[list[str], np.ndarray]:
 
 
 def test_a_text_classifier_gets_a_new_head_by_its_folder(folder, tmp_path) -> None:
-    more = ("--train-split", "train", "--checkpoints", tmp_path / "kept", "--eval-split", "test")
+    more = ("--train-split", "train", "--checkpoints", tmp_path / "kept", "--test-split", "test")
     done = fit(folder, tmp_path / "fitted", "--method", "masked-head", *more)
     assert done.exit_code == 0, done.output
     artifact = Artifact.load(tmp_path / "fitted")

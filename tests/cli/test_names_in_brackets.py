@@ -1,4 +1,5 @@
-"""Names that look like a terminal library's markup are printed as they are, by every command."""
+"""Names that look like a terminal library's markup are printed as they are, by every command."""from command_line import invoke
+
 
 from __future__ import annotations
 
@@ -6,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
 
 NAMES = ["[/bold]", "[red]dog", "[link=x]"]
 
@@ -25,15 +24,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
+    result = invoke(list(arguments))
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def test_every_command_prints_names_as_they_are(folder: Path) -> None:
-    assert "[art]" in printed("fit", "--logits", "[z].npz", "--method", "temperature", "-o", "[art]")
+    assert "[art]" in printed("fit", "--data", "[z].npz", "--method", "temperature", "-o", "[art]")
     assert all(name in printed("inspect", "[art]") for name in NAMES)
     assert "[z].npz" in printed("evaluate", "[z].npz")
     assert "[z].npz" in printed("evaluate", "[z].npz", "--artifact", "[art]")
-    assert all(name in printed("prior", "[art]", "--logits", "[z].npz") for name in NAMES)
-    assert "[r].html" in printed("report", "--logits", "[z].npz", "--out", "[r].html", "--replicates", "0")
+    assert all(name in printed("prior", "[art]", "--data", "[z].npz") for name in NAMES)
+    assert "[r].html" in printed("report", "--data", "[z].npz", "--out", "[r].html", "--replicates", "0")

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
+from command_line import invoke
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
-from calib_serve.cli import app
 from calib_serve.metrics import ece, softmax
 
 RNG = np.random.default_rng(8)
@@ -46,9 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def report(folder: Path, *arguments: str) -> dict:
     out = folder / "out.html"
-    result = CliRunner().invoke(
-        app, ["report", *arguments, "-o", str(out), "--replicates", "20", "--json"], catch_exceptions=False
-    )
+    result = CliRunner().invoke(app, ["report", *arguments, "-o", str(out), "--replicates", "20", "--json"])
     assert result.exit_code == 0, result.output
     assert out.read_text().startswith("<!doctype html>")
     return json.loads(result.stdout)
@@ -60,7 +57,7 @@ def eces(found: dict) -> list[float]:
 
 def test_a_report_compares_with_no_calibration(folder: Path) -> None:
     artifact = ("--artifact", str(folder / "cool"), "--replicates", "0")
-    found = report(folder, "--logits", str(folder / "logits.npz"), *artifact)
+    found = report(folder, "--data", str(folder / "logits.npz"), *artifact)
     expected = [ece(softmax(LOGITS), LABELS), ece(softmax(LOGITS / 2), LABELS)]
     assert eces(found) == pytest.approx(expected)
     assert found["artifact"]["method"] == "temperature"
@@ -77,7 +74,7 @@ def test_a_model_that_is_changed_inside_is_run_on_its_data(folder: Path) -> None
 
 
 def test_what_logits_cannot_show_is_said(folder: Path) -> None:
-    arguments = ["report", "--logits", str(folder / "logits.npz"), "--artifact", str(folder / "deep")]
-    result = CliRunner().invoke(app, arguments)
+    arguments = ["report", "--data", str(folder / "logits.npz"), "--artifact", str(folder / "deep")]
+    result = invoke(arguments)
     assert result.exit_code != 0
     assert "--model and --data" in str(result.exception)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import invoke
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.cli import app, main
+from calib_serve.cli import main
 from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.samples import SampleLog
 
@@ -63,8 +63,8 @@ def test_study_size(tmp_path: Path) -> None:
         values = [ece(cooled((z[part], y[part]), test), labels) for part in drawn]
         spread = pytest.approx(np.std(values, ddof=1), rel=1e-5) if parts > 1 else None
         wanted.append(["temperature", size, pytest.approx(np.mean(values), rel=1e-5), spread, parts, 0])
-    asked = ["--sizes", "30,300", "--repeats", "3", "--seed", "5", "--logits", str(tmp_path / "z.npz")]
-    done = CliRunner().invoke(app, ["study", "size", *asked, "--json"], catch_exceptions=False)
+    asked = ["--sizes", "30,300", "--repeats", "3", "--seed", "5", "--data", str(tmp_path / "z.npz")]
+    done = invoke(["study", "size", *asked, "--json"])
     assert [list(row.values()) for row in json.loads(done.stdout)["rows"]] == wanted
 
 

@@ -1,4 +1,5 @@
-"""Samples that belong together: the report's test and intervals go by groups."""
+"""Samples that belong together: the report's test and intervals go by groups."""from command_line import invoke
+
 
 from __future__ import annotations
 
@@ -8,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from grouped_samples import grouped
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
 
 
 def report(folder: Path, *arguments: str) -> dict:
-    command = ["report", "--logits", str(folder / "probs.npz"), "-o", str(folder / "r.html"), "--json"]
-    result = CliRunner().invoke(app, [*command, "--replicates", "40", *arguments], catch_exceptions=False)
+    command = ["report", "--data", str(folder / "probs.npz"), "-o", str(folder / "r.html"), "--json"]
+    result = invoke([*command, "--replicates", "40", *arguments])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 

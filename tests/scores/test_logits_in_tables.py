@@ -4,11 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import invoke
 from engines import postgres
-from typer.testing import CliRunner
 
 from calib_serve import Artifact, Scores, calibrate
-from calib_serve.cli import app
 from calib_serve.errors import InputError
 
 ibis = pytest.importorskip("ibis")
@@ -134,11 +133,11 @@ def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypat
         connection.create_table("scores", table)
         connection.disconnect()
         monkeypatch.setenv("CALIB_SERVE_ENGINE_PASSWORD", "s3cret")
-        asked = ["fit", "--logits", "scores", "--engine", address, "--method", "temperature"]
-        told = CliRunner().invoke(app, [*asked, "-o", str(tmp_path / "a")])
+        asked = ["fit", "--data", "scores", "--engine", address, "--method", "temperature"]
+        told = invoke([*asked, "-o", str(tmp_path / "a")])
         assert told.exit_code == 0, told.output
         with_password = address.replace("auditor@", "auditor:s3cret@")
-        refused = CliRunner().invoke(app, [*asked[:4], with_password, "-o", str(tmp_path / "b")])
+        refused = invoke([*asked[:4], with_password, "-o", str(tmp_path / "b")])
         assert refused.exit_code != 0
         assert "s3cret" not in refused.output
     want = calibrate(logits, labels, "temperature")

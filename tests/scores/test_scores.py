@@ -101,18 +101,15 @@ def test_decisions_are_not_made_of_columns_in_another_order_unless_that_is_meant
 
 
 def test_what_was_calibrated_is_not_calibrated_again(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from calib_serve.cli import app
 
     z, y = samples(400, 8)
     np.savez(tmp_path / "z.npz", logits=z, labels=y)
     fitted = calibrate(softmax(z), y, "temperature")
     fitted.save(tmp_path / "a")
     np.savez(tmp_path / "p.npz", probs=softmax(z), labels=y)
-    run = CliRunner().invoke
-    asked = ["apply", str(tmp_path / "a"), "--logits", str(tmp_path / "p.npz"), "-o", str(tmp_path / "o.npz")]
-    assert run(app, asked).exit_code == 0
+    run = invoke
+    asked = ["apply", str(tmp_path / "a"), "--data", str(tmp_path / "p.npz"), "-o", str(tmp_path / "o.npz")]
+    assert run(asked).exit_code == 0
     made = Scores.read(tmp_path / "o.npz")
     np.testing.assert_allclose(made.probs[:], fitted.probs(softmax(z)))
     with pytest.raises(InputError, match="twice"):

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from command_line import invoke
 from prometheus_client import CollectorRegistry
 from pyarrow import parquet
 from real_watch import make_watch, talk_to
 from rules_by_numpy import by_numpy
-from typer.testing import CliRunner
 
 from calib_serve import evaluate, judge
 from calib_serve.audit import audit
-from calib_serve.cli import app
 from calib_serve.receipts import DAY
 from calib_serve.report import prepare_report, render
 from calib_serve.watch.batch import ServedPrediction
@@ -62,7 +61,7 @@ def test_one_stream_has_one_ece_and_one_level_wherever_it_is_looked_at(tmp_path:
     offline = evaluate(p, y, outputs="probabilities", replicates=0)
     ece, floor = offline.ece.value, offline.noise_floor.value
     np.savez(tmp_path / "s.npz", probs=p, labels=y)
-    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "s.npz"), "--json", "--replicates", "0"])
+    done = invoke(["evaluate", str(tmp_path / "s.npz"), "--json", "--replicates", "0"])
     told = json.loads(done.output)
     assert told["ece"]["value"] == pytest.approx(ece, abs=1e-9)
     assert told["noise_floor"]["value"] == pytest.approx(floor, abs=1e-9)

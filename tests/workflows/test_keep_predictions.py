@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 from calib_serve import calibrate, compare
-from calib_serve.cli import app
 from calib_serve.errors import InputError
-from calib_serve.metrics import softmax
 from calib_serve.fit.measure import verdict
+from calib_serve.metrics import softmax
 
 SPLITS = ("--fit-split", "cal", "--test-split", "test")
 
@@ -72,13 +71,13 @@ def test_the_artifact_and_every_command_say_what_moves(tmp_path: Path) -> None:
     assert f"{100 * moved:.1f}" in " ".join(verdict(made).changed)
 
     def run(*words: str) -> str:
-        done = CliRunner().invoke(app, [str(word) for word in words])
+        done = invoke([str(word) for word in words])
         assert done.exit_code == 0, done.output
         return done.output
 
-    files = ["--logits", str(tmp_path / "s.npz"), "--split", "cal"]
+    files = ["--data", str(tmp_path / "s.npz"), "--split", "cal"]
     out = ["-o", str(tmp_path / "a"), "--force"]
-    assert "of predictions change class" in run("fit", *files, "--eval-split", "test", *out)
+    assert "of predictions change class" in run("fit", *files, "--test-split", "test", *out)
     assert "No prediction changes class" in run("fit", *files, *out, "--keep-predictions")
     told = json.loads(run("compare", *files[:2], "--methods", "temperature,vector", "--json", *SPLITS))
     rows = {row["method"]: row["moved"] for row in told["methods"]}

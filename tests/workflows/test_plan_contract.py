@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calib_serve.workflows import contract_plan
 from scipy import stats
 from sizes import sized
 
 from calib_serve.artifact import Clause, Contract
+from calib_serve.contract_plan import fixed_labels, labels_until_broken, plan_contract
 from calib_serve.judgement.bets import Evidence
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.policy import parse_policy
-from calib_serve.workflows import contract_plan
-from calib_serve.contract_plan import fixed_labels, labels_until_broken, plan_contract
 
 ACT = Clause("act", 0.95, above=0.9)
 

@@ -6,11 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from command_line import invoke
 from sizes import sized
-from typer.testing import CliRunner
 
 from calib_serve import Artifact, calibrate, calibrate_model, estimate_prior, with_prior
-from calib_serve.cli import app
 from calib_serve.errors import InputError
 from calib_serve.metrics import classwise_ece, nll
 from calib_serve.priors import Confusion
@@ -166,7 +165,7 @@ def test_a_calibration_inside_the_model_takes_a_prior_too() -> None:
 
 
 def run(*arguments, code=0):
-    found = CliRunner().invoke(app, [str(a) for a in arguments])
+    found = invoke([str(a) for a in arguments])
     assert found.exit_code == code, found.output
     return found.stdout
 
@@ -177,13 +176,13 @@ def test_the_commands_estimate_correct_and_refuse(tmp_path) -> None:
     np.savez(tmp_path / "cal.npz", logits=z, labels=y)
     np.savez(tmp_path / "traffic.npz", logits=traffic)
     (tmp_path / "shares.txt").write_text("0 = 0.2\n1 = 0.2\n2 = 0.6\n")
-    fit = ("fit", "--logits", tmp_path / "cal.npz", "--method", "temperature", "-o")
+    fit = ("fit", "--data", tmp_path / "cal.npz", "--method", "temperature", "-o")
     run(*fit, tmp_path / "plain")
     for i, shares in enumerate(("0.2,0.2,0.6", tmp_path / "shares.txt")):
         run(*fit, tmp_path / str(i), "--prior", shares)
     fitted = [Artifact.load(tmp_path / str(i)) for i in range(2)]
     assert fitted[0].fingerprint == fitted[1].fingerprint
-    ask = ("prior", tmp_path / "plain", "--logits", tmp_path / "traffic.npz")
+    ask = ("prior", tmp_path / "plain", "--data", tmp_path / "traffic.npz")
     run(*ask, "-o", tmp_path / "new")
     made_of = Artifact.load(tmp_path / "new")
     np.testing.assert_allclose(made_of.probs(traffic), fitted[0].probs(traffic), atol=0.1)
@@ -191,7 +190,7 @@ def test_the_commands_estimate_correct_and_refuse(tmp_path) -> None:
     assert told["kind"] == "moved"
     assert np.abs(np.subtract(told["counted"]["shares"], [0.2, 0.2, 0.6])).max() < 0.05
     refused = map(str, ("prior", tmp_path / "0", *ask[2:], "-o", tmp_path / "x"))
-    assert "nothing to correct" in str(CliRunner().invoke(app, list(refused)).exception)
+    assert "nothing to correct" in str(invoke(list(refused)).exception)
     assert not (tmp_path / "x").exists()
     for bad in ("0.2,x", "{bad"):
         run(*fit, tmp_path / "bad", "--prior", bad, code=2)

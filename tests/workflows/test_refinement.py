@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll, softmax
 from calib_serve.fit.refinement import recalibrated_losses
+from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll, softmax
 
 
 def drawn(n: int, factor: float, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

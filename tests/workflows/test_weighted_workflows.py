@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from calib_serve import Scores, calibrate, compare
-from calib_serve.study import bin_effect
 from calib_serve.fit.refinement import recalibrated_losses
+from calib_serve.study import bin_effect
 
 RNG = np.random.default_rng(0)
 Z = 2 * RNG.standard_normal((1200, 3))

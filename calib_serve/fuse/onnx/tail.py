@@ -439,7 +439,7 @@ def kind_of(
         if made == "probability" and (artifact.classes != 2 or columns not in (None, 1)):
             raise FuseError(
                 f"the output {output!r} is made by a Sigmoid a class: any number of labels may be true, and "
-                "the artifact is for one class of several; fit it with: calib-serve fit --logits FILE "
+                "the artifact is for one class of several; fit it with: calib-serve fit FILE "
                 "--outputs label_probabilities"
             )
     if made is not None and told is not None and exact(told, columns or 2) != made:
