@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve import doctor
 from calib_serve.cli import app
 from calib_serve.doctor import Asked, Finding, Level, examine
@@ -62,7 +63,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def cli(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["doctor", "--for", "kafka", *map(str, arguments)])
+    return invoke(["doctor", "--for", "kafka", *map(str, arguments)])
 
 
 def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site) -> None:

@@ -89,13 +89,13 @@ class Written(Json):
 
 @app.default
 def compare(
-    *data: str,
+    data: list[str],
+    *,
     options: Annotated[Options, Flat] = Options(),
     source: Annotated[Source, OfData] = Source(),
     written: Annotated[Written, OfOutput] = Written(),
 ) -> int:
     """Compare methods; exit code 1 if none could be fitted."""
-    check(bool(data), "data", "must be given: a file of scores, or with --model its inputs")
     if options.study is not None:
         _show_study(_study(data, options, source, quiet=written.json), written)
         return 0

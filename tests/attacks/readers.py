@@ -28,6 +28,7 @@ from real_watch import RING, make_watch, talk_to
 from small_models import archive, everything, temperature
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve import Artifact, Keyring, LogitMap
 from calib_serve.artifact import Contract
 from calib_serve.artifact.manifest import digest, pack, sha256
@@ -133,7 +134,7 @@ def mar(path: Path) -> None:
             except CalibServeError as error:
                 if "calibrated already" not in str(error):
                     errors.append(error)
-        told = CliRunner().invoke(app, ["inspect", str(copy)])
+        told = invoke(["inspect", str(copy)])
         if told.exception is not None and not isinstance(told.exception, (CalibServeError, SystemExit)):
             raise told.exception
         assert not (out / ".." / "escaped").exists()

@@ -12,6 +12,7 @@ import yaml
 from sizes import sized
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve import Artifact, LogitMap, Mixture
 from calib_serve.artifact import InputShift
 from calib_serve.artifact.manifest import digest
@@ -27,7 +28,7 @@ NUMBERS = (HUGE, -HUGE, np.inf, np.nan)
 
 def commands(*arguments: str) -> CalibServeError | None:
     """Runs a command; its error, which is one of ours."""
-    result = CliRunner().invoke(app, list(arguments))
+    result = invoke(list(arguments))
     assert result.exception is None or isinstance(result.exception, (CalibServeError, SystemExit)), result
     return result.exception if isinstance(result.exception, CalibServeError) else None
 

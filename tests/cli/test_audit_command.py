@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import invoke
 from libraries import library
 from logs import expected, some_logs
 from pyarrow import parquet
-from typer.testing import CliRunner
-
-from calib_serve.cli import app
 
 library("ibis")
 
@@ -29,7 +27,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> str:
-    done = CliRunner().invoke(app, ["audit", *words])
+    done = invoke(["audit", *words])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -59,9 +57,7 @@ def test_json_holds_the_numbers_of_numpy_and_nothing_but_json(logs: Path) -> Non
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_read(option: str, value: str, says: str) -> None:
-    done = CliRunner().invoke(
-        app, ["audit", "none", "--labels", "none", option, value], env={"COLUMNS": "200"}
-    )
+    done = invoke(["audit", "none", "--labels", "none", option, value], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert says in done.output
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from calib_serve import Abstain, Artifact, LogitMap, calibrate
 from calib_serve.artifact import Contract
-from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.priors import for_shares
 from calib_serve.refit import refit
@@ -46,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    return invoke([str(a) for a in arguments], catch_exceptions=False)
 
 
 def run(*arguments: object) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
-from calib_serve.cli import app
 from calib_serve.errors import InputError
 
 
 def exported(*words: str) -> str:
-    return CliRunner().invoke(app, ["export", "constraints", *words], catch_exceptions=False).output
+    return invoke(["export", "constraints", *words], catch_exceptions=False).output
 
 
 def test_a_file_that_says_something_else_is_kept_unless_told(

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from command_line import invoke
 
-from calib_serve.errors import CalibServeError
-
 rng = np.random.default_rng(0)
 Y = rng.permutation(np.repeat([0, 1, 2], 20))
 PIXELS = rng.random((60, 1, 4, 4)).astype("float32")
@@ -25,8 +23,8 @@ def make():
 def said(*words: object) -> str:
     """The message that a command ends with."""
     done = invoke([str(word) for word in words])
-    assert isinstance(done.exception, CalibServeError), done.output or done.exception
-    return str(done.exception)
+    assert done.exit_code in (2, 3), done.output
+    return done.stderr
 
 
 def inputs(folder: Path, **arrays: object) -> Path:
@@ -38,7 +36,7 @@ def test_the_mark_that_spreadsheets_put_before_a_table_is_no_name(tmp_path: Path
     lines = ["label,a,b", *("1,-2,3", "0,2,-1") * 20]
     (tmp_path / "scores.csv").write_text("\n".join(lines), encoding="utf-8-sig")
     done = invoke(["evaluate", str(tmp_path / "scores.csv"), "--json"])
-    assert done.exit_code == 0, done.exception
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize(
@@ -54,7 +52,7 @@ def test_the_mark_that_spreadsheets_put_before_a_table_is_no_name(tmp_path: Path
 def test_labels_of_inputs_in_another_form(tmp_path: Path, labels: np.ndarray, advice: str) -> None:
     data, model = inputs(tmp_path, labels=labels), tmp_path / "own_net.py"
     model.write_text(FACTORY.format(first="torch.manual_seed(0)"))
-    assert advice in said("fit", "--model", f"{model}:make", "--data", data, "-o", tmp_path / "a")
+    assert advice in said("fit", data, "--model", f"{model}:make", "-o", tmp_path / "a")
 
 
 def test_a_factory_of_random_weights_is_refused(tmp_path: Path) -> None:
@@ -67,5 +65,5 @@ def test_a_factory_of_random_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own_net.py").write_text(FACTORY.format(first="torch.manual_seed(0)"))
     own = str(tmp_path / "own_net.py:make")
     done = invoke(["fit", "--model", own, *map(str, options)])
-    assert done.exit_code == 0, done.exception
+    assert done.exit_code == 0, done.output
     assert f"note: {own} has its weights from its own code" in done.stdout

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import invoke
 
 MOST = 60
 
@@ -40,5 +41,5 @@ def test_fit_and_evaluate_say_it_in_sixty_words(scores: Path, tmp_path: Path) ->
     for screen in (told.replace(str(tmp_path), ""), evaluate.stdout):
         assert len(words(screen)) <= MOST
     for more in (["fit", "--data", str(scores), "--split", "cal", "-o", str(tmp_path / "b"), "--verbose"],
-                 ["evaluate", str(scores), "--split", "test", "--all"]):  # fmt: skip
+                 ["evaluate", str(scores), "--split", "test", "--verbose"]):  # fmt: skip
         assert len(words(run(more).stdout)) > 2 * MOST

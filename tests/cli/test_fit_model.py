@@ -1,4 +1,4 @@
-"""``calib-serve fit --model --data``: from a model file and its data to an artifact that is measured."""
+"""``calib-serve fit DATA --model``: from a model file and its data to an artifact that is measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError
 
 
 def network() -> nn.Module:
@@ -39,7 +38,7 @@ def asked(tmp_path_factory) -> list[str]:
     np.savez(folder / "data.npz", **arrays)
     return [
         "fit", "--model", f"{__file__}:network", "--data", str(folder / "data.npz"), "--split", "cal",
-        "--weights", str(folder / "weights.safetensors"), "--device", "cpu",
+        "--weights", str(folder / "weights.safetensors"), "--option", "device=cpu",
     ]  # fmt: skip
 
 
@@ -50,13 +49,13 @@ def run(arguments: list[str]):
 @pytest.mark.parametrize(
     ("method", "options", "steps"),
     [
-        ("neural-clamping", ["--resolution", "2"], ["input_shift", "logit_map"]),
+        ("neural-clamping", ["--option", "resolution=2"], ["input_shift", "logit_map"]),
         (
             "masked-head",
-            ["--train-split", "train", "--checkpoints", "CHECKPOINTS", "--then", "temperature"],
+            ["--train-split", "train", "--option", "checkpoints=CHECKPOINTS", "--option", "then=temperature"],
             ["head", "logit_map"],
         ),
-        ("tuned-head", ["--strength", "inf", "--then", "none"], ["head"]),
+        ("tuned-head", ["--option", "strength=inf", "--option", "then=none"], ["head"]),
     ],
 )
 def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
@@ -81,7 +80,8 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
 
 def test_auto_keeps_the_simpler_method_unless_clamping_gains(asked, tmp_path) -> None:
     out = tmp_path / "artifact"
-    done = run([*asked, "--method", "auto", "--candidates", "temperature,vector", "-o", str(out), "--json"])
+    few = ("--method", "auto", "--option", "candidates=temperature,vector")
+    done = run([*asked, *few, "-o", str(out), "--json"])
     assert done.exit_code == 0, done.output
     fit = json.loads(done.stdout)["fit"]
     beside, chosen = fit["beside"], fit["selection"]["chosen"]
@@ -104,13 +104,14 @@ def test_delta_behind_a_normalisation_is_refused_where_pictures_are_normalised_o
     save_file(network().state_dict(), tmp_path / "weights.safetensors")
     asked = [
         "fit", "--model", f"{__file__}:network", "--weights", str(tmp_path / "weights.safetensors"),
-        "--data", str(tmp_path), "--device", "cpu", "--method", "neural-clamping", "--resolution", "2",
-        "--penalty", "0.1", "--gamma", "0", "--normalisation", "0.5,0.25",
+        "--data", str(tmp_path), "--option", "device=cpu", "--method", "neural-clamping",
+        "--option", "resolution=2", "--option", "penalty=0.1", "--option", "gamma=0",
+        "--option", "normalisation=0.5,0.25",
     ]  # fmt: skip
-    twice = run([*asked, "--mean", "0.5", "--std", "0.25", "-o", str(tmp_path / "a")])
-    assert isinstance(twice.exception, InputError)
-    assert "normalised already" in str(twice.exception)
-    inside = run([*asked, "--mean", "0", "--std", "1", "-o", str(tmp_path / "b")])
+    twice = run([*asked, "--pictures", "mean=0.5", "--pictures", "std=0.25", "-o", str(tmp_path / "a")])
+    assert twice.exit_code == 2
+    assert "normalised already" in twice.stderr
+    inside = run([*asked, "--pictures", "mean=0", "--pictures", "std=1", "-o", str(tmp_path / "b")])
     assert inside.exit_code == 0, inside.output
     facts = Artifact.load(tmp_path / "b").model
     assert facts.pictures is not None

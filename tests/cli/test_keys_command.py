@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
+from command_line import invoke
 
-from calib_serve.cli import app
 from calib_serve.errors import InputError, KeyringError
 from calib_serve.receipts import Keyring
 
@@ -18,7 +17,7 @@ DAY = 86_400.0
 
 
 def keys(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["keys", *map(str, arguments)])
+    return invoke(["keys", *map(str, arguments)])
 
 
 def listed(path: Path, *more: str) -> dict[str, dict[str, object]]:

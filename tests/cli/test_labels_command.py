@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from command_line import invoke
+from typer.testing import Result
 
 from calib_serve import Artifact, Scores
-from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 from calib_serve.metrics import sigmoid
 from calib_serve.report import prepare_labels_report
@@ -20,7 +20,7 @@ NAMES = ["cat", "<b>dog</b>", "cat", "night"]
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return invoke([str(a) for a in arguments])
 
 
 def done(*arguments: object) -> str:

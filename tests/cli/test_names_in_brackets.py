@@ -1,5 +1,4 @@
-"""Names that look like a terminal library's markup are printed as they are, by every command."""from command_line import invoke
-
+"""Names that look like a terminal library's markup are printed as they are, by every command."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
+from command_line import invoke
 
 NAMES = ["[/bold]", "[red]dog", "[link=x]"]
 
@@ -34,5 +33,5 @@ def test_every_command_prints_names_as_they_are(folder: Path) -> None:
     assert all(name in printed("inspect", "[art]") for name in NAMES)
     assert "[z].npz" in printed("evaluate", "[z].npz")
     assert "[z].npz" in printed("evaluate", "[z].npz", "--artifact", "[art]")
-    assert all(name in printed("prior", "[art]", "--data", "[z].npz") for name in NAMES)
+    assert all(name in printed("refit", "prior", "[art]", "--data", "[z].npz") for name in NAMES)
     assert "[r].html" in printed("report", "--data", "[z].npz", "--out", "[r].html", "--replicates", "0")

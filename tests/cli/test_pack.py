@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import invoke
 from libraries import torchvision_here
 from live_server import temperature_artifact, torchscript
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
 from calib_serve.errors import InputError
 from calib_serve.fuse.torchserve import read_archive
 
 
 def call(*arguments: object) -> str:
-    done = CliRunner().invoke(app, ["pack", *map(str, arguments)], catch_exceptions=False)
+    done = invoke(["pack", *map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 

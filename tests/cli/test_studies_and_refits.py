@@ -1,4 +1,4 @@
-"""``study`` and ``refit`` as commands: their numbers are those of numpy and scipy, and their exit codes."""
+"""Studies and ``refit`` as commands: their numbers are those of numpy and scipy, and their exit codes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
+from calib_serve.app import main
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.cli import main
 from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.samples import SampleLog
 
@@ -63,8 +63,8 @@ def test_study_size(tmp_path: Path) -> None:
         values = [ece(cooled((z[part], y[part]), test), labels) for part in drawn]
         spread = pytest.approx(np.std(values, ddof=1), rel=1e-5) if parts > 1 else None
         wanted.append(["temperature", size, pytest.approx(np.mean(values), rel=1e-5), spread, parts, 0])
-    asked = ["--sizes", "30,300", "--repeats", "3", "--seed", "5", "--data", str(tmp_path / "z.npz")]
-    done = invoke(["study", "size", *asked, "--json"])
+    asked = ["--option", "sizes=30,300", "--option", "repeats=3", "--seed", "5", str(tmp_path / "z.npz")]
+    done = invoke(["compare", "--study", "size", *asked, "--json"])
     assert [list(row.values()) for row in json.loads(done.stdout)["rows"]] == wanted
 
 

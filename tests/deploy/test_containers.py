@@ -10,6 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app
 from calib_serve.serve.properties import read_properties
 
@@ -64,7 +65,7 @@ def test_the_container_s_options_are_the_command_s(arguments: list[str], tmp_pat
     program, *start = of_the_dockerfile("ENTRYPOINT")
     assert program == "calib-serve"
     start = [str(tmp_path / word[1:]) if word.startswith("/") else word for word in start]
-    result = CliRunner().invoke(app, [*start, *arguments])
+    result = invoke([*start, *arguments])
     assert result.exit_code != 2, result.output  # 2: an option that does not exist
     assert "name at least one archive" in str(result.exception)
     settings = set(re.findall(r"--set[= ](\w+)=|^(\w+)=http", "\n".join(arguments), re.M))

@@ -13,6 +13,7 @@ from installed import run
 from real_servers import needed
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app
 from calib_serve.errors import InputError
 from calib_serve.monitoring import (
@@ -33,7 +34,7 @@ def files_below(folder: Path) -> dict[str, str]:
 
 
 def exported(folder: Path, *options: str) -> list[str]:
-    done = CliRunner().invoke(app, ["export", "monitoring", str(folder), *options])
+    done = invoke(["export", "monitoring", str(folder), *options])
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app as cli
 from calib_serve.receipts import Keyring
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.server
 
 
 def keys(*arguments: object) -> str:
-    done = CliRunner().invoke(cli, ["keys", *map(str, arguments)])
+    done = invoke(["keys", *map(str, arguments)])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.output
 

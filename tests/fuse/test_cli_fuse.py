@@ -14,6 +14,7 @@ from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve import InputShift, LogitMap
 from calib_serve.cli import app
 from calib_serve.errors import FuseError
@@ -37,7 +38,7 @@ def folder(tmp_path) -> Path:
 
 def call(folder: Path, kind: str, *options: str, out: str = "out.onnx"):
     arguments = ["fuse", kind, str(folder / "raw.onnx"), str(folder / "artifact"), "-o", str(folder / out)]
-    return CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
+    return invoke([*arguments, *options], catch_exceptions=False)
 
 
 def test_a_normalisation_is_written_channel_by_channel(folder):
@@ -82,11 +83,11 @@ def test_a_file_of_probabilities_fits_a_matrix_for_the_graph_that_returned_them(
     y = np.array([rng.choice(K, p=row / row.sum()) for row in p.astype("f8") ** 0.3 + 0.1])
     np.savez(folder / "p.npz", probs=p, labels=y)
     fit = ["fit", "--logits", str(folder / "p.npz"), "--method", "matrix", "-o", str(folder / "artifact")]
-    assert CliRunner().invoke(app, [*fit, "--force"], catch_exceptions=False).exit_code == 0
+    assert invoke([*fit, "--force"], catch_exceptions=False).exit_code == 0
     shown = call(folder, "onnx").output
     assert "8 of the fit's own scores" in " ".join(shown.split())
     given, made = (str(folder / name) for name in ("p.npz", "c.npz"))
     apply = ["apply", str(folder / "artifact"), "--logits", given, "-o", made]
-    assert CliRunner().invoke(app, apply, catch_exceptions=False).exit_code == 0
+    assert invoke(apply, catch_exceptions=False).exit_code == 0
     fused = run(str(folder / "out.onnx"), {"x": x})["p"]
     np.testing.assert_allclose(fused, np.load(made)["probs"], atol=1e-5)

@@ -20,6 +20,7 @@ from sizes import sized
 from torch import nn
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve import Artifact, InputShift, LogitMap
 from calib_serve.artifact import Abstain
 from calib_serve.bins import bin_index
@@ -359,7 +360,7 @@ def test_a_file_returns_them_where_it_is_asked_to_and_the_command_says_where_not
     call = ["fuse", "torch", str(path), str(tmp_path / "fitted"), "-o", str(out), "--json"]
     for told, decisions in ([], []), (["--decisions"], ["set", "abstain"]):
         typed = [*call, "--input-shape", "6", *told]
-        shown = json.loads(CliRunner().invoke(app, typed, catch_exceptions=False).stdout)
+        shown = json.loads(invoke(typed, catch_exceptions=False).stdout)
         assert shown["decisions"] == decisions
         left = [] if told else [f"the artifact's prediction sets and abstention are left out: {RETURNS}"]
         assert shown["left_out"] == left

@@ -23,6 +23,7 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve import Bins, InputShift, Keyring, LogitMap
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
@@ -553,7 +554,7 @@ def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
         "cpu",
     ]
     for name, backend in (("one", "python"), ("two", "onnxruntime")):
-        CliRunner().invoke(app, [*typed, "--name", name, "--backend", backend], catch_exceptions=False)
+        invoke([*typed, "--name", name, "--backend", backend], catch_exceptions=False)
     for step in ("one", "two_receipts"):
         assert '"multilabel"' in (tmp_path / "models" / step / "config.pbtxt").read_text()
     made = run(

@@ -25,6 +25,7 @@ from test_conformance import raw
 from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve import Artifact, Keyring, LogitMap
 from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
@@ -295,7 +296,7 @@ def test_what_cannot_be_served_is_refused_before_it_starts(
     told = [p for pair in right.items() if pair[0] not in wrong[::2] or pair[0] == "--output" for p in pair]
     files = ["--keyring", "keys.json", "--ledger", "ledger.db"]
     with pytest.raises(CalibServeError, match=re.escape(says)):
-        CliRunner().invoke(app, ["gateway", "digits=a", *told, *files, *wrong], catch_exceptions=False)
+        invoke(["gateway", "digits=a", *told, *files, *wrong], catch_exceptions=False)
 
 
 BROKEN = {

@@ -1,5 +1,4 @@
-"""Samples that belong together: the report's test and intervals go by groups."""from command_line import invoke
-
+"""Samples that belong together: the report's test and intervals go by groups."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import invoke
 from grouped_samples import grouped
-
 
 
 def report(folder: Path, *arguments: str) -> dict:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -107,9 +108,8 @@ def test_what_was_calibrated_is_not_calibrated_again(tmp_path: Path) -> None:
     fitted = calibrate(softmax(z), y, "temperature")
     fitted.save(tmp_path / "a")
     np.savez(tmp_path / "p.npz", probs=softmax(z), labels=y)
-    run = invoke
-    asked = ["apply", str(tmp_path / "a"), "--data", str(tmp_path / "p.npz"), "-o", str(tmp_path / "o.npz")]
-    assert run(asked).exit_code == 0
+    files = [str(tmp_path / name) for name in ("a", "p.npz", "o.npz")]
+    assert invoke(["export", "probabilities", *files[:2], "-o", files[2]]).exit_code == 0
     made = Scores.read(tmp_path / "o.npz")
     np.testing.assert_allclose(made.probs[:], fitted.probs(softmax(z)))
     with pytest.raises(InputError, match="twice"):

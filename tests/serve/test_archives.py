@@ -10,6 +10,7 @@ import pytest
 from live_server import temperature_artifact, torchscript
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, IntegrityError
 from calib_serve.fuse.torchserve import pack
@@ -40,7 +41,7 @@ def test_any_changed_file_is_noticed(packed: Path, tmp_path: Path, name: str) ->
             new.writestr(entry, content + b" " if entry == name else content)
     with pytest.raises(IntegrityError, match="changed after"):
         read_archive(changed)
-    result = CliRunner().invoke(app, ["inspect", str(changed)])
+    result = invoke(["inspect", str(changed)])
     assert isinstance(result.exception, IntegrityError)
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 from sizes import sized
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.artifact import Artifact
 from calib_serve.cli import app
 from calib_serve.errors import FuseError
@@ -31,7 +32,7 @@ CIFAR = Path(__file__).parents[2] / "benchmarks" / "cifar.py"
 
 
 def call(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    done = invoke([*map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 

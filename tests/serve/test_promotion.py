@@ -15,6 +15,7 @@ import pytest
 from live_server import Running, inputs, temperature_artifact, torchscript, until
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app as cli
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, recalibrated
@@ -130,7 +131,7 @@ def newer(running: Running, version: str, t: float = 1.5) -> Path:
 
 
 def asked(*arguments: object, answer: str | None = None) -> tuple[int, str]:
-    done = CliRunner().invoke(cli, ["promote", *map(str, arguments)], input=answer)
+    done = invoke(["promote", *map(str, arguments)], input=answer)
     return done.exit_code, done.output
 
 

@@ -15,6 +15,7 @@ from live_server import temperature_artifact
 from others_archives import archived
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app
 from calib_serve.errors import FuseError
 from calib_serve.fuse.torchserve import read_archive, recalibrated, remarks
@@ -26,7 +27,7 @@ CALIBRATED = "pets-3.1-calibrated.mar"
 
 
 def call(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    done = invoke([*map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -10,6 +10,7 @@ from kept_hosts import Host, V
 from ledgers import ask
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app
 from calib_serve.errors import KeyringError, LedgerError
 from calib_serve.receipts import Keyring, keyring
@@ -42,7 +43,7 @@ def test_a_ledger(host: Host) -> None:
         ("restored",),
         ("revoke", "--source", "lab"),
     ):
-        done = CliRunner().invoke(app, ["ledger", words[0], str(file), *map(str, words[1:])])
+        done = invoke(["ledger", words[0], str(file), *map(str, words[1:])])
         assert told in str(done.exception)
     assert not (host.folder / "new.backup").exists()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.artifact import Artifact, Head, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.cli import app as cli
@@ -96,7 +97,7 @@ def fill(folder, count, sharp, seed=0):
 def refit(tmp_path, *more):
     arguments = ["refit", str(tmp_path / "old"), "--samples", str(tmp_path / "log"), "--name", "m"]
     options = ["--version", "1", "-o", str(tmp_path / "new"), "--method", "temperature", "--json"]
-    return CliRunner().invoke(cli, [*arguments, *options, *more])
+    return invoke([*arguments, *options, *more])
 
 
 def test_refit_brings_ece_down_after_drift_and_keeps_the_head(tmp_path):

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from command_line import invoke
 from calib_serve.cli import app as cli
 from calib_serve.watch.ledger import Ledger
 
@@ -45,7 +46,7 @@ def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
         "label", str(path), "--url", f"{server.url}/v1/labels", "--token-file", str(tmp_path / "tokens"),
         "--batch", "100", "--json",
     ]  # fmt: skip
-    first, again = (CliRunner().invoke(cli, arguments) for _ in range(2))
+    first, again = (invoke(arguments) for _ in range(2))
     assert first.exit_code == again.exit_code == 0, first.output
     assert json.loads(first.stdout) == {"accepted": 250, "refused": {}}
     assert json.loads(again.stdout) == {"accepted": 0, "refused": {"duplicate": 250}}

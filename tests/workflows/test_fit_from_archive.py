@@ -131,7 +131,7 @@ def test_pictures_are_matched_by_the_names_of_the_archive(
 
 @pytest.fixture(scope="module")
 def fitted(made: Callable[[str], Path], data: Path) -> Artifact:
-    return calibrate_archive(made("plain"), data, "temperature", split="cal", eval_split="test")
+    return calibrate_archive(made("plain"), data, "temperature", splits=("cal", "test"))
 
 
 def test_the_artifact_knows_its_archive_and_packs_around_it(
@@ -152,7 +152,7 @@ def test_the_artifact_knows_its_archive_and_packs_around_it(
     ours = evaluate(served.artifact.probs(served.parts[0].logits), served.parts[0].labels, replicates=0)
     assert float(ours.nll) == pytest.approx(float(evaluate(fitted.probs(z), y, replicates=0).nll), abs=1e-6)
     with pytest.raises(InputError, match="calibrated already"):
-        calibrate_archive(out, data, "temperature", split="cal")
+        calibrate_archive(out, data, "temperature", splits=("cal",))
 
 
 @pytest.mark.nightly

@@ -182,15 +182,15 @@ def test_the_commands_estimate_correct_and_refuse(tmp_path) -> None:
         run(*fit, tmp_path / str(i), "--prior", shares)
     fitted = [Artifact.load(tmp_path / str(i)) for i in range(2)]
     assert fitted[0].fingerprint == fitted[1].fingerprint
-    ask = ("prior", tmp_path / "plain", "--data", tmp_path / "traffic.npz")
+    ask = ("refit", "prior", tmp_path / "plain", "--data", tmp_path / "traffic.npz")
     run(*ask, "-o", tmp_path / "new")
     made_of = Artifact.load(tmp_path / "new")
     np.testing.assert_allclose(made_of.probs(traffic), fitted[0].probs(traffic), atol=0.1)
     told = json.loads(run(*ask, "--json"))
     assert told["kind"] == "moved"
     assert np.abs(np.subtract(told["counted"]["shares"], [0.2, 0.2, 0.6])).max() < 0.05
-    refused = map(str, ("prior", tmp_path / "0", *ask[2:], "-o", tmp_path / "x"))
-    assert "nothing to correct" in str(invoke(list(refused)).exception)
+    refused = map(str, ("refit", "prior", tmp_path / "0", *ask[3:], "-o", tmp_path / "x"))
+    assert "nothing to correct" in invoke(list(refused)).stderr
     assert not (tmp_path / "x").exists()
     for bad in ("0.2,x", "{bad"):
         run(*fit, tmp_path / "bad", "--prior", bad, code=2)
