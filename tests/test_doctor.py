@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
-
 from command_line import invoke
+
 from calib_serve import doctor
-from calib_serve.cli import app
 from calib_serve.doctor import Asked, Finding, Level, examine
 from calib_serve.receipts import Keyring
 

@@ -20,6 +20,7 @@ FIRST_HEAVY = ("numpy", "pydantic", "safetensors", "yaml")
 
 GROUND = (
     "errors",
+    "options",
     "distributions",
     "signals",
     "arrays",
@@ -59,15 +60,19 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "study": (*GROUND, "model", "fit", "report"),
     "audit": (*GROUND, "watch"),
     "serve": (*GROUND, "seam", "watch", "reporter", "fuse"),
-    "workflows": (*GROUND, "seam", "model", "fit", "fuse", "watch", "report", "study"),
+    "archives": (*GROUND, "seam", "fit", "fuse"),
+    "archive_look": (*GROUND, "seam", "fuse"),
+    "contracts": (*GROUND, "watch"),
+    "refit": (*GROUND, "fit", "fuse", "watch"),
     "promotion": (*GROUND, "fuse", "watch", "serve"),
-    "sklearn": (*GROUND, "fit", "fuse", "workflows"),
-    "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "workflows"),
+    "sklearn": (*GROUND, "fit", "fuse"),
+    "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "refit"),
     "doctor": (*GROUND, "serve"),
     "quickstart": GROUND,
-    "cli": (
-        *(*GROUND, "model", "fit", "fuse", "watch", "report", "study", "doctor", "quickstart"),
-        *("audit", "reporter", "collect", "gateway", "serve", "workflows", "demo", "monitoring", "promotion"),
+    "app": (
+        *(*GROUND, "model", "fit", "fuse", "watch", "report", "study", "doctor", "quickstart", "archives"),
+        *("archive_look", "contracts", "refit", "audit", "reporter", "collect", "gateway", "serve"),
+        *("monitoring", "promotion"),
     ),
 }
 """Who stands on whom. A room may use itself, too."""
@@ -131,7 +136,7 @@ def test_a_room_stands_only_on_what_lies_below_and_takes_it_from_the_folder_that
 def test_heavy_libraries_stay_in_their_rooms() -> None:
     homes = {
         "ts": {"serve", "seam"},
-        "matplotlib": {"report", "cli", "demo"},
+        "matplotlib": {"report", "demo"},
         **{engine: {"audit", "engines"} for engine in ("ibis", "duckdb", "pyspark")},
     }
     ground = {"calib_serve", "numpy", "scipy", "safetensors", "yaml", *sys.stdlib_module_names}
@@ -161,13 +166,17 @@ def test_importing_the_package_brings_nothing_but_itself() -> None:
 def test_the_help_of_the_command_line_brings_no_room_but_its_own_and_nothing_heavy() -> None:
     code = (
         "import io, contextlib\nsys.argv = ['calib-serve', '--help']\n"
-        "from calib_serve.cli import main\n"
+        "from calib_serve.app import main\n"
         "try:\n    with contextlib.redirect_stdout(io.StringIO()) as out: main()\n"
         "except SystemExit as end: assert not end.code\n"
-        "assert 'demo' in out.getvalue()"
+        "assert 'quickstart' in out.getvalue()"
     )
     loaded = loaded_by(code)
-    assert {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")} == {"cli", "errors"}
+    assert {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")} == {
+        "app",
+        "errors",
+        "options",
+    }
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, *FIRST_HEAVY}
 
 

@@ -17,7 +17,7 @@ import calib_serve
 from calib_serve.app._command import COMMANDS, given_as, prepared
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
 
-__all__ = ["main", "program", "run"]
+__all__ = ["COMMANDS", "main", "program", "run"]
 
 
 def program(asked: str | None = None) -> App:
@@ -29,6 +29,7 @@ def program(asked: str | None = None) -> App:
         help_format="plaintext",
         result_action="return_value",
     )
+    app.register_install_completion_command(show=False)
     for title, names in COMMANDS.items():
         for name, summary in names.items():
             module = f"{__name__}.{name}"

@@ -32,7 +32,7 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Output, Json):
+class Written(Output, Json, Seeded):
     """Where the artifact goes, and what is shown of it."""
 
     verbose: bool = False
@@ -40,7 +40,7 @@ class Written(Output, Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(PictureOptions, Seeded):
+class Options(PictureOptions):
     """Options of ``calib-serve fit``."""
 
     method: str = "auto"
@@ -68,7 +68,7 @@ def fit(
     """Fit on scores, a model or an archive, as the options say."""
     refuse_existing(output.out, force=output.force)
     prior = None if options.prior is None else shares(options.prior)
-    own = {"seed": options.seed, "prior": prior, **pairs(options.option, "--option")}
+    own = {"seed": output.seed, "prior": prior, **pairs(options.option, "--option")}
     if isinstance(own.get("candidates"), str):
         own["candidates"] = [own["candidates"]]
     if source.model is None:
@@ -143,7 +143,11 @@ def _of_archive(
 
     refuse_file_options(source, "--from")
     splits = (source.split, *([] if options.test_split is None else [options.test_split]))
-    asked: dict[str, Any] = {"seam": source.seam, "probe_timeout": source.probe_timeout, "outputs": source.outputs}
+    asked: dict[str, Any] = {
+        "seam": source.seam,
+        "probe_timeout": source.probe_timeout,
+        "outputs": source.outputs,
+    }
     archive = str(source.from_)
     return calibrate_archive(archive, data, options.method, splits=splits, progress=progress, **asked, **own)
 

@@ -21,19 +21,18 @@ from typing import Any
 
 import numpy as np
 import yaml
+from command_line import invoke
 from ledgers import accept, make_label
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from real_watch import RING, make_watch, talk_to
 from small_models import archive, everything, temperature
-from typer.testing import CliRunner
 
-from command_line import invoke
 from calib_serve import Artifact, Keyring, LogitMap
 from calib_serve.artifact import Contract
 from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.tensors import read_plainly
-from calib_serve.cli import app
+from calib_serve.contracts import read_contract
 from calib_serve.data import load_data, read_texts
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.checkpoint import Checkpoints
@@ -51,7 +50,6 @@ from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.sender import read_labels
 from calib_serve.watch.versions import FollowedVersions
-from calib_serve.contracts import read_contract
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
 

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from sizes import sized
-from typer.testing import CliRunner
-
 from command_line import invoke
+from sizes import sized
+
 from calib_serve import Artifact, LogitMap, Mixture
 from calib_serve.artifact import InputShift
 from calib_serve.artifact.manifest import digest
 from calib_serve.bins import Bins
-from calib_serve.cli import app
 from calib_serve.errors import ArtifactError, CalibServeError, InputError, SchemaError
 from calib_serve.files import sha256
 from calib_serve.metrics import log_softmax, softmax

@@ -80,7 +80,7 @@ def test_inspect_alone_runs_no_code_of_an_archive(tmp_path: Path, monkeypatch: p
 
 FIT = ("fit", "-o", "out")
 CLASHES = [
-    ((*FIT, "--from", "x.mar"), "fit needs DATA or --data"),
+    ((*FIT, "--from", "x.mar"), "fit needs --data"),
     ((*FIT, "d", "--from", "x.mar", "--model", "m.onnx"), "--from names an archive, and there is a model"),
     ((*FIT, "d", "--from", "x.mar", "--train-split", "t"), "--train-split is for the masked head"),
     ((*FIT, "d", "--from", "x.mar", "--columns", "a,b"), "--columns is for a file of scores"),

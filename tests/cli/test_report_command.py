@@ -43,9 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def report(folder: Path, *arguments: str) -> dict:
+def report(folder: Path, *arguments: str, replicates: int = 20) -> dict:
     out = folder / "out.html"
-    result = invoke(["report", *arguments, "-o", str(out), "--replicates", "20", "--json"])
+    result = invoke(["report", *arguments, "-o", str(out), "--replicates", str(replicates), "--json"])
     assert result.exit_code == 0, result.output
     assert out.read_text().startswith("<!doctype html>")
     return json.loads(result.stdout)
@@ -56,8 +56,8 @@ def eces(found: dict) -> list[float]:
 
 
 def test_a_report_compares_with_no_calibration(folder: Path) -> None:
-    artifact = ("--artifact", str(folder / "cool"), "--replicates", "0")
-    found = report(folder, "--data", str(folder / "logits.npz"), *artifact)
+    artifact = ("--artifact", str(folder / "cool"))
+    found = report(folder, str(folder / "logits.npz"), *artifact, replicates=0)
     expected = [ece(softmax(LOGITS), LABELS), ece(softmax(LOGITS / 2), LABELS)]
     assert eces(found) == pytest.approx(expected)
     assert found["artifact"]["method"] == "temperature"

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
-
 from command_line import invoke
-from calib_serve.cli import app
+
 from calib_serve.serve.properties import read_properties
 
 ROOT = Path(__file__).parents[2]

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_line import invoke
 from installed import run
 from real_servers import needed
-from typer.testing import CliRunner
 
-from command_line import invoke
-from calib_serve.cli import app
 from calib_serve.errors import InputError
 from calib_serve.monitoring import (
     MonitoringOptions,

@@ -13,23 +13,20 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import ROOT, inline_commands, markdown
-from typer.main import get_command
 
-from calib_serve.cli import app
-
-PROGRAM = get_command(app)
+from calib_serve.app import program
 
 
 def check_ours(words: list[str]) -> None:
     """Every option in ``words`` is one that the command takes."""
-    command = PROGRAM
-    for word in words[1:]:
-        if word.startswith("-") or not hasattr(command, "commands"):
-            break
-        assert word in command.commands, f"there is no command {word}"
-        command = command.commands[word]
-    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word.split("=")[0] for word in words if word.startswith("-")} <= options | {"--help"}, words
+    options = {word.split("=")[0] for word in words[1:] if word.startswith("-")}
+    if len(words) == 1 or words[1].startswith("-"):
+        assert options <= {"--help", "--version", "--install-completion"}, words
+        return
+    commands, apps, _ = program(words[1]).parse_commands(words[1:])
+    assert commands, f"there is no command {words[1]}"
+    known = {name for argument in apps[-1].assemble_argument_collection() for name in argument.names}
+    assert options <= known | {"--help", "--config"}, words
 
 
 def check_program(words: list[str]) -> None:

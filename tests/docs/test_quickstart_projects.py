@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import invoke
 from doc_blocks import blocks, commands
 from live_server import total
 from terminal import Terminal, http_ok, http_text
-from typer.testing import CliRunner
 
-from command_line import invoke
-from calib_serve.cli import app
 from calib_serve.quickstart import KINDS, write_project
 
 

@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from typer.testing import CliRunner
-
 from command_line import invoke
-from calib_serve.cli import app as cli
+
 from calib_serve.receipts import Keyring
 
 pytestmark = pytest.mark.server

@@ -12,7 +12,6 @@ import pytest
 import typer.testing
 from small_models import archive
 
-from command_line import invoke
 from calib_serve.cli import app as cli
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.files import GROUP_READS

@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from command_line import invoke
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
-from command_line import invoke
 from calib_serve import InputShift, LogitMap
-from calib_serve.cli import app
 from calib_serve.errors import FuseError
 
 K = 3

@@ -13,18 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import invoke
 from deciding import SCORES, deciding
 from fuse_artifacts import KINDS, artifact, head, output_steps
 from gpus import needs_gpu_of_torch
 from sizes import sized
 from torch import nn
-from typer.testing import CliRunner
 
-from command_line import invoke
 from calib_serve import Artifact, InputShift, LogitMap
 from calib_serve.artifact import Abstain
 from calib_serve.bins import bin_index
-from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.decisions import check_decisions
 from calib_serve.fuse.torch import calibrated, fuse_torch

@@ -15,17 +15,15 @@ from unittest.mock import Mock
 import numpy as np
 import onnx
 import pytest
+from command_line import invoke
 from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from fuse_texts import graph
 from google.protobuf import text_format
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
-from command_line import invoke
 from calib_serve import Bins, InputShift, Keyring, LogitMap
-from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.sessions import TensorRT

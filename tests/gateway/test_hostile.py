@@ -15,6 +15,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+from command_line import invoke
 from gateways import ASKED, CLASSES, INFER, METHOD, Answers, Running, document, message, post, probs
 from gateways import logits as model_logits
 from live_server import until
@@ -23,11 +24,8 @@ from recording_server import Recording, reply
 from test_conformance import message as request
 from test_conformance import raw
 from tritonclient.grpc import service_pb2
-from typer.testing import CliRunner
 
-from command_line import invoke
 from calib_serve import Artifact, Keyring, LogitMap
-from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 from calib_serve.gateway.opening import Named, open_gateway
 

@@ -7,11 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from live_server import temperature_artifact, torchscript
-from typer.testing import CliRunner
-
 from command_line import invoke
-from calib_serve.cli import app
+from live_server import temperature_artifact, torchscript
+
 from calib_serve.errors import FuseError, IntegrityError
 from calib_serve.fuse.torchserve import pack
 from calib_serve.fuse.torchserve.archive import MANIFEST, read_archive, write_archive

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import invoke
 from live_server import Running, torchscript
 from PIL import Image
 from sizes import sized
-from typer.testing import CliRunner
 
-from command_line import invoke
 from calib_serve.artifact import Artifact
-from calib_serve.cli import app
 from calib_serve.errors import FuseError
 from calib_serve.files import named
 

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import Running, inputs, temperature_artifact, torchscript, until
-from typer.testing import CliRunner
-
 from command_line import invoke
-from calib_serve.cli import app as cli
+from live_server import Running, inputs, temperature_artifact, torchscript, until
+
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, recalibrated
 from calib_serve.promotion import Host, evidence_of, swap

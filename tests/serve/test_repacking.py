@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import invoke
 from live_server import temperature_artifact
 from others_archives import archived
-from typer.testing import CliRunner
 
-from command_line import invoke
-from calib_serve.cli import app
 from calib_serve.errors import FuseError
 from calib_serve.fuse.torchserve import read_archive, recalibrated, remarks
 from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST

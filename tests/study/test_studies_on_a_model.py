@@ -8,10 +8,10 @@ from sizes import sized
 
 from calib_serve.artifact import Head, InputShift
 from calib_serve.demo import digits
+from calib_serve.fit.on_model import ON_MODEL, FitOnModel
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.model import from_module
 from calib_serve.study import ablation
-from calib_serve.fit.on_model import ON_MODEL, FitOnModel
 
 SLOW = ("neural-clamping",)  # by minutes, at full size
 

@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import invoke
 from kept_hosts import Host, V
 from ledgers import ask
-from typer.testing import CliRunner
 
-from command_line import invoke
-from calib_serve.cli import app
 from calib_serve.errors import KeyringError, LedgerError
 from calib_serve.receipts import Keyring, keyring
 from calib_serve.watch.anew import told_anew

@@ -5,12 +5,10 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
 from command_line import invoke
+
 from calib_serve.artifact import Artifact, Head, LogitMap
 from calib_serve.bins import Bins
-from calib_serve.cli import app as cli
 from calib_serve.metrics import softmax
 from calib_serve.receipts import Keyring, Label, Receipt
 from calib_serve.watch.batch import ServedPrediction

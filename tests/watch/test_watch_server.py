@@ -6,10 +6,8 @@ import signal
 
 import httpx
 import pytest
-from typer.testing import CliRunner
-
 from command_line import invoke
-from calib_serve.cli import app as cli
+
 from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server
