@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import App, Parameter
 from cyclopts.argument import ArgumentCollection
-from cyclopts.config import Env, Yaml
+from cyclopts.config import Dict, Env
 
 from calib_serve.errors import InputError
 
@@ -124,9 +124,7 @@ def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> list[str]
     if asked in _CONFIGURED:
         sources.append(Env("CALIB_SERVE_"))
     if file is not None:
-        if not file.is_file():
-            raise InputError(f"--config: there is no file {file}")
-        sources.append(Yaml(file, must_exist=True, use_commands_as_keys=False))
+        sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
     app.config = [*sources, _split_at_commas]
     return left
 
@@ -153,7 +151,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
     found = {}
     for one in given:
         key, is_pair, text = one.partition("=")
-        if not (is_pair and key):
+        if not (is_pair and key and text):
             raise InputError(f"{option} takes KEY=VALUE, got {one!r}")
         found[key.strip().replace("-", "_")] = _value(text)
     return found
@@ -180,6 +178,19 @@ def refuse_existing(out: Path, *, force: bool) -> None:
     """Raise InputError for an output that is there, unless it may be replaced."""
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """Read the options of a YAML file; dashes and underscores in their names are the same."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"--config: cannot read {file}: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"--config: {file} must hold options, NAME: VALUE a line")
+    return {str(name).replace("_", "-"): value for name, value in found.items()}
 
 
 def _without_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:

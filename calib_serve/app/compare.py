@@ -15,7 +15,7 @@ from calib_serve.app._data import file_scores, refuse_file_options
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, note, print_json
 from calib_serve.errors import InputError
-from calib_serve.options import CompareOptions, FileOptions, Seeded, check
+from calib_serve.options import CompareOptions, Factory, FileOptions, Seeded, check
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,7 +64,7 @@ class Options(Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(FileOptions):
+class Source(FileOptions, Factory):
     """What the methods are fitted on and measured on."""
 
     fit_split: str = "cal"
@@ -73,8 +73,6 @@ class Source(FileOptions):
     """The split to measure on."""
     model: list[str] = field(default_factory=list)
     """For a study of a model: its file, or module:factory; of stability once for each training."""
-    weights: Path | None = None
-    """The weights of a model that is a factory, module:factory."""
     train_split: str | None = None
     """The split that masked heads train on."""
 

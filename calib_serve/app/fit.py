@@ -13,7 +13,7 @@ from calib_serve.app._pictures import PictureOptions, preprocessing
 from calib_serve.app._progress import stages
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options import DataOptions, Seeded, check
+from calib_serve.options import DataOptions, Prior, Seeded, check
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
@@ -40,7 +40,7 @@ class Written(Output, Json, Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(PictureOptions):
+class Options(Prior, PictureOptions):
     """Options of ``calib-serve fit``."""
 
     method: str = "auto"
@@ -51,8 +51,6 @@ class Options(PictureOptions):
     """A split to measure before and after on; by default held-out folds."""
     train_split: str | None = None
     """The split that a masked head trains on; by default a part of the calibration data."""
-    prior: str | None = None
-    """Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
     engine: str | None = None
     """A database in which DATA is a table, such as postgres://user@host/db."""
 

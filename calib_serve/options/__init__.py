@@ -5,7 +5,7 @@ command line, configuration files, environment variables, keyword arguments and 
 from these classes. They import nothing heavy, so that ``--help`` is quick.
 """
 
-from calib_serve.options.base import Seeded, changed, check, check_positive, check_share, divided
+from calib_serve.options.base import Factory, Seeded, changed, check, check_positive, check_share, divided
 from calib_serve.options.data import (
     ArchiveFitOptions,
     ArchiveOptions,
@@ -24,7 +24,7 @@ from calib_serve.options.evaluate import (
     Tolerant,
     VerdictOptions,
 )
-from calib_serve.options.fit import FitOptions, ModelFitOptions
+from calib_serve.options.fit import FitOptions, ModelFitOptions, Prior
 from calib_serve.options.scores import FileOptions, Kind, ScoresOptions
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "CompareOptions",
     "DataOptions",
     "EvaluateOptions",
+    "Factory",
     "FileOptions",
     "FitOptions",
     "Interval",
@@ -42,6 +43,7 @@ __all__ = [
     "MeasureOptions",
     "ModelData",
     "ModelFitOptions",
+    "Prior",
     "Resampled",
     "ScoresOptions",
     "Seeded",

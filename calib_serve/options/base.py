@@ -4,13 +4,22 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from calib_serve.errors import InputError, OptionError
 
-__all__ = ["Seeded", "changed", "check", "check_positive", "check_share", "divided"]
+__all__ = ["Factory", "Seeded", "changed", "check", "check_positive", "check_share", "divided"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factory:
+    """Options of what loads a model."""
+
+    weights: str | Path | None = None
+    """The weights of a model that is a factory, module:factory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,24 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from calib_serve.options.base import Seeded, check, check_positive
+from calib_serve.options.base import Factory, Seeded, check, check_positive
+from calib_serve.options.fit import Prior
 from calib_serve.options.scores import FileOptions, Kind
 
 __all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "TrialOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelData(FileOptions):
+class ModelData(FileOptions, Factory):
     """Where scores come from: DATA alone holds them, else it holds the inputs of a model."""
 
     split: str | None = None
     """Which split of the data, such as cal or test."""
     model: str | None = None
     """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
-    weights: Path | None = None
-    """The weights of a model that is a factory, module:factory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +81,5 @@ class ArchiveOptions(TrialOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveFitOptions(ArchiveOptions, Seeded):
+class ArchiveFitOptions(ArchiveOptions, Prior, Seeded):
     """Options of ``calibrate_archive``."""
-
-    prior: Any = None
-    """Class shares of what will be served, as in ``FitOptions``."""

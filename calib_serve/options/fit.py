@@ -4,18 +4,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calib_serve.options.base import Seeded, check
+from calib_serve.options.base import Factory, Seeded, check
 from calib_serve.options.scores import ScoresOptions
 
-__all__ = ["FitOptions", "ModelFitOptions"]
+__all__ = ["FitOptions", "ModelFitOptions", "Prior"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(ScoresOptions, Seeded):
-    """Options of ``calibrate``."""
+class Prior:
+    """For which class shares a calibration is."""
 
     prior: Any = None
     """Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(ScoresOptions, Prior, Seeded):
+    """Options of ``calibrate``."""
+
     class_weight: Any = None
     """Weights of classes in the fit: balanced, or, in Python, a mapping of class ids or names."""
     cross_validate: bool = True
@@ -23,7 +29,7 @@ class FitOptions(ScoresOptions, Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFitOptions(Seeded):
+class ModelFitOptions(Factory, Prior, Seeded):
     """Options of ``calibrate_model``."""
 
     outputs: Any = None
@@ -34,8 +40,6 @@ class ModelFitOptions(Seeded):
     """Inputs and labels that the masked head trains on; without them a part of the calibration data."""
     pictures: Any = None
     """How pictures became the inputs: a ``Preprocessing``, or a mapping of its fields."""
-    weights: str | Path | None = None
-    """The weights of a model that is a factory."""
     input_shape: Any = None
     """One input's shape, such as 3,224,224; by default the data's."""
     last_linear: str | None = None
@@ -48,8 +52,6 @@ class ModelFitOptions(Seeded):
     """Compute logits and features in bfloat16."""
     checkpoints: str | Path | None = None
     """A folder that a killed fit resumes from."""
-    prior: Any = None
-    """Class shares of what will be served, as in ``FitOptions``."""
     cross_validate: bool = True
     """As in ``FitOptions``."""
 

@@ -103,6 +103,7 @@ def fit_by_name(
     """
     known = options_of(method)
     check_options(method, options, known)
+    _check_numbers(method, options)
     if "seed" in known:
         options["seed"] = seed
     weights = {name: options.pop(name, None) for name in ("sample_weight", "class_weight")}
@@ -119,6 +120,15 @@ def check_options(method: str, options: Mapping[str, Any], known: Sequence[str])
     if unknown := sorted(set(options) - set(known)):
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
+
+
+def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
+    """Raise InputError for text where the default is a number, as command lines and files may have it."""
+    parameters = inspect.signature(_fitter(method)).parameters
+    for name, value in options.items():
+        default = parameters[name].default
+        if isinstance(default, (int, float)) and isinstance(value, str):
+            raise InputError(f"{name} of {method} is a number, got {value!r}")
 
 
 def options_of(method: str) -> list[str]:
