@@ -49,7 +49,7 @@ $(DEVELOPED): $(INSTALLED)
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/calib-serve demo $(ARGS)
+	$(BIN)/python -m calib_serve.demo $(ARGS)
 
 test: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh

@@ -1,10 +1,10 @@
-"""Whether a contract can be kept, by held-out labels, and from which threshold on."""
+"""Contracts before they are served: whether one can be kept, and how many labels notice that it is broken."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal
@@ -14,20 +14,44 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.errors import InputError
+from calib_serve.judgement import Evidence, share_bets
 from calib_serve.metrics import Estimate, abstention, exact_interval
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
 from calib_serve.metrics.per_sample import checked
-from calib_serve.metrics.tails import beta_below
+from calib_serve.metrics.tails import beta_below, binomial_at_most
+from calib_serve.names import as_duration
+from calib_serve.options import ContractOptions, PlanOptions, changed, check_positive
+from calib_serve.watch.policy import LEAST_CHANCE
 from calib_serve.words import percent
 
-__all__ = ["ClauseCheck", "ContractCheck", "Found", "check_contract", "read_contract"]
+__all__ = [
+    "ClauseCheck",
+    "ClausePlan",
+    "ContractCheck",
+    "Found",
+    "check_contract",
+    "fixed_labels",
+    "labels_until_broken",
+    "plan_contract",
+    "read_contract",
+]
+
+ALPHA = 0.05
+"""The chance that a promise which is kept is ever said to be broken."""
 
 _EXACT = 100_000  # predictions of a window, beyond which their chance adds nothing to what is not known
 _LARGEST = 1 << 20  # bytes of a contract
 _ECE = 50  # samples below which an ECE says nothing
 _NOTHING = Estimate(math.nan)
+_SURE = 0.001
+_DAY = 86_400.0
+_MOST = 2_000_000  # labels that are drawn of a stream
+_STREAMS = 200  # streams that are drawn of a breach
+_WINDOW = 0.04  # of the number, in which the power of a test may fall back
+_TRIED = 1000
+_BLOCK = 256  # labels fed at once, at first
 
 Floats = NDArray[np.float64]
 
@@ -56,20 +80,17 @@ def check_contract(
     contract: Contract,
     probs: ArrayLike,
     labels: ArrayLike,
+    options: ContractOptions | None = None,
     *,
-    segments: ArrayLike | None = None,
     groups: ArrayLike | None = None,
-    level: float = 0.95,
-    predictions_per_day: float | None = None,
-    replicates: int = 1000,
-    seed: int = 0,
+    **given: Any,
 ) -> ContractCheck:
     """Whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
 
     The probabilities must not have been fitted on these samples, which must be drawn as those that are
-    served. ``segments`` (n,) of each, or None: clauses of segments are then not checked. ``groups`` (n,) say
-    which samples belong together. Intervals of ``level`` are exact (Clopper and Pearson 1934), that of a
-    calibration error is of ``replicates`` draws.
+    served. Each of the ``options`` may be ``given`` as a keyword argument: ``segments`` (n,) of each sample;
+    without them clauses of segments are not checked. ``groups`` (n,) say which samples belong together.
+    Intervals are exact (Clopper and Pearson 1934), that of a calibration error is of ``replicates`` draws.
 
     The probability of an act or a coverage clause is by Jeffreys' posterior: of k right among n, the true
     share is Beta(k + 1/2, n - k + 1/2), and the probability is that of a share of at least the promise. With
@@ -85,23 +106,19 @@ def check_contract(
     >>> found.clauses[0].found, found.clauses[0].counted, found.clauses[0].value.value
     ('can be kept', 100, 1.0)
     """
-    if predictions_per_day is not None and not 0 < predictions_per_day < math.inf:
-        raise InputError(f"predictions a day must be a number above 0, got {predictions_per_day}")
+    asked = changed(options or ContractOptions(), given)
     p, y = checked(probs, labels)
     contract.check_classes(p.shape[1])
-    named = _segments(segments, len(y))
+    named = _segments(asked.segments, len(y))
     samples = _Samples(
         np.asarray(p, np.float64),
         y,
         None if named is None else np.array(named, object),
         group_codes(groups, len(y)),
-        contract,
-        level=level,
-        per_day=predictions_per_day,
-        replicates=replicates,
-        seed=seed,
+        contract=contract,
+        asked=asked,
     )
-    return ContractCheck(len(y), level, tuple(samples.check(one) for one in contract.clauses))
+    return ContractCheck(len(y), asked.level, tuple(samples.check(one) for one in contract.clauses))
 
 
 def _segments(segments: ArrayLike | None, n: int) -> list[str] | None:
@@ -122,11 +139,12 @@ class _Samples:
         labels: NDArray[np.intp],
         segments: NDArray[np.object_] | None,
         codes: NDArray[np.intp] | None,
+        *,
         contract: Contract,
-        **how: Any,
+        asked: ContractOptions,
     ) -> None:
         self.probs, self.labels, self.segments, self.codes = probs, labels, segments, codes
-        self.contract, self.how = contract, how
+        self.contract, self.asked = contract, asked
         self.predicted = probs.argmax(axis=1)
         self.confidence = np.minimum(probs[np.arange(len(probs)), self.predicted], 1.0)
         of = "" if segments is None else [str(one) for one in segments]
@@ -171,10 +189,10 @@ class _Samples:
     ) -> ClauseCheck:
         """Of ``hits`` among ``rows``: the interval, and Jeffreys' posterior, of as many as groups leave."""
         n, share = self._worth(hits, rows), float(hits.mean())
-        value = exact_interval(share * n, n, level=self.how["level"])
+        value = exact_interval(share * n, n, level=self.asked.level)
         window = None
-        if self.how["per_day"] is not None:
-            window = self.how["per_day"] * clause.per / 86_400 * len(rows) / len(self.labels)
+        if self.asked.predictions_per_day is not None:
+            window = self.asked.predictions_per_day * clause.per / _DAY * len(rows) / len(self.labels)
         probability = _kept(share * n, n, clause.promise, window)
         found: Found = "not enough samples"
         if value.low >= clause.promise or value.high < clause.promise:
@@ -200,9 +218,9 @@ class _Samples:
             self.probs[at],
             self.labels[at],
             risk=1 - clause.promise,
-            level=self.how["level"],
+            level=self.asked.level,
             groups=groups,
-            seed=self.how["seed"],
+            seed=self.asked.seed,
         )
         return (found.threshold, found.answered) if math.isfinite(found.threshold) else (math.nan, math.nan)
 
@@ -211,14 +229,14 @@ class _Samples:
         if len(at) < _ECE or (groups is not None and len(np.unique(groups)) < 2):
             note = f"A calibration error needs {_ECE} samples or more, of several groups."
             return ClauseCheck(clause, "not enough samples", len(at), len(at), _NOTHING, math.nan, note=note)
-        how = {name: self.how[name] for name in ("level", "replicates", "seed")}
+        how = {name: getattr(self.asked, name) for name in ("level", "replicates", "seed")}
         ece = evaluate_probs(self.probs[at], self.labels[at], groups=groups, **how).ece
         centre = ece.value if math.isnan(ece.debiased) else max(ece.debiased, 0.0)
         value = Estimate(centre, ece.low, ece.high)
         found: Found = "not enough samples"
         if value.high <= clause.promise or value.low > clause.promise:
             found = "can be kept" if value.high <= clause.promise else "cannot be kept"
-        probability = _normal(value, clause.promise, self.how["level"])
+        probability = _normal(value, clause.promise, self.asked.level)
         return ClauseCheck(clause, found, len(at), len(at), value, probability)
 
 
@@ -241,8 +259,6 @@ def _normal(value: Estimate, promise: float, level: float) -> float:
         return float(promise >= value.value)
     return NormalDist().cdf((promise - value.value) / width)
 
-
-_SURE = 0.001
 
 Found = Literal["can be kept", "cannot be kept", "not enough samples", "not checked"]
 """By the interval: it lies on the promise's good side, on its bad side, on both, or there is none."""
@@ -358,3 +374,214 @@ def _chance(probability: float) -> str:
     if _SURE <= probability <= 1 - _SURE:
         return f"of {probability:.3f}"
     return f"above {1 - _SURE}" if probability > _SURE else f"below {_SURE}"
+
+
+@dataclass(frozen=True)
+class ClausePlan:
+    """What it takes to say that an act clause is broken, ``breach`` below its promise, with ``power``.
+
+    ``labels`` of acted predictions, after so many of which the served test has said it in the share ``power``
+    of cases, and ``median``; ``fixed``: those of a binomial test that is looked at once. ``per_day``: so many
+    labels of acted predictions a day say it ``within`` seconds. ``all_per_day``: of any predictions, and
+    ``rate``: which share of them, where it is known how many are acted on and predicted; NaN where not.
+    """
+
+    clause: Clause
+    breach: float
+    power: float
+    within: float
+    labels: float
+    median: float
+    fixed: int
+    per_day: float
+    all_per_day: float = math.nan
+    rate: float = math.nan
+
+    def says(self) -> list[str]:
+        """In sentences."""
+        said = [
+            f"{self.clause.name}: {self.labels:,.0f} labels of predictions acted on say that it is broken, "
+            f"{100 * self.breach:.10g} points below {100 * self.clause.promise:.10g} %, in "
+            f"{100 * self.power:g} % of cases, and {self.median:,.0f} in half of them.",
+            f"A binomial test that is looked at once, after a number fixed beforehand, needs {self.fixed:,}.",
+            f"Within {as_duration(self.within)}: {math.ceil(self.per_day):,} labels a day of predictions "
+            "acted on, beside the time that labels take to come.",
+        ]
+        if not math.isnan(self.all_per_day):
+            asked = math.ceil(self.all_per_day)
+            said.append(
+                f"Where labels are asked for with one chance, whatever the confidence: {asked:,} a day."
+            )
+        if self.rate > 1:
+            said.append("There are not so many predictions: allow more time, or plan for a larger breach.")
+        elif not math.isnan(self.rate):
+            said.append(f"That is the share {self.rate:.3g} of predictions: --label-budget {_up(self.rate)}")
+        return said
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; null where not known."""
+        told = {name: value for name, value in asdict(self).items() if name != "clause"}
+        return {
+            "clause": self.clause.name,
+            **{k: None if math.isnan(value) else value for k, value in told.items()},
+        }
+
+
+def plan_contract(
+    contract: Contract,
+    options: PlanOptions | None = None,
+    *,
+    breach: float,
+    within: float,
+    acted: Mapping[str, float] | None = None,
+    streams: int = _STREAMS,
+    **given: Any,
+) -> list[ClausePlan]:
+    """For each act clause, the labels it takes to notice a breach of ``breach``, a fraction, in ``within`` s.
+
+    ``acted``: by a clause's name, the share of all predictions that is acted on and falls under it.
+    ``streams`` are drawn of each. Each of the ``options`` may be ``given`` as a keyword argument. Raises
+    InputError for options that cannot be right, and where no clause says what may be acted on.
+    """
+    asked = changed(options or PlanOptions(), given)
+    check_positive(within=within)
+    if not contract.decides:
+        raise InputError("only act clauses are planned, and the contract has none")
+    clauses = [one for one in contract.clauses if one.kind == "act"]
+    shares = {one.name: (acted or {}).get(one.name, math.nan) for one in clauses}
+    if wrong := [name for name, share in shares.items() if not (math.isnan(share) or 0 < share <= 1)]:
+        raise InputError(
+            f"the share of {wrong[0]} that is acted on must lie in (0, 1], got {shares[wrong[0]]}"
+        )
+    how = {"kept": asked.kept, "streams": streams, "seed": asked.seed}
+    needed = {
+        promise: labels_until_broken(promise, breach, power=(0.5, asked.power), **how)
+        for promise in sorted({one.promise for one in clauses})
+    }
+    found = []
+    for one in clauses:
+        median, labels = needed[one.promise]
+        per_day = labels / (within / _DAY)
+        all_per_day = per_day / shares[one.name]
+        found.append(
+            ClausePlan(
+                one,
+                breach,
+                asked.power,
+                within,
+                labels,
+                median,
+                fixed_labels(one.promise, breach, power=asked.power),
+                per_day,
+                all_per_day,
+                all_per_day / (asked.predictions_per_day or math.nan),
+            )
+        )
+    return found
+
+
+def labels_until_broken(
+    promise: float,
+    breach: float,
+    *,
+    power: Sequence[float] = (PlanOptions.power,),
+    kept: int = PlanOptions.kept,
+    streams: int = _STREAMS,
+    seed: int = PlanOptions.seed,
+) -> list[float]:
+    """After how many labels the served test says "broken" in shares ``power`` of cases, by simulation.
+
+    Labels are right with the probability ``promise`` until ``kept`` of them, then ``breach`` below. Cases in
+    which it is said before the breach, at most 5 %, are left out.
+    """
+    _check(promise, breach, power)
+    if kept < 0 or streams < 1:
+        raise InputError(f"kept labels must be 0 or more and streams 1 or more, got {kept} and {streams}")
+    rng = np.random.default_rng(seed)
+    found: list[int] = []
+    while len(found) < streams:
+        start = _fed(Evidence.none(), rng.random(kept) >= promise, promise)
+        if not _broken(start):
+            found.append(_stop(start, rng, promise, breach))
+    return [float(np.quantile(found, share, method="higher")) for share in power]
+
+
+def _stop(evidence: Evidence, rng: np.random.Generator, promise: float, breach: float) -> int:
+    """The label after which it is said."""
+    done, block = 0, _BLOCK
+    while done < _MOST:
+        wrong = rng.random(block) >= promise - breach
+        after = _fed(evidence, wrong, promise)
+        if _broken(after):
+            low, high = 0, block
+            while high - low > 1:  # the peak only rises
+                middle = (low + high) // 2
+                low, high = (
+                    (low, middle) if _broken(_fed(evidence, wrong[:middle], promise)) else (middle, high)
+                )
+            return done + high
+        evidence, done, block = after, done + block, min(2 * block, 4096)
+    raise InputError(
+        f"a breach of {100 * breach:g} points is not noticed within {_MOST:,} labels; plan for a larger one"
+    )
+
+
+def _fed(evidence: Evidence, wrong: np.ndarray[Any, Any], promise: float) -> Evidence:
+    """As the watch feeds it."""
+    return evidence.after(*share_bets(~wrong, promise))
+
+
+def _broken(evidence: Evidence) -> bool:
+    return evidence.peak >= -math.log(ALPHA)
+
+
+def fixed_labels(
+    promise: float, breach: float, *, power: float = PlanOptions.power, alpha: float = ALPHA
+) -> int:
+    """The labels of a binomial test at level ``alpha`` that finds the breach with ``power``, looked at once.
+
+    The smallest number at which the exact test has that power; of ten thousands, one that is hardly larger.
+
+    >>> fixed_labels(0.5, 0.5)  # none right of 5, as (1 / 2)^5 < 0.05
+    5
+    """
+    _check(promise, breach, (power,))
+    n = 1
+    while _power(n, promise, breach, alpha) < power:
+        n = math.ceil(n * 1.2)
+        if n > _MOST:
+            raise InputError(f"a breach of {100 * breach:g} points takes more than {_MOST:,} labels to find")
+    low, high = max(int(n / 1.45), 1), n
+    while high - low > max(_WINDOW * high, 1):
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(middle, promise, breach, alpha) >= power else (middle, high)
+    # The power is not monotone: it falls back a little wherever one more right label is allowed.
+    first = max(int(low * (1 - _WINDOW)), 1)
+    step = max((high - first) // _TRIED, 1)
+    tried = range(first, high + step, step)
+    return next((m for m in tried if _power(m, promise, breach, alpha) >= power), high)
+
+
+def _power(n: int, promise: float, breach: float, alpha: float) -> float:
+    """P(rejected) at ``promise - breach``: at most so many are right that this has a chance of ``alpha``."""
+    low, high = -1, n
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if binomial_at_most(middle, n, promise) <= alpha else (low, middle)
+    return 0.0 if low < 0 else binomial_at_most(low, n, promise - breach)
+
+
+def _check(promise: float, breach: float, power: Sequence[float]) -> None:
+    if not 0 < promise < 1 or not 0 < breach <= promise:
+        raise InputError(
+            f"a breach lies between 0 and the promise of {100 * promise:g} %, got {100 * breach:g} points"
+        )
+    if any(not 0 < one < 1 for one in power):
+        raise InputError(f"power must lie between 0 and 1, got {power}; 0.9 means 90 %")
+
+
+def _up(rate: float) -> str:
+    """Two digits, rounded up; at least what a policy may ask with."""
+    rate = max(rate, LEAST_CHANCE)
+    digits = 1 - math.floor(math.log10(rate))
+    return f"{math.ceil(rate * 10**digits) / 10**digits:.{max(digits, 0)}f}"

@@ -38,7 +38,7 @@ artifact.save("artifact")
 # The calibration inside the model: as a module, and in its ONNX export.
 probs = cs.calibrated(net, artifact)(torch.from_numpy(x_test)).detach()
 torch.onnx.export(net, (torch.from_numpy(x_test[:2]),), "digits.onnx", dynamo=False)
-report = cs.fuse_onnx("digits.onnx", artifact, "calibrated.onnx", returns="probabilities", force=True)
+report = cs.fuse_onnx("digits.onnx", artifact, "calibrated.onnx", returns="probabilities")
 print("fused:", report.done, "off by at most", report.max_abs_diff)
 
 # Later, when confidence no longer means what it says: fitted again on what was served.

@@ -7,8 +7,7 @@ from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from command_line import invoke
+from command_line import Done, calib_serve
 
 from calib_serve import doctor
 from calib_serve.doctor import Asked, Finding, Level, examine
@@ -60,8 +59,8 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def cli(*arguments: object) -> Result:
-    return invoke(["doctor", "--for", "kafka", *map(str, arguments)])
+def cli(*arguments: object) -> Done:
+    return calib_serve("doctor", "--for", "kafka", *arguments)
 
 
 def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "prepared",
     "refuse_existing",
     "shown_as",
+    "shown_example",
 ]
 
 COMMANDS = {
@@ -77,7 +78,9 @@ OfData, OfOutput = shown_as("Data"), shown_as("Output")
 
 def _default(value: Any) -> str | None:
     """Return what the help says of a default; nothing of one that is nothing."""
-    return None if value is None or value is False or value in ([], (), "") else str(value)
+    if value is None or value is False or value in ([], (), ""):
+        return None
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 _PLAIN = Parameter(negative=(), show_env_var=False, show_default=_default)
@@ -107,11 +110,16 @@ def command(name: str, example: str, *, details: str = "") -> App:
     return App(
         name=name,
         help=f"{summary}\n\n{details}".strip(),
-        help_prologue="\n".join(f"  {line}" for line in example.splitlines()),
+        help_prologue=shown_example(example),
         help_format="plaintext",
         default_parameter=_PLAIN,
         result_action="return_value",
     )
+
+
+def shown_example(example: str) -> str:
+    """Return command lines as the help of one begins with them."""
+    return "\n".join(f"  {line}" for line in example.splitlines())
 
 
 def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> list[str]:
@@ -136,6 +144,8 @@ def given_as(option: str, arguments: Sequence[str]) -> str:
     words = [word.partition("=")[0] for word in arguments]
     if flag in words:
         return flag
+    if any(word.startswith(f"{option}=") for word in arguments):
+        return f"--option {option}"
     variables = [f"CALIB_SERVE_{word.upper()}_{option.upper()}" for word in words[:1]]
     if found := [name for name in variables if name in os.environ]:
         return found[0]

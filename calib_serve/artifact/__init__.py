@@ -5,6 +5,7 @@ from calib_serve.artifact.contract import Clause, ClauseKind, Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets, SetScore
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.promises import DecisionsEvaluation, evaluate_decisions, promises
+from calib_serve.artifact.response import made_up, response, same_response
 from calib_serve.artifact.results import Examples, Score, Selection
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, Step
 
@@ -28,5 +29,8 @@ __all__ = [
     "SetScore",
     "Step",
     "evaluate_decisions",
+    "made_up",
     "promises",
+    "response",
+    "same_response",
 ]

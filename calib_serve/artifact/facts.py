@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -22,9 +23,11 @@ class ModelFacts:
     input (-1 for any size), ``input_dtype`` by numpy's name, ``outputs``: what the model itself returns and
     the calibration was fitted on (``calib_serve.scores``),
     ``last_linear``: the layer that makes its logits, ``mixed_precision``: whether logits were computed
-    in bfloat16, ``pictures``: how pictures became the inputs that it was fitted on, or a mapping of that. Of
-    an artifact fitted on an archive's handler, ``seam`` and ``output`` say where its scores pass (as in
-    ``pack_around``), and ``outputs`` what they are. Raises InputError for a fact of another type.
+    in bfloat16, ``response``: what it gives for made-up inputs (``calib_serve.artifact.response``), which
+    tells another export of it, ``pictures``: how pictures became the inputs that it was fitted on, or a
+    mapping of that. Of an artifact fitted on an archive's handler, ``seam`` and ``output`` say where its
+    scores pass (as in ``pack_around``), and ``outputs`` what they are. Raises InputError for a fact of
+    another type.
 
     >>> ModelFacts(outputs="logits", input_shape=[3, 8, 8]).as_dict()
     {'input_shape': [3, 8, 8], 'outputs': 'logits'}
@@ -37,6 +40,7 @@ class ModelFacts:
     outputs: Outputs | None = None
     last_linear: str | None = None
     mixed_precision: bool | None = None
+    response: tuple[float, ...] | None = None
     seam: str | None = None
     output: str | None = None
     pictures: Preprocessing | None = None
@@ -47,6 +51,12 @@ class ModelFacts:
             _check(name, getattr(self, name), isinstance(getattr(self, name), str), "a text")
         mixed = self.mixed_precision
         _check("mixed_precision", mixed, isinstance(mixed, bool), "true or false")
+        numbers = self.response
+        right = isinstance(numbers, Sequence) and all(
+            isinstance(x, (int, float)) and math.isfinite(x) for x in numbers
+        )
+        _check("response", numbers, right, "a list of finite numbers")
+        object.__setattr__(self, "response", None if numbers is None else tuple(map(float, numbers)))
         try:
             check_outputs(self.outputs)
         except InputError as error:

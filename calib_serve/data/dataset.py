@@ -208,8 +208,8 @@ def _of_npz(path: Path, split: str | None) -> Dataset:
 def _pictures(folder: Path, split: str | None, pictures: Preprocessing | Mapping[str, Any] | None) -> Dataset:
     if pictures is None:
         raise InputError(
-            f"how are the pictures of {folder} prepared for the model? Give mean and std (--mean, --std), "
-            "or its training's transforms (--transforms); mean 0 and std 1 say that it takes [0, 1]; "
+            f"how are the pictures of {folder} prepared for the model? Give --pictures mean= and std= "
+            "(pictures=), or its training's transforms=; mean=0 and std=1 say that it takes [0, 1]; "
             "an artifact that was fitted on pictures says it to report"
         )
     how = Preprocessing.of(pictures)

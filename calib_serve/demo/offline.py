@@ -109,7 +109,7 @@ def fuse(deployed: Deployed, calibrated: Calibrated, out: Path) -> Fused:
     fused = out / "model" / "digits-calibrated.onnx"
     # The artifact was fitted on the TorchScript export; this graph is another export of the same network,
     # which the comparison below proves.
-    report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, returns="probabilities", force=True)
+    report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, returns="probabilities")
     session = open_session(fused, threads=1)
     (probs,) = session.run(None, {session.get_inputs()[0].name: deployed.digits.test.images})
     difference = np.abs(probs - calibrated.probs[calibrated.chosen]).max()

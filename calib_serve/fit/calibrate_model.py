@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, made_up, response
 from calib_serve.data import Dataset
-from calib_serve.errors import InputError
+from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.clamping import (
     GAMMAS,
@@ -120,7 +120,7 @@ def calibrate_model(
     shares = None if asked.prior is None else work.shares(asked.prior, method)
     if classifier.outputs in LABELS:
         artifact = work.of_labels(method, own, held, pictures=prepared)
-        return _remarked(artifact, weights_remarks(model, asked.weights))
+        return _remarked(_responding(artifact, classifier), weights_remarks(model, asked.weights))
     if method in MODEL_OPTIONS:
         check_options(method, own, MODEL_OPTIONS[method])
     measure = asked.cross_validate and held is None
@@ -144,8 +144,22 @@ def calibrate_model(
         artifact = work.corrected(artifact, shares)
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
-    artifact = _remarked(artifact, weights_remarks(model, asked.weights))
+    artifact = _remarked(_responding(artifact, classifier), weights_remarks(model, asked.weights))
     return artifact if held is None else work.measured(artifact, held)
+
+
+def _responding(artifact: Artifact, classifier: Classifier) -> Artifact:
+    """The artifact with what tells another export of its model."""
+    known = artifact.model
+    inputs = made_up(known.input_shape)
+    # bfloat16 rounds too much to tell networks apart; ids are of texts.
+    if inputs is None or known.mixed_precision or not (known.input_dtype or "").startswith("float"):
+        return artifact
+    try:
+        found = response(classifier.logits(inputs), labels=artifact.is_multilabel)
+    except CalibServeError:
+        return artifact
+    return replace(artifact, model=replace(known, response=found))
 
 
 def _remarked(artifact: Artifact, said: Sequence[str]) -> Artifact:

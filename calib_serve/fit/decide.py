@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets, SetScore
+from calib_serve.artifact import Artifact, PredictionSets
 from calib_serve.errors import InputError
 from calib_serve.fit.decisions import always_in, fit_abstain, fit_sets, kept_for_options
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics.grouped import group_codes
+from calib_serve.options import DecideOptions, changed, check
 from calib_serve.scores import LABELS, Outputs, Scores
 
 __all__ = ["decide", "refuse_labels", "refuse_seen", "seen"]
@@ -24,58 +24,20 @@ _FOUND = 2  # of the samples that an artifact keeps; one may be another that loo
 _REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What is to be promised: the ``coverage`` of sets, the ``risk`` of answers, or both; and how.
-
-    The other fields are the options of ``calib_serve.fit.decisions.fit_sets`` and ``fit_abstain``.
-    """
-
-    coverage: float | None = None
-    risk: float | None = None
-    level: float = 0.95
-    score: SetScore = "lac"
-    per_class: bool = False
-    penalty: float | None = None
-    free_ranks: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.coverage is None and self.risk is None:
-            raise InputError(
-                "say what is to be promised: the coverage of sets (coverage=, --coverage), the risk of "
-                "answers (risk=, --risk), or both"
-            )
-
-
 def decide(
     artifact: Artifact,
     scores: Any,
     labels: Any = None,
-    *,
-    coverage: float | None = None,
-    risk: float | None = None,
-    level: float = 0.95,
-    score: SetScore = "lac",
-    per_class: bool = False,
-    penalty: float | None = None,
-    free_ranks: int | None = None,
-    outputs: Outputs | None = None,
-    columns: Sequence[str] | None = None,
-    class_names: Sequence[Any] = (),
-    sample_weight: Any = None,
-    groups: Any = None,
-    ignore_label: Any = None,
-    seed: int = 0,
+    options: DecideOptions | None = None,
+    **given: Any,
 ) -> Artifact:
     """The artifact with prediction sets of ``coverage``, abstention at ``risk``, or both.
 
-    ``scores`` and ``labels``, with ``outputs``, ``columns``, ``class_names``, ``groups`` and ``ignore_label``
-    as in ``Scores.of``, are of the model, and of samples that the calibration was not fitted to: the promise
-    is void on those it was, and they are refused where the artifact knows them. Where the artifact has an
-    InputShift or a Head, the scores are of the model that has them. The other options are those of
-    ``calib_serve.fit.decisions.fit_sets`` and ``fit_abstain``; ``artifact.fit["decisions"]`` records them. A
-    decision that is not asked for stays as it was. Raises InputError for arrays and options that cannot be
+    ``scores`` and ``labels``, as in ``Scores.of``, are of the model, and of samples that the calibration was
+    not fitted to: the promise is void on those it was, and they are refused where the artifact knows them.
+    Where the artifact has an InputShift or a Head, the scores are of the model that has them. Each of the
+    ``options`` may be ``given`` as a keyword argument; ``artifact.fit["decisions"]`` records them. A decision
+    that is not asked for stays as it was. Raises InputError for arrays and options that cannot be
     right, and for multi-label models; FitError where no threshold keeps the risk.
 
     >>> from calib_serve.artifact import LogitMap
@@ -84,32 +46,27 @@ def decide(
     >>> found.sets(found.of_logits([[0.0, 1.0], [0.0, 3.0]])).tolist()
     [[True, True], [False, True]]
     """
-    asked = _Asked(coverage, risk, level, score, per_class, penalty, free_ranks, seed)
-    refuse_labels(artifact, outputs)
-    given = Scores.of(
-        scores,
-        labels,
-        outputs=outputs,
-        expected=artifact.model.outputs or "logits",
-        columns=columns,
-        class_names=class_names,
-        sample_weight=sample_weight,
-        groups=groups,
-        ignore_label=ignore_label,
-        name="the samples",
+    asked = changed(options or DecideOptions(), given)
+    check(
+        asked.coverage is not None or asked.risk is not None,
+        "coverage",
+        "of sets, or the risk of answers, is what is promised: give one or both",
     )
-    refuse_labels(artifact, given.outputs)
-    if given.in_order(artifact.class_names) is not given and columns is None:
+    refuse_labels(artifact, asked.outputs)
+    expected = artifact.model.outputs or "logits"
+    read = Scores.of(scores, labels, **asked.of_scores, expected=expected, name="the samples")
+    refuse_labels(artifact, read.outputs)
+    if read.in_order(artifact.class_names) is not read and asked.columns is None:
         raise InputError(
             "the columns come in another order than those that the calibration was fitted on; as a promise "
             "is made of them, say that this is meant: --columns (columns=) "
             f"{','.join(artifact.class_names[:20])}"
         )
-    if given.weights is not None:
+    if read.weights is not None:
         raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")
-    samples = Samples.of(artifact.accepted(given))
+    samples = Samples.of(artifact.accepted(read))
     refuse_seen(artifact, samples)
-    return _decided(artifact, samples, asked, given.groups)
+    return _decided(artifact, samples, asked, read.groups)
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
@@ -121,7 +78,9 @@ def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
         )
 
 
-def _decided(artifact: Artifact, samples: Samples, asked: _Asked, groups: ArrayLike | None) -> Artifact:
+def _decided(
+    artifact: Artifact, samples: Samples, asked: DecideOptions, groups: ArrayLike | None
+) -> Artifact:
     probs, y = artifact.of_logits(samples.logits), samples.labels
     codes = group_codes(groups, len(y))
     data = {"samples": len(y), "sha256": data_fingerprint(samples.logits, y), "seed": asked.seed}
@@ -145,7 +104,11 @@ def _decided(artifact: Artifact, samples: Samples, asked: _Asked, groups: ArrayL
 
 
 def _sets(
-    asked: _Asked, coverage: float, probs: NDArray[Any], labels: NDArray[np.intp], groups: ArrayLike | None
+    asked: DecideOptions,
+    coverage: float,
+    probs: NDArray[Any],
+    labels: NDArray[np.intp],
+    groups: ArrayLike | None,
 ) -> PredictionSets:
     return fit_sets(
         probs,
@@ -160,7 +123,7 @@ def _sets(
     )
 
 
-def _used_for_threshold(asked: _Asked, codes: NDArray[np.intp] | None, n: int) -> int:
+def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n: int) -> int:
     chosen = asked.score == "raps" and None in (asked.penalty, asked.free_ranks)
     return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, made_up, response, same_response
 from calib_serve.artifact.steps import Floats, ProbTable
 from calib_serve.errors import FuseError
 
-__all__ = ["UNKNOWN", "check_owner", "far_from_edges", "rounded_down", "size_of"]
+__all__ = ["UNKNOWN", "check_owner", "check_response", "far_from_edges", "rounded_down", "size_of"]
 
 
 def rounded_down(edges: Floats) -> Floats:
@@ -56,15 +56,39 @@ def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
 UNKNOWN = (
     "the artifact does not say what its scores were, as where it was made by hand, "
     "and its scale for each class makes other probabilities of logits than of log-probabilities; say what "
-    "they were with --fitted-on (artifact.model.outputs)"
+    "they were with --option fitted_on=KIND (artifact.model.outputs)"
 )
 
 
-def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> None:
-    """Raises FuseError where the artifact was fitted on another file than ``source``, unless ``force``."""
+def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> NDArray[Any] | None:
+    """Return inputs for ``check_response`` where ``source`` is no file that the artifact is known to fit.
+
+    Raises FuseError where it can be no other export of the same model, as far as is known; unless ``force``.
+    """
     fitted = artifact.model
-    if not force and not fitted.fits(sha256):
-        raise FuseError(
-            f"the artifact was fitted for model {str(fitted.sha256)[:12]}, {source} is {sha256[:12]}; "
-            "fit it for this model, or force where this is another export of the same one"
-        )
+    if force or fitted.fits(sha256):
+        return None
+    inputs = None if fitted.response is None else made_up(fitted.input_shape)
+    if inputs is None:
+        raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")
+    return inputs
+
+
+def check_response(artifact: Artifact, logits: NDArray[Any] | None, source: Path) -> None:
+    """Raise FuseError unless these logits of ``check_owner``'s inputs are those of the fitted model.
+
+    None where ``source`` does not take the inputs.
+    """
+    found = None if logits is None else response(logits, labels=artifact.is_multilabel)
+    if not same_response(artifact.model.response or (), found):
+        what = "does not take its inputs" if logits is None else "gives other scores for the same inputs"
+        raise FuseError(f"{_other(artifact, source)}: {source} {what}")
+
+
+def _other(artifact: Artifact, source: Path) -> str:
+    fitted = artifact.model
+    return (
+        f"the artifact was fitted for {fitted.source or str(fitted.sha256)[:12]}, and {source} is another "
+        "file; fit it for this model, or, where you know it for an export of the same one, say so with "
+        "--force (force=)"
+    )

@@ -9,7 +9,8 @@ from typing import Any, Literal, Union, get_args
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
-from calib_serve.pictures import MAX_PIXELS, Preprocessing
+from calib_serve.options import AnswerOptions, Wrapped
+from calib_serve.pictures import Preprocessing
 from calib_serve.scores import LABELS, Outputs
 
 __all__ = [
@@ -47,7 +48,7 @@ Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(AnswerOptions, Wrapped):
     """One classifier's archive.
 
     ``model``: the model file; ``factory``: ``module:name`` for an eager model, whose ``model`` file
@@ -55,14 +56,9 @@ class ModelOptions:
     ``seam``: the place in that handler where its class scores pass, and ``output``: where they lie in
     what passes, such as "logits"; ``padded``: whether rows behind those of the requests are of nobody;
     ``batches``: whether it is proved which row of a batch is whose, else only requests that come alone get
-    receipts. ``receipts``: where its replies carry them.
-    ``outputs``: what the model itself returns, or what passes the seam (``calib_serve.scores``).
-    ``threshold``: the probability from which on a label of a multi-label model is predicted. ``threads``:
-    cores a worker may use (None: all cores shared evenly by the workers). ``top``: how many classes a
-    reply lists; ``probabilities``: whether it lists all of them. ``abstain_below``: confidence under which a
-    reply says so. ``pictures``: how a picture becomes an input, or a mapping of that; "unknown": pictures are
-    refused. ``max_pixels``: the most of a picture. ``shadow``: the folder of another artifact, which runs in
-    the shadow of the served one; "": none does.
+    receipts. ``outputs``: what the model itself returns, or what passes the seam (``calib_serve.scores``).
+    ``pictures``: how a picture becomes an input, or a mapping of that; "unknown": pictures are refused.
+    ``shadow``: the folder of another artifact, which runs in the shadow of the served one; "": none does.
     """
 
     kind: Kind
@@ -71,28 +67,19 @@ class ModelOptions:
     input_shape: tuple[int | None, ...] = ()
     input_dtype: str = "float32"
     outputs: Outputs = "logits"
-    threshold: float = 0.5
     factory: str | None = None
     wraps: str | None = None
     seam: str = "inference"
     output: str = ""
     padded: bool = False
     batches: bool = True
-    receipts: Literal["header", "body"] = "header"
-    last_linear: str | None = None
     artifact: str = "artifact"
     shadow: str = ""
     workers: int = 1
-    threads: int | None = None
-    top: int = 5
-    probabilities: bool = True
-    abstain_below: float | None = None
-    allow_cpu_fallback: bool = False
-    flush_seconds: float = 1.0
     pictures: Union[Preprocessing, Literal["unknown"]] = "unknown"
-    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
         if self.pictures != "unknown":
             object.__setattr__(self, "pictures", self._checked_pictures())
@@ -103,14 +90,10 @@ class ModelOptions:
         ):
             if getattr(self, name) not in allowed:
                 raise ModelError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
-        if not 0 < self.threshold < 1:
-            raise ModelError(f"threshold must be between 0 and 1, got {self.threshold}")
         if self.abstain_below is not None and self.outputs in LABELS:
             raise ModelError("of several labels there is no one confidence to abstain by; leave it out")
-        if self.abstain_below is not None and not 0 <= self.abstain_below <= 1:
-            raise ModelError(f"abstain_below must be in [0, 1], got {self.abstain_below}")
-        if not (self.flush_seconds > 0 and self.workers >= 1 and self.top >= 0 and self.max_pixels >= 1):
-            raise ModelError("flush_seconds, workers and max_pixels must be positive, top not negative")
+        if self.workers < 1:
+            raise ModelError(f"workers must be 1 or more, got {self.workers}")
 
     def _checked_pictures(self) -> Preprocessing:
         found = Preprocessing.of(self.pictures).for_input(self.input_shape)  # type: ignore[arg-type]
@@ -156,7 +139,7 @@ class ModelOptions:
             raise ModelError(
                 f"the artifact abstains below {artifact.abstain.threshold:.4g}, for a risk of "
                 f"{artifact.abstain.risk:.4g}, and the archive below {self.abstain_below}; leave out "
-                "--abstain-below (abstain_below=), or take an artifact without abstention"
+                "abstain_below=, or take an artifact without abstention"
             )
         if artifact.is_multilabel != (self.outputs in LABELS):
             fitted = artifact.model.outputs or "scores of one class a sample"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import InputError, MissingDependency, ModelError
+from calib_serve.options import TritonOptions
 
 __all__ = ["TensorRT", "open_session", "providers", "stopped_after"]
 
@@ -34,7 +35,7 @@ class TensorRT:
     precision: Literal["FP32", "FP16"] = "FP32"
     cache: str | None = None
     level: int | None = None
-    workspace: int = 1 << 30
+    workspace: int = TritonOptions.trt_workspace
 
     def __post_init__(self) -> None:
         if self.precision not in ("FP32", "FP16") or self.workspace < 1:

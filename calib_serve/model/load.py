@@ -275,7 +275,6 @@ def model_data(
         return [load_data(data, split, pictures=pictures) for split in splits]
     if pictures is not None:
         raise InputError(
-            f"the image processor in {model} says how pictures are prepared; leave out --mean, --std, "
-            "--transforms and their like (pictures=)"
+            f"the image processor in {model} says how pictures are prepared; leave out --pictures (pictures=)"
         )
     return data_of(model, data, splits)

@@ -1,7 +1,5 @@
 """What may be chosen about the monitoring files."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass
@@ -16,27 +14,28 @@ _PLACE = re.compile(r"[A-Za-z0-9._~:/?&=%+@,;-]+")
 _NEEDED = "24h"  # alerts and the table of classes and segments read it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MonitoringOptions:
     """Limits, links and labels of the monitoring files; InputError for what no file could be made of.
-
-    ``tolerance``: the gap between confidence and accuracy that is no error; ``sigmas``: standard errors
-    beyond it. ``runbooks``: the address or path of the page whose sections are the runbooks. ``windows``:
-    which of 1h, 24h and 7d are recorded; 24h always is. ``jobs``: a regular expression of the scrape jobs
-    that publish the series. ``add_over`` and ``keep``: labels that tell replicas apart, too, and those that
-    do not.
 
     >>> MonitoringOptions(keep=("job",)).replica_labels[:3]
     ('instance', 'pod', 'container')
     """
 
     tolerance: float = 0.02
+    """The gap between confidence and accuracy that is no error."""
     sigmas: float = 4
+    """Standard errors beyond it."""
     runbooks: str = "docs/monitoring.md"
+    """The page with a section for each alert, an address or a path: alerts and the dashboard link to it."""
     windows: tuple[str, ...] = tuple(WINDOWS)
+    """Which of 1h, 24h and 7d are recorded, commas between; 24h always is. Alerts of others are left out."""
     jobs: str = "torchserve|triton|calib-serve.*"
+    """The scrape jobs that publish the series, a regular expression: MonitorDown looks for them."""
     add_over: tuple[str, ...] = ()
+    """Further labels that tell replicas apart."""
     keep: tuple[str, ...] = ()
+    """Labels that do not, such as job: they are kept."""
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 0.5:

@@ -7,15 +7,21 @@ from calib_serve.options.base import Factory, Seeded, check, check_positive
 from calib_serve.options.fit import Prior
 from calib_serve.options.scores import FileOptions, Kind
 
-__all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "TrialOptions"]
+__all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "SplitData", "TrialOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelData(FileOptions, Factory):
-    """Where scores come from: DATA alone holds them, else it holds the inputs of a model."""
+class SplitData(FileOptions):
+    """Which samples of a file of scores are meant."""
 
     split: str | None = None
     """Which split of the data, such as cal or test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelData(SplitData, Factory):
+    """Where scores come from: DATA alone holds them, else it holds the inputs of a model."""
+
     model: str | None = None
     """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
 

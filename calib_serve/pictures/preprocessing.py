@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.options import AnswerOptions
 
 __all__ = [
     "MAX_PIXELS",
@@ -185,7 +186,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-MAX_PIXELS = 25_000_000
+MAX_PIXELS = AnswerOptions.max_pixels
 """The most pixels of a picture, before and after it is resized, unless told otherwise."""
 
 

@@ -38,9 +38,8 @@ KINDS: dict[str, Kind] = {
         },
         first=(
             "python train.py",
-            "calib-serve fit loader.py:batches --model model.pt2 --split cal --test-split test "
-            "-o artifact",
-            "calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities --force",
+            "calib-serve fit loader.py:batches --model model.pt2 --split cal --test-split test -o artifact",
+            "calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities",
         ),
     ),
     "sklearn": Kind(

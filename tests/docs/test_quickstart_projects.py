@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import invoke
+from command_line import calib_serve
 from doc_blocks import blocks, commands
 from live_server import total
 from terminal import Terminal, http_ok, http_text
@@ -15,7 +15,7 @@ from calib_serve.quickstart import KINDS, write_project
 
 
 def write(folder: Path, *more: str) -> str:
-    done = invoke(["quickstart", str(folder), *more], catch_exceptions=False)
+    done = calib_serve("quickstart", folder, *more)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -62,7 +62,7 @@ def test_a_project_does_what_its_readme_says(kind: str, installed: Path, tmp_pat
 def test_force_writes_beside_what_is_there_and_changes_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("mine")
     (tmp_path / "loader.py").symlink_to("nowhere")
-    told = invoke(["quickstart", str(tmp_path), "--force"])
+    told = calib_serve("quickstart", tmp_path, "--force")
     assert told.exit_code == 0
     assert "train.py is there already, and stays as it is" in told.stderr
     assert (tmp_path / "train.py").read_text() == "mine"

@@ -27,9 +27,10 @@ from calib_serve import Bins, InputShift, Keyring, LogitMap
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.sessions import TensorRT
-from calib_serve.fuse.triton import Settings, fuse_triton
+from calib_serve.fuse.triton import fuse_triton
 from calib_serve.fuse.triton.models import VERSION
 from calib_serve.metrics import softmax
+from calib_serve.options import TritonOptions
 from calib_serve.serve.triton import Monitor
 
 K = 3
@@ -110,9 +111,9 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
 
 def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
     path = model_file(tmp_path, kind=TensorProto.FLOAT16)
-    engine = TensorRT("FP16", cache="/cache", level=5)
-    settings = Settings(tensorrt=engine, instances=2, max_batch=8, delay=100, receipts=False, versions=2)
-    fuse_triton(path, STEP, tmp_path / "repo", name="m", settings=settings)
+    engine = {"tensorrt": "FP16", "trt_cache": "/cache", "trt_level": 5}
+    settings = TritonOptions(**engine, instances=2, max_batch=8, delay=100, receipts=False, versions=2)
+    fuse_triton(path, STEP, tmp_path / "repo", settings, name="m")
     assert [p.name for p in (tmp_path / "repo").iterdir()] == ["m"]
     graph = config(tmp_path / "repo" / "m")
     (accelerator,) = graph.optimization.execution_accelerators.gpu_execution_accelerator
@@ -132,21 +133,21 @@ def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
     assert tensors(graph.input)["image"] == ("TYPE_FP16", [3, 2, 2])
     assert graph.instance_group[0].count == 2
     assert graph.version_policy.latest.num_versions == 2
-    fuse_triton(path, STEP, tmp_path / "cpu", name="m", settings=Settings(device="cpu"))
+    fuse_triton(path, STEP, tmp_path / "cpu", TritonOptions(device="cpu"), name="m")
     group = config(tmp_path / "cpu" / "m_onnx").instance_group[0]
     assert group.kind == SCHEMA.ModelInstanceGroup.KIND_CPU
 
 
 def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_path):
-    engine = TensorRT("FP16", cache="/cache")
-    settings = Settings(tensorrt=engine, backend="python", versions=3)
-    fuse_triton(model_file(tmp_path), STEP, tmp_path / "repo", name="m", settings=settings)
+    engine = {"tensorrt": "FP16", "trt_cache": "/cache"}
+    settings = TritonOptions(**engine, backend="python", versions=3)
+    fuse_triton(model_file(tmp_path), STEP, tmp_path / "repo", settings, name="m")
     served = config(tmp_path / "repo" / "m")
     assert (served.backend, served.max_batch_size) == ("python", 32)
     assert not served.model_warmup  # it would be counted
     assert tensors(served.output)["receipt"] == ("TYPE_STRING", [1])
     options = json.loads(served.parameters["tensorrt"].string_value)
-    assert options == engine.options({"image": (3, 2, 2)}, 32)
+    assert options == TensorRT("FP16", "/cache").options({"image": (3, 2, 2)}, 32)
     assert options["trt_fp16_enable"] == "1"
     assert served.version_policy.latest.num_versions == 3
 
@@ -154,10 +155,10 @@ def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_p
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: Settings(tensorrt=TensorRT(), device="cpu"), "TensorRT needs a GPU"),
-        (lambda: Settings(versions=2), "--backend python"),
-        (lambda: Settings(instances=0), "instances and versions at least 1"),
-        (lambda: Settings(backend="ort"), "backend is onnxruntime or python"),
+        (lambda: TritonOptions(tensorrt="FP32", device="cpu"), "tensorrt needs a GPU"),
+        (lambda: TritonOptions(versions=2), "backend python"),
+        (lambda: TritonOptions(instances=0), "instances must be 1 or more"),
+        (lambda: TritonOptions(backend="ort"), "backend must be one of"),
         (lambda: TensorRT("INT8"), "FP32 or FP16"),
         (lambda: TensorRT(level=6), "0 to 5"),
     ],
@@ -176,8 +177,8 @@ def test_free_shapes_are_neither_warmed_up_nor_profiled(tmp_path):
     )
     onnx.save(model, tmp_path / "raw.onnx")
     step = artifact(LogitMap.temperature(2.0), classes=K)
-    settings = Settings(tensorrt=TensorRT())
-    fuse_triton(tmp_path / "raw.onnx", step, tmp_path / "repo", name="m", settings=settings)
+    settings = TritonOptions(tensorrt="FP32")
+    fuse_triton(tmp_path / "raw.onnx", step, tmp_path / "repo", settings, name="m")
     graph = config(tmp_path / "repo" / "m_onnx")
     assert tensors(graph.input) == {"x": ("TYPE_FP32", [3, -1, -1])}
     assert not graph.model_warmup
@@ -189,7 +190,7 @@ def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
     report = fuse_triton(model_file(tmp_path, batch=2), STEP, tmp_path / "repo", name="m")
     assert any(
         "warning: the graph's batch is fixed at 2, and stays so: it is not 1 for every input" in what
-        and "--max-batch 32 (max_batch=) has no effect" in what
+        and "max_batch=32 has no effect" in what
         and "dynamic_axes={'image': {0: 'batch'}}" in what
         for what in report.done
     )
@@ -201,8 +202,8 @@ def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
 
 
 def test_a_fixed_batch_of_1_is_made_free_where_rows_stay_what_they_are_alone(tmp_path):
-    settings = Settings(max_batch=8)
-    report = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "repo", name="m", settings=settings)
+    settings = TritonOptions(max_batch=8)
+    report = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "repo", settings, name="m")
     assert "the batch, fixed at 1, made free: rows together give what each gives alone" in report.done
     graph = config(tmp_path / "repo" / "m_onnx")
     assert graph.max_batch_size == 8
@@ -214,8 +215,8 @@ def test_a_fixed_batch_of_1_is_made_free_where_rows_stay_what_they_are_alone(tmp
     got = run(str(written), {"image": x})["probabilities"]
     alone = [run(str(tmp_path / "alone.onnx"), {"image": row[None]})["probabilities"] for row in x]
     np.testing.assert_allclose(got, np.concatenate(alone), atol=1e-6)
-    own = Settings(max_batch=0)
-    left = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "own", name="m", settings=own)
+    own = TritonOptions(max_batch=0)
+    left = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "own", own, name="m")
     assert not any("batch" in what for what in left.done), "the client sends what it likes"
 
 
@@ -375,20 +376,20 @@ def bfloat16_file(folder: Path) -> Path:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_refused_pack_leaves_nothing_and_a_retry_works(backend, tmp_path):
-    settings = Settings(backend=backend)
+    settings = TritonOptions(backend=backend)
     path, repo = model_file(tmp_path), tmp_path / "repo"
     with pytest.raises(FuseError):
-        fuse_triton(path, OTHER, repo, name="pets", settings=settings)
+        fuse_triton(path, OTHER, repo, settings, name="pets")
     late = bfloat16_file(tmp_path)
     with pytest.raises(FuseError, match="has no bfloat16"):
-        fuse_triton(late, STEP, repo, name="pets", settings=settings)
+        fuse_triton(late, STEP, repo, settings, name="pets")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["late.onnx", "raw.onnx"]
-    fuse_triton(path, STEP, repo, name="pets", settings=settings)
+    fuse_triton(path, STEP, repo, settings, name="pets")
     before = tree(repo)
     with pytest.raises(FuseError):
-        fuse_triton(path, OTHER, repo, name="pets", version=2, settings=settings)
+        fuse_triton(path, OTHER, repo, settings, name="pets", version=2)
     assert tree(repo) == before
-    fuse_triton(path, STEP, repo, name="pets", version=2, settings=settings)
+    fuse_triton(path, STEP, repo, settings, name="pets", version=2)
     first = {path: seen for path, seen in before.items() if "/1" in path or path.endswith((".txt", ".pbtxt"))}
     assert first.items() <= tree(repo).items()
 
@@ -397,15 +398,15 @@ def test_a_version_that_shares_too_little_with_the_served_one_is_refused(reposit
     before = tree(repository)
     other = artifact(LogitMap.temperature(2.0), classes=K, class_names=("cat", "dog", "cow"))
     wrong = [
-        (STEP, Settings(max_batch=8), "another max_batch_size"),
-        (STEP, Settings(backend="python"), "another backend"),
-        (STEP, Settings(receipts=False), "another backend"),
-        (other, Settings(), r"another labels\.txt"),
-        (deciding(STEP), Settings(), "another .*output"),
+        (STEP, TritonOptions(max_batch=8), "another max_batch_size"),
+        (STEP, TritonOptions(backend="python"), "another backend"),
+        (STEP, TritonOptions(receipts=False), "another backend"),
+        (other, TritonOptions(), r"another labels\.txt"),
+        (deciding(STEP), TritonOptions(), "another .*output"),
     ]
     for step, settings, said in wrong:
         with pytest.raises(FuseError, match=f"{said}.*choose another --name"):
-            fuse_triton(tmp_path / "raw.onnx", step, repository, name="pets", version=2, settings=settings)
+            fuse_triton(tmp_path / "raw.onnx", step, repository, settings, name="pets", version=2)
     assert tree(repository) == before
 
 
@@ -441,7 +442,8 @@ def test_folders_of_somebody_else_are_not_taken(tmp_path):
 DIES = """
 import os, sys
 from calib_serve import load_artifact
-from calib_serve.fuse.triton import Settings, fuse_triton, publish
+from calib_serve.fuse.triton import fuse_triton, publish
+from calib_serve.options import TritonOptions
 left = int(sys.argv[1])
 def move(old, new):
     global left
@@ -451,8 +453,8 @@ def move(old, new):
     old.rename(new)
 publish._move = move
 raw, fitted, repository, version = sys.argv[2:]
-settings = Settings(device="cpu")
-fuse_triton(raw, load_artifact(fitted), repository, name="pets", version=int(version), settings=settings)
+settings = TritonOptions(device="cpu")
+fuse_triton(raw, load_artifact(fitted), repository, settings, name="pets", version=int(version))
 """
 
 
@@ -474,13 +476,13 @@ def test_a_pack_that_was_killed_leaves_whole_models_and_a_retry_finishes_it(vers
     while killed:
         repo = tmp_path / f"repo{moves}"
         if version == 2:
-            fuse_triton(raw, STEP, repo, name="pets", settings=Settings(device="cpu"))
+            fuse_triton(raw, STEP, repo, TritonOptions(device="cpu"), name="pets")
         killed = killed_after(moves, raw, repo, version)
         for folder in repo.iterdir() if repo.exists() else []:
             assert config(folder).name == folder.name
             assert all(any(inner.iterdir()) for inner in folder.iterdir() if inner.is_dir())
         if killed:
-            fuse_triton(raw, STEP, repo, name="pets", version=version, settings=Settings(device="cpu"))
+            fuse_triton(raw, STEP, repo, TritonOptions(device="cpu"), name="pets", version=version)
         assert sorted(p.name for p in repo.iterdir()) == ["pets", "pets_onnx", "pets_receipts"]
         assert all((repo / name / str(version)).is_dir() for name in ("pets", "pets_onnx", "pets_receipts"))
         assert not (tmp_path / f".repo{moves}.staging").exists()
@@ -491,12 +493,12 @@ def test_a_pack_that_was_killed_leaves_whole_models_and_a_retry_finishes_it(vers
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_of_two_packs_at_the_same_time_one_is_refused(backend, tmp_path):
     path = model_file(tmp_path)
-    settings = Settings(backend=backend)
+    settings = TritonOptions(backend=backend)
 
     def pack(number: int) -> str:
         step = artifact(LogitMap.temperature(1.0 + number), classes=K)
         try:
-            return fuse_triton(path, step, tmp_path / "repo", name="pets", settings=settings).artifact
+            return fuse_triton(path, step, tmp_path / "repo", settings, name="pets").artifact
         except FuseError as error:
             return str(error)
 
@@ -548,11 +550,11 @@ def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
         str(tmp_path / "a"),
         "-o",
         str(tmp_path / "models"),
-        "--device",
-        "cpu",
+        "--option",
+        "device=cpu",
     ]
     for name, backend in (("one", "python"), ("two", "onnxruntime")):
-        invoke([*typed, "--name", name, "--backend", backend], catch_exceptions=False)
+        invoke([*typed, "--name", name, "--backend", backend])
     for step in ("one", "two_receipts"):
         assert '"multilabel"' in (tmp_path / "models" / step / "config.pbtxt").read_text()
     made = run(

@@ -26,15 +26,16 @@ from triton_server import Triton, needs_tritonserver, triton_on
 from calib_serve import Bins, Keyring, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.triton import Settings, fuse_triton
+from calib_serve.fuse.triton import fuse_triton
+from calib_serve.options import TritonOptions
 
 pytestmark = pytest.mark.server
 
 OUTPUTS = ("logits", "probabilities", "confidence", "predicted", "bin", "receipt")
 SUBSETS = [s for n in range(1, 7) for s in itertools.combinations(OUTPUTS, n)]
 MODELS = ["step", "alone"]
-CPU = Settings(device="cpu")
-ALONE = Settings(device="cpu", backend="python", instances=2)
+CPU = TritonOptions(device="cpu")
+ALONE = TritonOptions(device="cpu", backend="python", instances=2)
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype("f4")
 
 each_model = pytest.mark.parametrize("model", MODELS)
@@ -50,10 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def triton(folder: Path) -> Iterator[Triton]:
     """A server that polls: both forms, and an ensemble that decides."""
     repository, raw = folder / "models", model_file(folder)
-    fuse_triton(raw, STEP, repository, name="step", settings=CPU)
-    fuse_triton(raw, STEP, repository, name="alone", settings=ALONE)
+    fuse_triton(raw, STEP, repository, CPU, name="step")
+    fuse_triton(raw, STEP, repository, ALONE, name="alone")
     decides = replace(deciding(STEP, "aps"), contract=ACTS)
-    fuse_triton(raw, decides, repository, name="deciding", settings=CPU)
+    fuse_triton(raw, decides, repository, CPU, name="deciding")
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
         assert triton.ready(), triton.log.read_text()
@@ -206,12 +207,12 @@ def test_another_version_takes_over_and_a_refused_one_changes_nothing(
     settings = CPU if model == "step" else ALONE
     before, log = tree(folder / "models"), triton.log.read_text()
     with pytest.raises(FuseError):
-        fuse_triton(folder / "raw.onnx", OTHER, folder / "models", name=model, version=2, settings=settings)
+        fuse_triton(folder / "raw.onnx", OTHER, folder / "models", settings, name=model, version=2)
     assert tree(folder / "models") == before
     other = artifact(
         LogitMap.temperature(9.0), classes=K, class_names=STEP.class_names, reference=Bins.zeros(10)
     )
-    fuse_triton(folder / "raw.onnx", other, folder / "models", name=model, version=2, settings=settings)
+    fuse_triton(folder / "raw.onnx", other, folder / "models", settings, name=model, version=2)
     raw = run(str(folder / "raw.onnx"), {"image": IMAGES})["z"]
 
     answered = 0
@@ -236,7 +237,7 @@ def test_another_version_takes_over_and_a_refused_one_changes_nothing(
 
 def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_path: Path) -> None:
     """Built for numpy 1 and given numpy 2, it read the first prediction for each, and sent empty receipts."""
-    fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", name="alone", settings=ALONE)
+    fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", ALONE, name="alone")
     with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true", numpy=2) as triton:
         assert not triton.ready()
         told = triton.log.read_text()

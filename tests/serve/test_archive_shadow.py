@@ -99,7 +99,7 @@ def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_p
     code = "class H:\n    def initialize(self, context): pass\n    def inference(self, x): return x\n"
     code += "    def handle(self, data, context): return []\n"
     wrapped = [
-        pack_around(foreign(tmp_path, name, f"{code}# {name}"), SERVED, tmp_path / name, trial=False)
+        pack_around(foreign(tmp_path, name, f"{code}# {name}"), SERVED, tmp_path / name, untried=True)
         for name in ("one", "two")
     ]
     assert same_model(wrapped[0], recalibrated(wrapped[0], SHADOW, tmp_path, version="2", shadow=SERVED))

@@ -253,7 +253,7 @@ def test_requests_of_a_batch_that_went_by_are_counted_though_others_passed(
     monkeypatch.syspath_prepend(str(tmp_path))
     files = {"skipping.py": tmp_path / "skipping.py"}
     old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", handler="skipping.py")
-    path = pack_around(old, temperature_artifact(), tmp_path / "store", trial=False)
+    path = pack_around(old, temperature_artifact(), tmp_path / "store", untried=True)
     handler, ctx = CalibratedWrapper(), context(path, tmp_path / "unpacked")
     handler.initialize(ctx)
     ctx.request_processor = [RequestProcessor({}) for _ in range(3)]

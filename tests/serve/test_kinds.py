@@ -143,7 +143,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
     old = existing_archive(folder / "old")
     fitted = replace(full_artifact(), steps=full_artifact().steps[1:])
     (folder / "request.json").write_text(json.dumps({"centimetres": [1.0] * WIDTH}))
-    pack_around(old, fitted, folder / "store", probe=folder / "request.json", trial=NIGHTLY)
+    pack_around(old, fitted, folder / "store", probe=folder / "request.json", untried=not NIGHTLY)
     return register(*sorted((folder / "store").glob("*.mar")))
 
 

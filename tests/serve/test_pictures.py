@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,25 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import invoke
+from command_line import calib_serve
 from live_server import Running, torchscript
 from PIL import Image
 from sizes import sized
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError
 from calib_serve.files import named
 
 pytestmark = pytest.mark.server
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-OPTIONS = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
+OPTIONS = ("--pictures", "mean=0.485,0.456,0.406", "--pictures", "std=0.229,0.224,0.225")
 SENT, FITTED = sized((12, 100), (60, 300))
 CIFAR = Path(__file__).parents[2] / "benchmarks" / "cifar.py"
 
 
 def call(*arguments: object) -> str:
-    done = invoke([*map(str, arguments)], catch_exceptions=False)
+    done = calib_serve(*arguments)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -80,7 +80,7 @@ def field(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Field:
         rows.append(f"{i}.png,{labels[i]}")
     (folder / "pictures" / "labels.csv").write_text("\n".join(rows))
     found = Field(folder, pixels[:SENT], labels[:SENT])
-    fit = ("fit", "--model", folder / "net.pt", "--method", "temperature", "--device", "cpu")
+    fit = ("fit", "--model", folder / "net.pt", "--method", "temperature", "--option", "device=cpu")
     call(*fit, "--data", folder / "pictures", *OPTIONS, "-o", folder / "of_pictures")
     whole = Field(folder, pixels[SENT : SENT + FITTED], labels)
     np.savez(folder / "a.npz", inputs=whole.arrays, labels=labels[SENT : SENT + FITTED])
@@ -131,6 +131,7 @@ def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was
     field: Field, tmp_path: Path
 ) -> None:
     pack = ("pack", "--model", field.folder / "net.pt", "--artifact", field.folder / "of_pictures")
-    with pytest.raises(FuseError, match=r"fitted on pictures prepared by .*0\.485.*, not by .*0\.0"):
-        call(*pack, "--name", "m", "--mean", 0, "--std", 1, "-o", tmp_path)
+    others = calib_serve(*pack, "--name", "m", "--pictures", "mean=0", "--pictures", "std=1", "-o", tmp_path)
+    assert others.exit_code == 3
+    assert re.search(r"fitted on pictures prepared by .*0\.485.*, not by .*0\.0", others.stderr)
     call(*pack, "--name", "m", *OPTIONS, "-o", tmp_path)

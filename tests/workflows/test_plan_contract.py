@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calib_serve.workflows import contract_plan
 from scipy import stats
 from sizes import sized
 
+from calib_serve import contracts
 from calib_serve.artifact import Clause, Contract
-from calib_serve.contract_plan import fixed_labels, labels_until_broken, plan_contract
+from calib_serve.contracts import fixed_labels, labels_until_broken, plan_contract
 from calib_serve.judgement.bets import Evidence
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.policy import parse_policy
@@ -50,9 +50,9 @@ def test_what_is_simulated_is_the_evidence_that_the_watch_has(promise: float) ->
     correct = np.random.default_rng(0).random(3000) < promise - 0.02
     clause = replace(ACT, promise=promise)
     watched = ClauseEvidence.none(clause, bins=15).after(labelled(correct), shares=np.ones(15) / 15, now=1.0)
-    planned = contract_plan._fed(Evidence.none(), ~correct, promise)
+    planned = contracts._fed(Evidence.none(), ~correct, promise)
     assert planned.log_evidence == pytest.approx(watched.against.log_evidence, rel=1e-9)
-    assert contract_plan._broken(planned) == (watched.broken_at is not None)
+    assert contracts._broken(planned) == (watched.broken_at is not None)
 
 
 @pytest.mark.parametrize("kept", [0, 2000])

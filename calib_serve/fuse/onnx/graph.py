@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,17 +17,25 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import read_npz, sha256
-from calib_serve.fuse.checks import check_owner
+from calib_serve.fuse.checks import check_owner, check_response
 from calib_serve.fuse.decisions import check_decidable, decided, left_out, undecided
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import pending, read, write
 from calib_serve.fuse.onnx.follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx.input_shift import Normalization
-from calib_serve.fuse.onnx.outputs import ALL, Returns, keep_raw_scores
-from calib_serve.fuse.onnx.parity import check_followers, check_repairs, generate, measure, run_raw
-from calib_serve.fuse.onnx.plan import Plan, Request, carry_out, make_plan
+from calib_serve.fuse.onnx.outputs import ALL, keep_raw_scores
+from calib_serve.fuse.onnx.parity import (
+    check_followers,
+    check_repairs,
+    generate,
+    measure,
+    response_of,
+    run_raw,
+)
+from calib_serve.fuse.onnx.plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx.reference import prepare
-from calib_serve.scores import Outputs, check_outputs
+from calib_serve.options import OnnxOptions, changed
+from calib_serve.scores import check_outputs
 
 __all__ = ["FuseReport", "Normalization", "OutputStatus", "fuse_onnx", "given_inputs"]
 
@@ -102,20 +110,8 @@ def fuse_onnx(
     model_path: str | Path,
     artifact: Artifact,
     out_path: str | Path,
-    *,
-    returns: Returns = "same",
-    outputs: Outputs | None = None,
-    output_name: str | None = None,
-    input_name: str | None = None,
-    features: str | None = None,
-    normalization: Normalization | None = None,
-    inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
-    samples: int = 8,
-    keep_raw: bool = False,
-    decisions: bool = True,
-    strict: bool = False,
-    device: str = "cpu",
-    force: bool = False,
+    options: OnnxOptions | None = None,
+    **given: Any,
 ) -> FuseReport:
     """Write ``model_path`` with the artifact inside to ``out_path``, atomically.
 
@@ -136,48 +132,52 @@ def fuse_onnx(
     be put in, the artifact was fitted for another model (unless ``force``), parity does not hold, or, if
     ``strict``, an output that is made of the scores is left raw.
     """
-    if returns not in get_args(Returns):
-        raise InputError(
-            f"--returns (returns=) must be one of {', '.join(get_args(Returns))}, got {returns!r}"
-        )
-    check_outputs(outputs)
+    asked = changed(options or OnnxOptions(), given)
+    check_outputs(asked.outputs)
     source, out = Path(model_path), Path(out_path)
     model = read(source)
-    touched = _touched(model, source, output_name)
+    touched = _touched(model, source, asked.output_name)
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
-    check_owner(artifact, hashed, source, force=force)
-    if decisions:
-        check_decidable(artifact, "leave the decisions out: --no-decisions (decisions=)")
-    acting = artifact if decisions else undecided(artifact)
+    unknown = check_owner(artifact, hashed, source, force=asked.force)
+    if asked.decisions:
+        check_decidable(artifact, "leave the decisions out: --option decisions=false")
+    acting = artifact if asked.decisions else undecided(artifact)
     nodes_before, editor = len(model.graph), Editor(model)
-    given = given_inputs(inputs)
-    _learn_shapes(model, artifact, features, given, source=source, out=out)
-    plan = make_plan(
-        editor, acting, Request(returns, outputs, output_name, input_name, features, normalization)
-    )
-    kept = (keep_raw_scores(editor, plan.tail, artifact),) if keep_raw else ()
-    left = () if decisions else left_out(artifact, "--no-decisions (decisions=)")
+    feeds = given_inputs(asked.inputs)
+    _learn_shapes(model, artifact, asked.features, feeds, source=source, out=out)
+    plan = make_plan(editor, acting, asked)
+    kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
+    left = () if asked.decisions else left_out(artifact, "--option decisions=false")
+    scores = str(plan.tail.logits.name)
     edits, tail = carry_out(editor, plan)
     statuses = judge_outputs(
-        editor, acting, plan.sources, plan.tail, tail, own=_own(plan, keep_raw=keep_raw), shifted=plan.shifted
+        editor,
+        acting,
+        plan.sources,
+        plan.tail,
+        tail,
+        own=_own(plan, keep_raw=asked.keep_raw),
+        shifted=plan.shifted,
     )
-    warnings = _warnings(statuses, strict=strict)
+    warnings = _warnings(statuses, strict=asked.strict)
     done = (*model.meta["repairs"], *edits, *kept, *left, *warnings)
-    feeds = dict(given or generate(model.graph, samples=samples, shapes=plan.shapes))
+    feeds = dict(feeds or generate(model.graph, samples=asked.samples, shapes=plan.shapes))
     _mark(model, artifact, hashed, [*touched, *(s.name for s in statuses if s.status != "independent")])
     with pending(out) as partial:
         probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
             write(model, partial, source=source, out=out)
-            quantized = _write_probe(source, probe, out, [plan.source])
+            quantized = _write_probe(source, probe, out, [plan.source, scores])
+            if unknown is not None:
+                check_response(artifact, response_of(probe, plan, scores, unknown), source)
             parity = measure(
-                probe, partial, plan, feeds, opset=editor.opset, quantized=quantized, device=device
+                probe, partial, plan, feeds, opset=editor.opset, quantized=quantized, device=asked.device
             )
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
             follow = [s.name for s in statuses if s.status == "follows"]
             followers = _check_followers(model, plan, follow, feeds, source=source, probe=probe, out=out)
-            if plan.hidden and returns == "same":
+            if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
                 statuses = tuple(s for s in statuses if s.name != plan.output)
                 write(model, partial, source=source, out=out)

@@ -18,6 +18,7 @@ from calib_serve.fuse.decisions import check_decisions, decided
 from calib_serve.fuse.onnx.plan import Plan
 from calib_serve.fuse.onnx.reference import (
     Expected,
+    class_logits,
     expect,
     of_logits,
     prepare,
@@ -28,7 +29,16 @@ from calib_serve.fuse.onnx.reference import (
 from calib_serve.fuse.sessions import open_session, stopped_after
 from calib_serve.metrics import log_softmax, sigmoid, softmax
 
-__all__ = ["TOLERANCE", "Parity", "check_followers", "check_repairs", "generate", "measure", "run_raw"]
+__all__ = [
+    "TOLERANCE",
+    "Parity",
+    "check_followers",
+    "check_repairs",
+    "generate",
+    "measure",
+    "response_of",
+    "run_raw",
+]
 
 Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 
@@ -177,6 +187,31 @@ def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str
     return run(feeds, outputs)
 
 
+def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) -> NDArray[np.float64] | None:
+    """Return the logits (n, K) that the raw graph gives for inputs (n, ...), row by row, at ``name``.
+
+    None where it takes other inputs, or several.
+    """
+    known = onnx.load(path, load_external_data=False).graph
+    held = {one.name for one in known.initializer}
+    takes = [one for one in known.input if one.name not in held]
+    if len(takes) != 1:
+        return None
+    kind = takes[0].type.tensor_type
+    rows = max(kind.shape.dim[0].dim_value, 1) if kind.shape.dim else 1
+    dtype = ir.DataType(kind.elem_type)
+    if not dtype.is_floating_point():
+        return None
+    found = []
+    for row in inputs:  # a batch may be fixed
+        feeds = {takes[0].name: np.repeat(row[None], rows, axis=0).astype(dtype.numpy())}
+        try:
+            found.append(_rows(run_raw(path, feeds, [name])[0], name)[:1])
+        except (FuseError, ModelError):
+            return None
+    return class_logits(np.concatenate(found), plan)
+
+
 def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]]) -> None:
     """Raise FuseError where the repaired raw graph does not give what the file gives."""
     names = [v.name for v in onnx.load(source, load_external_data=False).graph.output]
@@ -276,7 +311,7 @@ def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
     """What a graph leaves open must be as wide as the artifact needs it, and be numbers."""
     head, classes = plan.artifact.head, plan.artifact.classes
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
-    flag = "--output-name (output_name=)" if head is None else "--features (features=)"
+    flag = "--output-name (output_name=)" if head is None else "--option features=NAME"
     if raw.shape[1] not in wide:
         raise FuseError(
             f"the artifact needs {plan.source!r} as (n, {max(wide)}), but it gives {raw.shape}; fit one for "

@@ -18,9 +18,10 @@ from calib_serve.fuse.onnx.logit_map import MapLogits
 from calib_serve.fuse.onnx.outputs import Finish, OpenScores, Returns
 from calib_serve.fuse.onnx.quantized import KeepPrecision
 from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.options import OnnxOptions
 from calib_serve.scores import PROBABILITIES, Outputs
 
-__all__ = ["Pass", "Plan", "Request", "carry_out", "make_plan"]
+__all__ = ["Pass", "Plan", "carry_out", "make_plan"]
 
 
 class Pass(Protocol):
@@ -37,18 +38,6 @@ class Pass(Protocol):
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail after the edit, and a description of it."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """The options of ``fuse_onnx``; see there."""
-
-    returns: Returns = "same"
-    outputs: Outputs | None = None
-    output_name: str | None = None
-    input_name: str | None = None
-    features: str | None = None
-    normalization: Normalization | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +79,10 @@ class Plan:
         return {} if shift is None or self.shifted is None else {self.shifted: shift.delta.shape}
 
 
-def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
+def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     """Where each step goes in this graph; raises FuseError where one has no place."""
-    known = set(editor.graph.outputs)
-    tail = find_tail(editor, output=request.output_name, outputs=request.outputs, artifact=artifact)
+    known, normalization = set(editor.graph.outputs), Normalization.of(asked.normalization)
+    tail = find_tail(editor, output=asked.output_name, outputs=asked.outputs, artifact=artifact)
     acting = as_fitted(
         artifact, tail.outputs, activated=tail.activation is not None, one_column=tail.one_column
     )
@@ -101,11 +90,11 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
     if any(node.op_type == "QuantizeLinear" for node in tail.path):
         passes.append(KeepPrecision())
     bare = tail.activation is None and tail.outputs not in ("logits", "label_logits")
-    if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, request.returns)):
+    if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, asked.returns)):
         passes.append(FlattenScores())
     maps: tuple[LogitMap, ...] = acting.logit_maps
     if tail.one_column:
-        alone = None if _needs_both(acting, tail, request.returns) else of_one_column(acting)
+        alone = None if _needs_both(acting, tail, asked.returns) else of_one_column(acting)
         if alone is None:
             passes.append(WidenColumn())
         else:
@@ -118,29 +107,29 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
                 f"{source.name!r} holds probabilities that no Softmax makes, and a new head needs the layer "
                 "before them: export logits, or name their output: --output-name (output_name=)"
             )
-        source = find_features(editor, tail, artifact.head, request.features)
+        source = find_features(editor, tail, artifact.head, asked.features)
         passes.append(ReplaceHead(artifact.head, source))
     passes += [MapLogits(step) for step in maps]
-    passes += [Finish(artifact, request.returns), FollowLabels(artifact, tail)]
+    passes += [Finish(artifact, asked.returns), FollowLabels(artifact, tail)]
     shift, shifted = artifact.input_shift, None
-    if shift is not None or request.normalization is not None:
-        value = shifted_input(editor, None if shift is None else shift.delta.shape, request.input_name)
+    if shift is not None or normalization is not None:
+        value = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
         shifted = str(value.name)
         # Last: the passes above look for features and layers in the original graph.
-        passes.append(ShiftInput(value, shift, request.normalization))
+        passes.append(ShiftInput(value, shift, normalization))
     return Plan(
         artifact=artifact,
         tail=tail,
         passes=tuple(passes),
         source=str(source.name),
         outputs=tail.outputs,
-        told=request.outputs is not None,
+        told=asked.outputs is not None,
         activation=None if tail.activation is None else tail.activation.op_type,
         dtype=_narrowest(editor.graph),
-        returns=request.returns,
+        returns=asked.returns,
         output=str(tail.output.name),
         shifted=shifted,
-        normalization=request.normalization,
+        normalization=normalization,
         sources=sources,
         hidden=tail.output not in known,
     )

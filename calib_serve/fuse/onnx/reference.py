@@ -14,12 +14,22 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.checks import far_from_edges, size_of
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.plan import Plan, Request, carry_out, make_plan
+from calib_serve.fuse.onnx.plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx.tail import NORMALISED
 from calib_serve.metrics import log_softmax, sigmoid, softmax
+from calib_serve.options import OnnxOptions
 from calib_serve.scores import ONE_COLUMN, PROBABILITIES, measured, to_logits
 
-__all__ = ["Expected", "expect", "of_logits", "prepare", "scores_of", "sees_log_probs", "steps_alone"]
+__all__ = [
+    "Expected",
+    "class_logits",
+    "expect",
+    "of_logits",
+    "prepare",
+    "scores_of",
+    "sees_log_probs",
+    "steps_alone",
+]
 
 Floats = NDArray[np.float64]
 
@@ -88,16 +98,21 @@ def _logits(raw: Floats, plan: Plan) -> Floats:
         return np.asarray(artifact.head(raw), np.float64)
     if plan.activation is None:
         _check_outputs(raw, plan)
-        kind = plan.outputs
-    else:
-        kind = "label_logits" if plan.outputs == "label_probabilities" else "logits"
-    z = np.asarray(to_logits(raw, kind), np.float64)
+    z = class_logits(raw, plan)
     return log_softmax(z) if sees_log_probs(artifact) else z
 
 
 def sees_log_probs(artifact: Artifact) -> bool:
     """Whether the artifact tells the logits of a model from its log-probabilities, and acts on these."""
     return artifact.depends_on_kind and artifact.model.outputs in NORMALISED
+
+
+def class_logits(raw: Floats, plan: Plan) -> Floats:
+    """Scores (n, K) or (n, 1) of the raw graph, before any activation, as logits (n, K)."""
+    kind = plan.outputs
+    if plan.activation is not None:
+        kind = "label_logits" if kind == "label_probabilities" else "logits"
+    return np.asarray(to_logits(raw, kind), np.float64)
 
 
 def _check_outputs(raw: Floats, plan: Plan) -> None:
@@ -136,7 +151,7 @@ def steps_alone(artifact: Artifact, plan: Plan, opset: int) -> tuple[ir.Model, P
     alone = replace(artifact, steps=artifact.output_steps)
     told = plan.outputs if plan.activation is None else None
     editor = Editor(model)
-    own = make_plan(editor, alone, Request(plan.returns, told))
+    own = make_plan(editor, alone, OnnxOptions(returns=plan.returns, outputs=told))
     carry_out(editor, own)
     return model, own
 

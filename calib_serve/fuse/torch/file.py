@@ -5,23 +5,22 @@ from __future__ import annotations
 import inspect
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
-from calib_serve.fuse.checks import check_owner
+from calib_serve.fuse.checks import check_owner, check_response
 from calib_serve.fuse.decisions import decided, left_out
 from calib_serve.fuse.torch.example import Example, parameters
 from calib_serve.fuse.torch.module import Returns, fused
+from calib_serve.options import TorchOptions, changed
 from calib_serve.scores import Outputs
 
 __all__ = ["TorchReport", "fuse_torch"]
@@ -87,50 +86,33 @@ def fuse_torch(
     model_path: str | Path,
     artifact: Artifact,
     out_path: str | Path,
-    *,
-    returns: Returns = "probabilities",
-    outputs: Outputs | None = None,
-    output: str | None = None,
-    last_linear: str | None = None,
-    fold: bool = False,
-    decisions: bool = False,
-    inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
-    input_shape: Sequence[int] | None = None,
-    samples: int = 8,
-    device: str = "cpu",
-    force: bool = False,
+    options: TorchOptions | None = None,
+    **given: Any,
 ) -> TorchReport:
     """Write the model of ``model_path`` with the artifact inside to ``out_path``, atomically.
 
-    Options as in ``calibrated``; ``force`` takes an artifact that was fitted for another model. What was
-    written is read again, run on ``device``, and compared with the model calibrated in numpy: on ``inputs``
-    by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples`` made-up inputs of
-    ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript runs its code:
-    load trusted files only. Raises ModelError for a file that is neither TorchScript nor .pt2, FuseError
-    where the artifact does not fit or is inside already, there are no inputs, or the results differ.
+    Each of the ``options``, which are those of ``calibrated`` and more, may be ``given`` as a keyword
+    argument. What was written is read again, run on ``device``, and compared with the model calibrated in
+    numpy: on ``inputs`` by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples``
+    made-up inputs of ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript
+    runs its code: load trusted files only. Raises ModelError for a file that is neither TorchScript nor .pt2,
+    FuseError where the artifact does not fit or is inside already, there are no inputs, or results differ.
     """
+    asked = changed(options or TorchOptions(), given)
     source, out = Path(model_path), Path(out_path)
-    kind, where = _kind(source), _device(device)
+    kind, where = _kind(source), _device(asked.device)
     hashed = sha256(source)
-    check_owner(artifact, hashed, source, force=force)
+    unknown = check_owner(artifact, hashed, source, force=asked.force)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own internals
         warnings.simplefilter("ignore", DeprecationWarning)
         loaded = _load(source, kind)
         if loaded.mark:
             raise FuseError(f"{source} is calibrated already ({loaded.mark[:12]}); fuse into the original")
-        example = _example(loaded, artifact, source, inputs=inputs, shape=input_shape, samples=samples)
-        fusion = fused(
-            loaded.module,
-            artifact,
-            returns=returns,
-            outputs=outputs,
-            output=output,
-            last_linear=last_linear,
-            fold=fold,
-            decisions=decisions,
-            example=example,
-        )
+        example = _example(loaded, artifact, source, asked)
+        fusion = fused(loaded.module, artifact, asked, example)
+        if unknown is not None:
+            check_response(artifact, fusion.response_of(unknown), source)
         try:
             with written_whole(out) as partial:
                 _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
@@ -140,12 +122,14 @@ def fuse_torch(
             raise FuseError(f"cannot write {out}: {error}") from error
     return TorchReport(
         kind=kind,
-        returns=returns,
+        returns=asked.returns,
         outputs=fusion.scores.outputs,
         output=".".join(map(str, fusion.scores.path)),
         **asdict(parity),
         decisions=decided(fusion.artifact),
-        left_out=() if decisions else tuple(left_out(artifact, "--decisions (decisions=) returns them, too")),
+        left_out=()
+        if asked.decisions
+        else tuple(left_out(artifact, "--decisions (decisions=) returns them, too")),
         examples=fusion.examples,
         model=hashed,
         artifact=artifact.fingerprint,
@@ -187,21 +171,14 @@ def _load(path: Path, kind: Kind) -> _Loaded:
     return _Loaded(module, program, mark.decode() if isinstance(mark, bytes) else mark)
 
 
-def _example(
-    loaded: _Loaded,
-    artifact: Artifact,
-    source: Path,
-    *,
-    inputs: Mapping[str, NDArray[Any]] | str | Path | None,
-    shape: Sequence[int] | None,
-    samples: int,
-) -> Example:
-    if inputs is not None:
-        return Example.read(inputs, loaded.module)
+def _example(loaded: _Loaded, artifact: Artifact, source: Path, asked: TorchOptions) -> Example:
+    shape = asked.input_shape
+    if asked.inputs is not None:
+        return Example.read(asked.inputs, loaded.module)
     own = None if loaded.program is None else loaded.program.example_inputs
     if shape is None and own is not None:
         return Example(tuple(own[0]), own[1])
-    made = Example.of_shape(loaded.module, artifact, shape=shape, samples=samples)
+    made = Example.of_shape(loaded.module, artifact, shape=shape, samples=asked.samples)
     if made is None:
         raise FuseError(
             f"{source} and the artifact do not say what the model takes, {parameters(loaded.module)}: give "

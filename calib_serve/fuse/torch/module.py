@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import FuseError, InputError
+from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.decisions import check_decidable, decided, undecided
 from calib_serve.fuse.torch.example import Example
 from calib_serve.fuse.torch.kinds import Change, as_fitted, change_to_fitted, kind_of
@@ -23,6 +25,7 @@ from calib_serve.fuse.torch.proof import Parity, check_examples, compare, expect
 from calib_serve.fuse.torch.steps import Shift
 from calib_serve.fuse.torch.tail import Deciding, Everything, Logits, Probabilities, Tail, Unchanged
 from calib_serve.fuse.torch.whole import Path, assemble, lookup
+from calib_serve.options import ModuleOptions, changed
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits
 from calib_serve.seam import Form, find_scores
 
@@ -39,14 +42,10 @@ _TAILS: dict[str, Callable[..., Tail]] = {
 def calibrated(
     model: nn.Module,
     artifact: Artifact,
+    options: ModuleOptions | None = None,
     *,
-    returns: Returns = "probabilities",
-    outputs: Outputs | None = None,
-    output: str | None = None,
-    last_linear: str | None = None,
-    fold: bool = False,
-    decisions: bool = False,
     example: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
+    **given: Any,
 ) -> nn.Module:
     """``model`` with the artifact inside it; the model itself is not changed.
 
@@ -77,18 +76,9 @@ def calibrated(
     >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
-    given = None if example is None else Example.of(example)
-    return fused(
-        model,
-        artifact,
-        returns=returns,
-        outputs=outputs,
-        output=output,
-        last_linear=last_linear,
-        fold=fold,
-        decisions=decisions,
-        example=given or Example.of_shape(model, artifact),
-    ).whole
+    asked = changed(options or ModuleOptions(), given)
+    shown = Example.of_shape(model, artifact) if example is None else Example.of(example)
+    return fused(model, artifact, asked, shown).whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +144,16 @@ class Fusion:
                 ) from None
             raise
 
+    def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
+        """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""
+        scores = self.scores
+        made = torch.from_numpy(inputs).to(scores.device, home(self.model)[1])
+        try:
+            found = lookup(Example((made,)).run(self.model), scores.path)
+        except ModelError:
+            return None
+        return to_logits(numbers(found), scores.outputs)
+
     @property
     def _shown(self) -> Outputs | None:
         """What ``whole`` returns in place of probabilities, if not these."""
@@ -165,22 +165,9 @@ class Fusion:
         return "logit" if own in ONE_COLUMN else "label_logits" if own in LABELS else "logits"
 
 
-def fused(
-    model: nn.Module,
-    artifact: Artifact,
-    *,
-    returns: Returns,
-    outputs: Outputs | None,
-    output: str | None,
-    last_linear: str | None,
-    fold: bool,
-    decisions: bool,
-    example: Example | None,
-) -> Fusion:
+def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
     """As ``calibrated``, with what was found on the way."""
-    if returns not in get_args(Returns):
-        raise InputError(f"returns must be one of {', '.join(get_args(Returns))}, got {returns!r}")
-    check_outputs(outputs)
+    check_outputs(asked.outputs)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"the model must be an nn.Module, got {type(model).__name__}; "
@@ -188,29 +175,29 @@ def fused(
         )
     model = evaluating(model)
     if example is None:
-        scores = _told(model, artifact, output, outputs)
+        scores = _told(model, artifact, asked.output, asked.outputs)
     else:
         returned = example.shifted(artifact.input_shift).run(model)
-        scores = _found(returned, artifact, output, outputs, example.samples)
+        scores = _found(returned, artifact, asked.output, asked.outputs, example.samples)
     change = change_to_fitted(scores.outputs, artifact)
     maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
-    folded = maps if fold else ()
-    if artifact.head is not None or fold:
+    folded = maps if asked.fold else ()
+    if artifact.head is not None or asked.fold:
         _check_layer(scores.outputs, change, folded)
     layer, changed = None, model
     extra: list[nn.Module] = []
     if artifact.head is not None or folded:
         features = None if artifact.head is None else artifact.head.weights[0].shape[1]
-        layer = find_linear(model, features, artifact.classes, last_linear)
+        layer = find_linear(model, features, artifact.classes, asked.last_linear)
         changed, extra = replace_last(model, layer, artifact.head, folded)
-    tail_of = _TAILS[returns]
-    if returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
+    tail_of = _TAILS[asked.returns]
+    if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
         tail_of = Unchanged
-    decides = decisions and bool(decided(artifact))
+    decides = asked.decisions and bool(decided(artifact))
     if decides:
         check_decidable(artifact, "leave the decisions out: no --decisions (decisions=)")
-        tail_of = partial(_deciding, returns)
-    tail = tail_of(() if fold else maps, artifact, scores.dtype, scores.outputs, change)
+        tail_of = partial(_deciding, asked.returns)
+    tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
     examples = 0 if folded else check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
@@ -222,7 +209,7 @@ def fused(
         scores.path,
     )
     acting = artifact if decides else undecided(artifact)
-    fusion = Fusion(whole, model, acting, returns, scores, change, layer, examples)
+    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, examples)
     if example is None:
         return fusion
     return replace(fusion, parity=fusion.prove(whole, model, example))

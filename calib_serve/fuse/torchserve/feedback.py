@@ -16,45 +16,36 @@ from calib_serve.fuse.torchserve.contents import (
     shipped,
 )
 from calib_serve.fuse.torchserve.names import class_names
+from calib_serve.options import FeedbackOptions, changed
 
 __all__ = ["labelled_models", "pack_feedback"]
+
+NAME, VERSION = "calibration_feedback", "1.0"
 
 
 def pack_feedback(
     out: str | Path,
+    options: FeedbackOptions | None = None,
     *,
     archives: Sequence[str | Path] = (),
-    name: str = "calibration_feedback",
-    version: str = "1.0",
-    standalone: bool = False,
-    ttl_days: float = 30.0,
-    arl: float | None = None,
-    tolerance: float | None = None,
-    block: int | None = None,
-    maturity: str | None = None,
-    flush_seconds: float = 1.0,
-    keyring: str | None = None,
-    ledger: str | None = None,
+    name: str = NAME,
+    version: str = VERSION,
+    **given: Any,
 ) -> Path:
     """Write the archive of the feedback model; it accepts labels of the models in ``archives``.
 
-    Labels are taken for ``ttl_days`` after their prediction. ``arl``, ``tolerance``, ``block``: those of the
-    drift detector, and ``maturity`` such as "6h" or "auto" the age at which labels are in; by default
-    those of ``calib-serve watch``. ``flush_seconds`` between two writes of metrics; ``keyring`` and
-    ``ledger`` where the host's environment does not name them.
+    Each of the ``options`` may be ``given`` as a keyword argument.
     """
+    asked = changed(options or FeedbackOptions(), given)
     entry = shipped("handlers/calibration_feedback.py")
-    asked = {"arl": arl, "tolerance": tolerance, "block": block, "maturity": maturity}
-    given: dict[str, Any] = {"ttl_days": ttl_days, "flush_seconds": flush_seconds}
-    given |= {key: value for key, value in asked.items() if value is not None}
-    host = {key: value for key, value in (("keyring", keyring), ("ledger", ledger)) if value is not None}
-    section: dict[str, Any] = {"models": labelled_models(archives), **given, **host}
+    own = {name: value for name, value in vars(asked).items() if name != "standalone" and value is not None}
+    section: dict[str, Any] = {"models": labelled_models(archives), **own}
     # One worker: one process owns the detectors. A short wait lets requests share a transaction.
     batching = Batching(workers=1, batch_size=32, delay=5)
     files: dict[str, bytes | Path] = {
         entry.name: entry,
         CONFIG: config_file(batching, section),
-        **(package_files("calib_serve.serve.feedback") if standalone else {}),
+        **(package_files("calib_serve.serve.feedback") if asked.standalone else {}),
     }
     return write_archive(Path(out) / f"{name}.mar", files, name=name, version=version, handler=entry.name)
 

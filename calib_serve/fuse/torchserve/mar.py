@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,98 +22,75 @@ from calib_serve.fuse.torchserve.contents import (
     shadow_files,
     shipped,
 )
-from calib_serve.pictures import MAX_PIXELS, Preprocessing
-from calib_serve.scores import Outputs
+from calib_serve.options import AnswerOptions, PackOptions, changed
+from calib_serve.pictures import Preprocessing
 
 __all__ = ["pack"]
+
+VERSION = "1.0"
 
 
 def pack(
     model: str | Path,
     artifact: Artifact | str | Path,
     out: str | Path,
+    options: PackOptions | None = None,
     *,
     name: str,
-    version: str = "1.0",
-    weights: str | Path | None = None,
     batching: Batching | None = None,
-    handler: str | Path | None = None,
-    extra: Sequence[str | Path] = (),
-    standalone: bool = False,
-    input_shape: Sequence[int | None] | None = None,
-    input_dtype: str | None = None,
-    outputs: Outputs | None = None,
-    last_linear: str | None = None,
-    threads: int | None = None,
-    top: int = 5,
-    probabilities: bool = True,
-    threshold: float = 0.5,
-    abstain_below: float | None = None,
-    allow_cpu_fallback: bool = False,
-    flush_seconds: float = 1.0,
     pictures: Preprocessing | Mapping[str, Any] | None = None,
-    max_pixels: int = MAX_PIXELS,
-    shadow: Artifact | str | Path | None = None,
+    **given: Any,
 ) -> Path:
     """Write ``out/name.mar``; the same inputs give the same bytes.
 
     ``model``: a TorchScript, .pt2 or .onnx file, or an eager model as ``module:factory`` (or
     ``file.py:factory``, which is then included) with ``weights`` in a .safetensors file.
-    ``handler``: an entry file of your own that subclasses ours, ``extra`` files are included.
-    ``standalone``: carry the files of this package that a worker needs. ``input_shape``,
-    ``input_dtype``, ``outputs`` and ``last_linear`` default to what the artifact says. The others are
-    those of ``ModelOptions``; ``pictures`` default to what the artifact says, too, and where that says
-    nothing, pictures are refused when they are sent. ``shadow``: another artifact for the same logits, of
-    which receipts say what it would have served. Raises FuseError when the model, or how pictures are
-    prepared, is not what the artifact was fitted on, InputError for pictures that cannot be the model's
+    Each of the ``options`` may be ``given`` as a keyword argument. ``pictures``: how pictures are prepared;
+    they default to what the artifact says, and where that says nothing, pictures are refused when they are
+    sent. ``shadow``: another artifact for the same logits. Raises FuseError when the model, or how pictures
+    are prepared, is not what the artifact was fitted on, InputError for pictures that cannot be the model's
     inputs, and for a shadow that acts on other logits.
     """
+    asked = changed(options or PackOptions(), given)
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
-    kind, path, factory, sources = _resolve(str(model), weights)
-    entry = Path(handler) if handler else shipped("handlers/calibrated_classifier.py")
+    kind, path, factory, sources = _resolve(str(model), asked.weights)
+    entry = Path(asked.handler) if asked.handler else shipped("handlers/calibrated_classifier.py")
     known, batching = fitted.model, batching or Batching()
-    shape = _shape(input_shape, fitted)
+    shape = _shape(asked.input_shape, fitted)
     with scratch() as folder:
         served = _fused_head(path, fitted, folder) if kind == "onnx" else path
-        options = ModelOptions(
+        answers = {one.name: getattr(asked, one.name) for one in fields(AnswerOptions)}
+        section = ModelOptions(
             kind=kind,
             model=f"model{path.suffix}",
             sha256=_checked_sha256(path, served, fitted),
             input_shape=shape,
-            input_dtype=input_dtype or known.input_dtype or "float32",
-            outputs=known.returned(outputs),
-            threshold=threshold,
+            input_dtype=asked.input_dtype or known.input_dtype or "float32",
+            outputs=known.returned(asked.outputs),
             factory=factory,
-            last_linear=last_linear or known.last_linear,
             workers=batching.workers,
-            threads=threads,
-            top=top,
-            probabilities=probabilities,
-            abstain_below=abstain_below,
-            allow_cpu_fallback=allow_cpu_fallback,
-            flush_seconds=flush_seconds,
             pictures=_pictures(pictures, shape, fitted),
-            max_pixels=max_pixels,
-            shadow="" if shadow is None else SHADOW,
+            shadow="" if asked.shadow is None else SHADOW,
+            **{**answers, "last_linear": asked.last_linear or known.last_linear},
         )
-        options.check_artifact(fitted)
-        fitted.check_takes(outputs, "the model's scores")
+        section.check_artifact(fitted)
+        fitted.check_takes(asked.outputs, "the model's scores")
         files: dict[str, bytes | Path] = {
-            options.model: served,
+            section.model: served,
             entry.name: entry,
-            CONFIG: config_file(batching, options.as_dict()),
+            CONFIG: config_file(batching, section.as_dict()),
             **artifact_files(fitted, folder),
-            **shadow_files(shadow, fitted, folder),
-            **{Path(f).name: Path(f) for f in (*sources, *extra)},
-            **(package_files("calib_serve.serve.classifier") if standalone else {}),
+            **shadow_files(asked.shadow, fitted, folder),
+            **{Path(f).name: Path(f) for f in (*sources, *asked.extra)},
+            **(package_files("calib_serve.serve.classifier") if asked.standalone else {}),
         }
         return write_archive(
             Path(out) / f"{name}.mar",
             files,
             name=name,
-            version=version,
+            version=asked.version or VERSION,
             handler=entry.name,
-            serializedFile=options.model,
+            serializedFile=section.model,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from calib_serve.artifact import Artifact
 from calib_serve.data import read_requests
@@ -24,7 +24,8 @@ from calib_serve.fuse.torchserve.archive import (
 )
 from calib_serve.fuse.torchserve.contents import artifact_files, package_files, shipped, with_section
 from calib_serve.fuse.torchserve.names import check_names
-from calib_serve.fuse.torchserve.seam_trial import SECONDS, check_kind, find_seam, prove_seam, some_of
+from calib_serve.fuse.torchserve.seam_trial import check_kind, find_seam, prove_seam, some_of
+from calib_serve.options import AroundOptions, changed
 from calib_serve.scores import Outputs
 from calib_serve.seam import INFERENCE, Request, alternatives
 
@@ -42,26 +43,11 @@ def pack_around(
     source: str | Path,
     artifact: Artifact | str | Path,
     out: str | Path,
+    options: AroundOptions | None = None,
     *,
     name: str | None = None,
-    version: str | None = None,
-    workers: int | None = None,
-    batch_size: int | None = None,
-    batch_delay: int | None = None,
-    extra: Sequence[str | Path] = (),
-    standalone: bool = False,
-    outputs: Outputs | None = None,
-    threshold: float = 0.5,
-    last_linear: str | None = None,
-    flush_seconds: float = 1.0,
-    seam: str | None = None,
-    output: str | None = None,
-    receipts: Literal["header", "body"] = "header",
-    trial: bool = True,
-    probe: str | Path | None = None,
-    probe_data: str | Path | None = None,
-    probe_timeout: float = SECONDS,
     force: bool = False,
+    **given: Any,
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
 
@@ -72,42 +58,39 @@ def pack_around(
 
     The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
     is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
-    must be here. It is asked some of ``probe_data`` (data that ``read_requests`` reads), else ``probe`` (a
-    file) and others made from it, else made-up ones; ``probe_timeout`` is how many seconds an answer may
-    take. ``seam`` names the place where its class scores pass, a dotted path from the handler such as
-    "model", and ``output`` where they lie in what passes there, such as "logits"; default: as the artifact
-    was fitted, or as found. ``trial`` False asks nothing, and proves nothing: the seam is then ``inference``
-    unless named, and what it returns must be a tensor of scores.
-
-    ``outputs`` says what the scores are and ``last_linear`` which layer makes them; default: as measured,
-    and what the artifact says. ``threshold``: from which probability on receipts of a multi-label model say
-    that a label is predicted; its replies decide as the handler does. ``receipts``: where replies carry
-    them. ``flush_seconds`` between two writes of metrics. Another archive of that name that is there is
-    replaced only with ``force``, and ``source`` never. Raises ModelError or FuseError where the seam is not
-    found, or the reply does not hold.
+    must be here. Each of the ``options`` may be ``given`` as a keyword argument. It is asked some of
+    ``probe_data`` (data that ``read_requests`` reads), else ``probe`` and others made from it, else made-up
+    ones. ``seam`` names the place where its class scores pass, a dotted path from the handler such as
+    "model", and behind a colon where they lie in what passes there, as in "model:logits"; by default as the
+    artifact was fitted, or as found. ``untried`` asks nothing, and proves nothing: the seam is then
+    ``inference`` unless named, and what it returns must be a tensor of scores. ``threshold``: from which
+    probability on receipts of a multi-label model say that a label is predicted; its replies decide as the
+    handler does. Another archive of that name that is there is replaced only with ``force``, and ``source``
+    never. Raises ModelError or FuseError where the seam is not found, or the reply does not hold.
     """
+    asked = changed(options or AroundOptions(), given)
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     handler = wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
     at = fitted.model.seam is not None
-    seam = _as_fitted("seam", seam, fitted.model.seam)
-    output = _as_fitted("output", output, fitted.model.output)
-    kind: Outputs | None = _as_fitted("outputs", outputs, fitted.model.outputs if at else None)
+    seam = _as_fitted("seam", asked.place, fitted.model.seam)
+    output = _as_fitted("output", asked.output, fitted.model.output)
+    kind: Outputs | None = _as_fitted("outputs", asked.outputs, fitted.model.outputs if at else None)
     if (runtime := old.manifest.get("runtime", "python")) not in ("python", "python3"):
         raise FuseError(f"{source} is for the runtime {runtime!r}; only a handler in Python can be wrapped")
     if modes := [key for key in _OTHER_LOOPS if old.config.get(key)]:
         raise FuseError(f"{source} runs with {modes[0]}, where replies are not made batch by batch")
-    name, version = name or old.name, version or f"{old.version}-calibrated"
+    name, version = name or old.name, asked.version or f"{old.version}-calibrated"
     target = new_file(source, out, name=name, version=version)
-    config = _config(old, workers, batch_size, batch_delay)
+    config = _config(old, asked.workers, asked.batch_size, asked.batch_delay)
     config_name = _config_name(old)
     with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
         digest_of_model = _model_digest(old, kept, fitted)
         found = None
-        if trial:
-            samples = _samples(probe, probe_data)
+        if not asked.untried:
+            samples = _samples(asked.probe, asked.probe_data)
             found = find_seam(
                 unpack(old, folder / "before"),
                 requests=samples[0] if samples else (),
@@ -118,9 +101,9 @@ def pack_around(
                 output=output,
                 kind=kind,
                 batch_size=number(old, config, "batchSize"),
-                seconds=probe_timeout,
+                seconds=asked.probe_timeout,
             )
-            check_kind(found, fitted, outputs)
+            check_kind(found, fitted, asked.outputs)
             if number(old, config, "batchSize") > 1 and not found.batches:
                 raise FuseError(
                     f"{source} is served in batches, of which it is not proved which score is whose: "
@@ -135,25 +118,25 @@ def pack_around(
             output=found.output if found else output or "",
             padded=found is not None and found.padded,
             batches=found is None or found.batches,
-            receipts=receipts,
+            receipts=asked.receipts,
             workers=number(old, config, "minWorkers"),
             artifact=_ARTIFACT,
-            outputs=found.kind if found else outputs or fitted.model.outputs or "logits",
-            threshold=threshold,
-            last_linear=last_linear or fitted.model.last_linear,
-            flush_seconds=flush_seconds,
+            outputs=found.kind if found else asked.outputs or fitted.model.outputs or "logits",
+            threshold=asked.threshold,
+            last_linear=asked.last_linear or fitted.model.last_linear,
+            flush_seconds=asked.flush_seconds,
         )
         section.check_artifact(fitted)
         added: dict[str, Content] = {
             **artifact_files(fitted, folder, name=_ARTIFACT),
-            **(package_files("calib_serve.serve.wrapped") if standalone else {}),
+            **(package_files("calib_serve.serve.wrapped") if asked.standalone else {}),
             **({} if found is None else {TRIAL: found.as_request()}),
             _ENTRY: shipped(f"handlers/{_ENTRY}"),
         }
         kept.pop(config_name, None)
         written = write_archive(
             stage / target.name,
-            {**_joined(kept, added, extra), config_name: with_section(config, section.as_dict())},
+            {**_joined(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
             name=name,
             version=version,
             manifest=old.manifest,
@@ -165,7 +148,7 @@ def pack_around(
         if found is not None:
             after = unpack(made, folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
-            prove_seam(after, found, fitted, in_body=receipts == "body", seconds=probe_timeout)
+            prove_seam(after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout)
     return target
 
 

@@ -1,6 +1,5 @@
 """Triton model repositories."""
 
-from calib_serve.fuse.triton.models import Settings
 from calib_serve.fuse.triton.repository import fuse_triton
 
-__all__ = ["Settings", "fuse_triton"]
+__all__ = ["fuse_triton"]

@@ -51,7 +51,7 @@ def free_batch(path: Path, wish: int, given: Inputs | None = None) -> list[str]:
     sizes = ", ".join(map(str, sorted(set(fixed.values()))))
     return [
         f"warning: the graph's batch is fixed at {sizes}, and stays so: {why}; Triton gets max_batch_size 0, "
-        f"and --max-batch {wish} (max_batch=) has no effect; export the model with a free batch, in torch: "
+        f"and max_batch={wish} has no effect; export the model with a free batch, in torch: "
         f"dynamic_axes={{{axes}}}"
     ]
 

@@ -10,18 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx_ir as ir
 
-from calib_serve.errors import FuseError, InputError
+from calib_serve.errors import FuseError
 from calib_serve.fuse.sessions import TensorRT
+from calib_serve.options import TritonOptions
 
 __all__ = [
     "LABELS",
     "VERSION",
     "Block",
-    "Settings",
     "Signature",
     "Word",
     "ensemble",
@@ -98,46 +98,6 @@ def _scalar(value: Any) -> str:
     return json.dumps(value)  # numbers as they are; quotes and escapes of JSON are protobuf's too
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How Triton runs the model.
-
-    ``max_batch`` is left out where the graph's batch is fixed; ``delay`` in microseconds; ``instances`` per
-    device; ``tensorrt`` lets TensorRT run the graph. ``backend`` is Triton's own for onnxruntime, or its
-    Python backend, in whose Python onnxruntime and this package are installed. ``versions``: how many of the
-    newest are served at once.
-    """
-
-    max_batch: int = 32
-    delay: int = 500
-    instances: int = 1
-    device: Literal["gpu", "cpu"] = "gpu"
-    tensorrt: TensorRT | None = None
-    receipts: bool = True
-    backend: Literal["onnxruntime", "python"] = "onnxruntime"
-    versions: int = 1
-
-    def __post_init__(self) -> None:
-        if self.max_batch < 0 or self.delay < 0 or self.instances < 1 or self.versions < 1:
-            raise InputError(
-                f"max_batch and delay must not be negative, instances and versions at least 1: {self}"
-            )
-        if self.backend not in ("onnxruntime", "python") or self.device not in ("gpu", "cpu"):
-            raise InputError(f"backend is onnxruntime or python, device is gpu or cpu: {self}")
-        if self.tensorrt is not None and self.device == "cpu":
-            raise InputError("TensorRT needs a GPU; use --device gpu (device=) or leave --tensorrt out")
-        if self.versions > 1 and self.ensemble:
-            raise InputError(
-                "the versions of an ensemble share its steps, so that one alone is served at a time; use "
-                "--backend python (backend=), or --no-receipts (receipts=), for more --versions (versions=)"
-            )
-
-    @property
-    def ensemble(self) -> bool:
-        """Whether receipts take a step of their own, behind the graph."""
-        return self.receipts and self.backend == "onnxruntime"
-
-
 LABELS = "labels.txt"
 
 VERSION = "calib_serve.version"
@@ -187,7 +147,7 @@ class Signature:
     batch: int
 
     @classmethod
-    def of(cls, path: Path, settings: Settings) -> Signature:
+    def of(cls, path: Path, settings: TritonOptions) -> Signature:
         """Of a graph's file; FuseError for types that Triton has not."""
         graph = ir.load(path).graph
         inputs = tuple(_tensor(v) for v in graph.inputs if not v.is_initializer())
@@ -195,11 +155,13 @@ class Signature:
         python = settings.receipts or settings.backend == "python"
         if python and any(t.kind == "TYPE_BF16" for t in (*inputs, *outputs)):
             raise FuseError(
-                "Triton's Python backend has no bfloat16; use --no-receipts (receipts=) with --backend "
-                "onnxruntime (backend=), or export float16"
+                "Triton's Python backend has no bfloat16; use --option receipts=false with --backend "
+                "onnxruntime, or export float16"
             )
         if settings.receipts and any(t.name == "receipt" for t in outputs):
-            raise FuseError("the model has an output 'receipt' of its own; rename it or use --no-receipts")
+            raise FuseError(
+                "the model has an output 'receipt' of its own; rename it or use --option receipts=false"
+            )
         fixed = any(t.dims[0] != -1 for t in (*inputs, *outputs))
         return cls(inputs, outputs, 0 if fixed else settings.max_batch)
 
@@ -226,7 +188,14 @@ def _tensor(value: ir.Value) -> Tensor:
     return Tensor(str(value.name), _TYPES[value.dtype], dims)
 
 
-def graph(name: str, found: Signature, settings: Settings, *, more: Sequence[Tensor] = ()) -> Block:
+def _engine(settings: TritonOptions) -> TensorRT | None:
+    """How TensorRT runs the graph, if it does."""
+    if settings.tensorrt is None:
+        return None
+    return TensorRT(settings.tensorrt, settings.trt_cache, settings.trt_level, settings.trt_workspace)
+
+
+def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[Tensor] = ()) -> Block:
     """The fused graph on Triton's onnxruntime backend; ``more`` outputs are for the steps behind it."""
     config: Block = {
         "name": name,
@@ -238,8 +207,8 @@ def graph(name: str, found: Signature, settings: Settings, *, more: Sequence[Ten
     }
     if warmup := _warmup(found):
         config["model_warmup"] = warmup
-    if settings.tensorrt:
-        parameters = settings.tensorrt.triton_parameters(found.profile(), found.batch)
+    if engine := _engine(settings):
+        parameters = engine.triton_parameters(found.profile(), found.batch)
         accelerator = {
             "name": "tensorrt",
             "parameters": [{"key": k, "value": v} for k, v in parameters.items()],
@@ -248,11 +217,11 @@ def graph(name: str, found: Signature, settings: Settings, *, more: Sequence[Ten
     return config
 
 
-def python(name: str, found: Signature, settings: Settings, *, bins: int, multilabel: bool) -> Block:
+def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, multilabel: bool) -> Block:
     """The fused graph on onnxruntime in Triton's Python backend, which signs and counts as well."""
     provided = None
-    if settings.tensorrt:
-        provided = json.dumps(settings.tensorrt.options(found.profile(), found.batch), sort_keys=True)
+    if engine := _engine(settings):
+        provided = json.dumps(engine.options(found.profile(), found.batch), sort_keys=True)
     return {
         "name": name,
         "backend": "python",
@@ -277,7 +246,7 @@ def _outputs(found: Signature) -> list[Block]:
     return [t.declared(found.batch, **(labelled if t.name == "probabilities" else {})) for t in found.outputs]
 
 
-def _running(batch: int, settings: Settings) -> Block:
+def _running(batch: int, settings: TritonOptions) -> Block:
     group = {"count": settings.instances, "kind": Word(f"KIND_{settings.device.upper()}")}
     config: Block = {"instance_group": [group]}
     if batch:

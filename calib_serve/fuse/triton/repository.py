@@ -8,24 +8,21 @@ backend the model ``NAME`` does both by itself, with the same tensors.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
-from calib_serve.fuse.onnx import FuseReport, Normalization, fuse_onnx
+from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx.graph import given_inputs
 from calib_serve.fuse.triton.batch import free_batch
 from calib_serve.fuse.triton.models import (
     LABELS,
     VERSION,
-    Settings,
     Signature,
     Tensor,
     ensemble,
@@ -34,7 +31,7 @@ from calib_serve.fuse.triton.models import (
     receipts,
 )
 from calib_serve.fuse.triton.publish import Pack, prepared, writing
-from calib_serve.scores import Outputs
+from calib_serve.options import GraphOptions, TritonOptions, changed
 
 __all__ = ["fuse_triton"]
 
@@ -59,63 +56,38 @@ def fuse_triton(
     model: str | Path,
     artifact: Artifact,
     repository: str | Path,
+    options: TritonOptions | None = None,
     *,
     name: str,
-    version: int = 1,
-    settings: Settings | None = None,
-    outputs: Outputs | None = None,
-    output_name: str | None = None,
-    input_name: str | None = None,
-    features: str | None = None,
-    normalization: Normalization | None = None,
-    inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
-    samples: int = 8,
-    decisions: bool = True,
-    strict: bool = False,
-    force: bool = False,
+    **given: Any,
 ) -> FuseReport:
-    """Fuse ``model`` and put it under ``repository`` as version ``version`` of ``name``.
+    """Fuse ``model`` and put it under ``repository`` as a version of ``name``.
 
-    The options from ``outputs`` on are those of ``fuse_onnx``. A batch that is fixed at 1 is made free where
-    rows together give what each gives alone, by the graph and on rows that are run, that of ``inputs`` among
-    them; else the report warns that Triton makes no batches. Models and versions that are there stay as they
-    are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
+    Each of the ``options`` may be ``given`` as a keyword argument. A batch that is fixed at 1 is made free
+    where rows together give what each gives alone, by the graph and on rows that are run, that of ``inputs``
+    among them; else the report warns that Triton makes no batches. Models and versions that are there stay as
+    they are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
     name, FuseError where the version is there, or differs from the others in what all of them share.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) or version < 1:
-        raise InputError(
-            f"a name is letters, digits, _ . and -, a version 1 or more; got {name!r}, {version}"
-        )
-    settings = settings or Settings()
+    settings = changed(options or TritonOptions(), given)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
     root = Path(repository).resolve()
     with prepared(root) as place:
-        pack = Pack(place, root, name, version, models)
+        pack = Pack(place, root, name, settings.version, models)
         pack.check()
-        report = fuse_onnx(
-            model,
-            artifact,
-            pack.folder(models[0]) / "model.onnx",
-            returns="all",
-            outputs=outputs,
-            output_name=output_name,
-            input_name=input_name,
-            features=features,
-            normalization=normalization,
-            inputs=inputs,
-            samples=samples,
-            decisions=decisions,
-            strict=strict,
-            force=force,
-        )
-        batch = free_batch(pack.folder(models[0]) / "model.onnx", settings.max_batch, given_inputs(inputs))
+        graph = {field.name: getattr(settings, field.name) for field in fields(GraphOptions)}
+        onnx_file = pack.folder(models[0]) / "model.onnx"
+        report = fuse_onnx(model, artifact, onnx_file, returns="all", **graph)
+        batch = free_batch(onnx_file, settings.max_batch, given_inputs(settings.inputs))
         with writing(root):
             _configure(pack, artifact, settings)
             kept = pack.publish()
     return replace(report, done=(*report.done, *batch, *kept))
 
 
-def _configure(pack: Pack, artifact: Artifact, settings: Settings) -> None:
+def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     path = pack.folder(pack.models[0]) / "model.onnx"
     found = Signature.of(path, settings)
     bins = 15 if artifact.reference is None else len(artifact.reference)

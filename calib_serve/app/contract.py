@@ -1,0 +1,262 @@
+"""``calib-serve contract``: what an artifact's confidence promises; set, shown, checked and planned."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, refuse_existing, shown_example
+from calib_serve.app._data import file_scores, held_out
+from calib_serve.app._show import console, print_json
+from calib_serve.errors import InputError
+from calib_serve.options import ContractOptions, ModelData, PlanOptions, SplitData
+
+if TYPE_CHECKING:
+    from calib_serve.artifact import Artifact, Contract
+    from calib_serve.contracts import ContractCheck
+
+__all__ = ["app"]
+
+app = command(
+    "contract",
+    "calib-serve contract set artifact contract.yaml\n"
+    "calib-serve contract check artifact scores.npz --split held\n"
+    "calib-serve contract plan artifact --breach 5 --within 7d",
+)
+Folder = Annotated[Path, Parameter(help="The artifact's folder.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Json):
+    """Where the artifact goes, and what is shown of it."""
+
+    out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
+    """The folder to write; the artifact itself if not given."""
+    force: bool = False
+    """Replace what is there."""
+
+
+@app.command(name="set", help_prologue=shown_example("calib-serve contract set artifact contract.yaml"))
+def put(
+    artifact: Folder,
+    contract: Annotated[Path, Parameter(help="The contract, a YAML file.")],
+    *,
+    output: Annotated[Written, OfOutput] = Written(),
+) -> None:
+    """Put a contract into an artifact, in place of the one that it has.
+
+    Its probabilities stay as they are; its fingerprint changes, as the
+    contract is part of it.
+    """
+    from calib_serve.artifact import Artifact
+    from calib_serve.contracts import read_contract
+
+    known = Artifact.load(artifact)
+    _write(known, read_contract(contract, known), artifact, output)
+
+
+@app.command(help_prologue=shown_example("calib-serve contract remove artifact"))
+def remove(artifact: Folder, *, output: Annotated[Written, OfOutput] = Written()) -> None:
+    """Take the contract out of an artifact: what is served from then on promises nothing."""
+    from calib_serve.artifact import Artifact
+
+    known = Artifact.load(artifact)
+    if known.contract is None:
+        raise InputError(f"{artifact} has no contract")
+    _write(known, None, artifact, output)
+
+
+@app.command(help_prologue=shown_example("calib-serve contract show artifact"))
+def show(
+    path: Annotated[Path, Parameter(help="An artifact's folder, or a calibrated archive.")],
+    *,
+    output: Annotated[Json, OfOutput] = Json(),
+) -> None:
+    """Show the contract of an artifact: the YAML to change and set again, and what it says."""
+    from calib_serve.fuse.torchserve import load_artifact
+
+    artifact = load_artifact(path)
+    if artifact.contract is not None and not output.json:
+        console().print(artifact.contract.text(artifact.class_names))
+    _show(path, artifact, output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(ContractOptions):
+    """Options of ``calib-serve contract check``."""
+
+    contract: Path | None = None
+    """A contract that is not set yet, a YAML file; the artifact's if not given."""
+
+
+@app.command(help_prologue=shown_example("calib-serve contract check artifact scores.npz --split held"))
+def check(
+    artifact: Folder,
+    data: Annotated[str, Parameter(help="Samples that the fit has not seen; with --model its inputs.")],
+    *,
+    options: Annotated[Check, Flat] = Check(),
+    source: Annotated[ModelData, OfData] = ModelData(),
+    output: Annotated[Json, OfOutput] = Json(),
+) -> int:
+    """Say of each clause whether it can be kept, by held-out samples; exit code 1 if not.
+
+    Where the whole interval lies on one side of the promise, it can or
+    cannot be kept; else there are not enough samples. For what is acted on,
+    the smallest threshold is named that keeps the promise with a
+    finite-sample guarantee, as a line for the contract.
+    """
+    from calib_serve.artifact import Artifact
+    from calib_serve.contracts import check_contract, read_contract
+    from calib_serve.fit.decide import refuse_labels, refuse_seen
+    from calib_serve.scores.files import read_npy
+
+    known = Artifact.load(artifact)
+    refuse_labels(known, source.outputs)
+    promised = known.contract if options.contract is None else read_contract(options.contract, known)
+    if promised is None:
+        raise InputError(f"{artifact} has no contract: name one with --contract, or set it (contract set)")
+    samples = held_out(known, data, source)
+    refuse_seen(known, samples)
+    calibrated = known.calibrated(samples)
+    own = {one.name: getattr(options, one.name) for one in fields(ContractOptions)}
+    if options.segments is not None:
+        own["segments"] = read_npy(Path(options.segments))
+    found = check_contract(
+        promised, calibrated.probs[:], calibrated.labelled(), groups=calibrated.groups, **own
+    )
+    if output.json:
+        print_json(found.as_dict())
+    else:
+        _tell(found, known.class_names)
+    return int(found.broken)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(PlanOptions):
+    """Options of ``calib-serve contract plan``."""
+
+    breach: float
+    """Points below the promised accuracy that are to be noticed."""
+    within: str
+    """The time to notice it in, such as 7d or 12h."""
+    acted_share: float | None = None
+    """The share of predictions that is acted on, where it is known and DATA do not tell it."""
+
+
+@app.command(help_prologue=shown_example("calib-serve contract plan artifact --breach 5 --within 7d"))
+def plan(
+    path: Annotated[Path, Parameter(help="An artifact's folder, or a contract, a YAML file.")],
+    data: Annotated[Path | None, Parameter(help="Scores that tell the share acted on.")] = None,
+    *,
+    options: Annotated[Plan, Flat],
+    source: Annotated[SplitData, OfData] = SplitData(),
+    output: Annotated[Json, OfOutput] = Json(),
+) -> None:
+    """Say how many labels a day it takes to notice that an act clause is broken, within a time.
+
+    The numbers are of the test that the watch runs, by simulation. It may be
+    looked at at any moment, which takes more labels than a test that is
+    looked at once; that number is shown as well.
+    """
+    from calib_serve.contracts import plan_contract
+    from calib_serve.names import parse_duration
+
+    artifact, contract = _promised(path)
+    if data is not None and (artifact is None or options.acted_share is not None):
+        raise InputError(
+            "DATA tell the share that is acted on of an artifact: name its folder, without --acted-share"
+        )
+    acted = {} if options.acted_share is None else _told(contract, options.acted_share)
+    if artifact is not None and data is not None:
+        acted = _measured(artifact, contract, data, source)
+    found = plan_contract(
+        contract,
+        breach=options.breach / 100,
+        within=parse_duration(options.within, what="--within"),
+        acted=acted,
+        **{one.name: getattr(options, one.name) for one in fields(PlanOptions)},
+    )
+    if output.json:
+        print_json([one.as_dict() for one in found])
+        return
+    for sentence in (sentence for one in found for sentence in one.says()):
+        console().print(sentence)
+
+
+def _write(artifact: "Artifact", contract: "Contract | None", folder: Path, output: Written) -> None:
+    """Write the artifact with this contract to ``output.out``, or else in its own place."""
+    from dataclasses import replace
+
+    if output.out is not None:
+        refuse_existing(output.out, force=output.force)
+    found = replace(artifact, contract=contract)
+    found.save(output.out or folder)
+    _show(output.out or folder, found, output)
+    if not output.json:
+        console().print(f"written to {output.out or folder}")
+
+
+def _show(folder: Path, artifact: "Artifact", output: Json) -> None:
+    contract = artifact.contract
+    says = ["no contract"] if contract is None else contract.says(artifact.class_names)
+    if output.json:
+        print_json(
+            {
+                "artifact": str(folder),
+                "fingerprint": artifact.fingerprint,
+                "contract": None if contract is None else contract.facts,
+                "says": [] if contract is None else says,
+                "ids": [] if contract is None else [one.id for one in contract.clauses],
+            }
+        )
+        return
+    for sentence in says:
+        console().print(sentence)
+
+
+def _tell(found: "ContractCheck", class_names: tuple[str, ...]) -> None:
+    out = console()
+    colors = {"can be kept": "green", "cannot be kept": "red"}
+    for one in found.clauses:
+        first, *rest = one.says(class_names)
+        out.print(first, style=f"bold {colors.get(one.found, 'yellow')}")
+        for sentence in rest:
+            out.print(f"  {sentence}")
+
+
+def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
+    from calib_serve.artifact import Artifact
+    from calib_serve.contracts import read_contract
+
+    if where.is_file():
+        return None, read_contract(where)
+    artifact = Artifact.load(where)
+    if artifact.contract is None:
+        raise InputError(f"{where} has no contract: set it (contract set), or name a contract's file")
+    return artifact, artifact.contract
+
+
+def _told(contract: "Contract", share: float) -> dict[str, float]:
+    """Of the clause about all predictions; of a segment's or a class's the share is not known."""
+    return {one.name: share for one in contract.clauses if not one.segment and one.predicted is None}
+
+
+def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: SplitData) -> dict[str, float]:
+    """Of each clause; none of a segment's, as a file of scores has none."""
+    import numpy as np
+
+    if artifact.model_steps:
+        raise InputError(
+            "this calibration changes the model itself, which its scores cannot show; give the share that "
+            "is acted on with --acted-share"
+        )
+    probs = artifact.probs(file_scores(data, source, split=source.split, expected=artifact.model.outputs))
+    predicted = probs.argmax(axis=1)
+    acts = contract.acts(np.minimum(probs.max(axis=1), 1), predicted)
+    shares = {
+        one.name: float((acts & (predicted == one.predicted if one.predicted is not None else True)).mean())
+        for one in contract.clauses
+        if not one.segment
+    }
+    return {name: share for name, share in shares.items() if share}

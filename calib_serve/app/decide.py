@@ -1,0 +1,62 @@
+"""``calib-serve decide``: prediction sets and abstention, added to an artifact from held-out data."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
+from calib_serve.app._data import held_out
+from calib_serve.app._show import artifact_facts, console, print_json
+from calib_serve.options import ModelData, PromiseOptions
+
+__all__ = ["app"]
+
+app = command(
+    "decide",
+    "calib-serve decide artifact scores.npz --split held --coverage 0.9 -o decided\n"
+    "calib-serve decide artifact images/ --model model.onnx --risk 0.05 -o decided",
+    details="Thresholds are of DATA that the fit has not seen: scores with labels, or with --model its "
+    "inputs. The probabilities stay as they are. Samples that the artifact knows from its fit are refused.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PromiseOptions):
+    """Options of ``calib-serve decide``."""
+
+    option: list[str] = field(default_factory=list)
+    """penalty=P or free_ranks=N of raps, which are chosen by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Output, Json):
+    """Where the artifact goes, and what is shown of it."""
+
+
+@app.default
+def decide(
+    artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
+    data: Annotated[str, Parameter(help="Samples that the fit has not seen.")],
+    *,
+    options: Annotated[Options, Flat] = Options(),
+    source: Annotated[ModelData, OfData] = ModelData(),
+    output: Annotated[Written, OfOutput],
+) -> None:
+    """Add prediction sets, abstention, or both."""
+    from calib_serve.artifact import Artifact, promises
+    from calib_serve.fit.decide import decide, refuse_labels
+
+    refuse_existing(output.out, force=output.force)
+    known = Artifact.load(artifact)
+    refuse_labels(known, source.outputs)
+    own = {one.name: getattr(options, one.name) for one in fields(PromiseOptions)}
+    own |= {"columns": source.columns, **pairs(options.option, "--option")}
+    found = decide(known, held_out(known, data, source), **own)
+    found.save(output.out)
+    if output.json:
+        print_json({"artifact": str(output.out), "promises": promises(found), **artifact_facts(found)})
+        return
+    for sentence in (*promises(found), f"written to {output.out}"):
+        console().print(sentence)

@@ -1,0 +1,153 @@
+"""``calib-serve export``: write what other programs are set up with, or read."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from calib_serve.app._command import Flat, OfData, command
+from calib_serve.app._data import file_scores
+from calib_serve.app._show import console, note
+from calib_serve.errors import InputError
+from calib_serve.monitoring import MonitoringOptions
+from calib_serve.options import SplitData
+
+if TYPE_CHECKING:
+    from calib_serve.artifact import Artifact
+    from calib_serve.scores import Scores
+
+__all__ = ["app"]
+
+app = command(
+    "export",
+    "calib-serve export probabilities artifact scores.npz --split test -o probs.npz\n"
+    "calib-serve export monitoring deploy/\n"
+    "calib-serve export constraints constraints.txt",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(MonitoringOptions):
+    """Options of ``calib-serve export monitoring``."""
+
+    only: tuple[str, ...] = ()
+    """Parts to write: rules, alerts, dashboards, prometheus, alertmanager, grafana. All without it."""
+    force: bool = False
+    """Overwrite files that say something else."""
+
+
+@app.command
+def monitoring(
+    folder: Annotated[Path, Parameter(help="Where to write; made if it is missing.")],
+    *,
+    options: Annotated[Rules, Flat] = Rules(),
+) -> None:
+    """Write rules, alerts, the dashboard and example settings, for Prometheus, Alertmanager and Grafana.
+
+    Nothing is written where a file would change, unless --force is given.
+    """
+    from calib_serve.monitoring import PARTS, export_monitoring
+
+    if unknown := set(options.only) - set(PARTS):
+        raise InputError(f"the parts are {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
+    parts = [part for part in PARTS if part in (options.only or PARTS)]
+    own = MonitoringOptions(**{one.name: getattr(options, one.name) for one in fields(MonitoringOptions)})
+    written = export_monitoring(folder, own, parts=parts, force=options.force)
+    for path in written:
+        console().print(f"wrote {path}")
+    if not written:
+        console().print(f"{folder} is up to date")
+
+
+@app.command
+def constraints(
+    file: Annotated[Path, Parameter(help="Where to write; for pip's and uv's -c.")] = Path("constraints.txt"),
+    *,
+    force: Annotated[bool, Parameter(help="Overwrite a file that says something else.")] = False,
+) -> None:
+    """Write the versions of other packages that this release was tested with."""
+    from importlib.resources import files
+
+    from calib_serve.files import write_whole
+
+    pins = (files("calib_serve") / "constraints.txt").read_bytes()
+    try:
+        if file.exists() and file.read_bytes() != pins and not force:
+            raise InputError(f"would change {file}; give another file, or --force")
+        write_whole(file, pins)
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}") from error
+    console().print(f"wrote {file}")
+
+
+@app.command
+def probabilities(
+    artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
+    data: Annotated[Path, Parameter(help="The scores: npz, csv, ...")],
+    *,
+    out: Annotated[Path, Parameter(name=("-o", "--out"), help="The npz file to write.")],
+    source: Annotated[SplitData, OfData] = SplitData(),
+) -> None:
+    """Write calibrated probabilities, predictions and confidences of a file of scores.
+
+    The npz holds probs (n, K), predictions and confidence (n,), where the artifact has them set (n, K),
+    whether each class is in it, abstain and act (n,), and labels (n,) where the file has them; of a
+    multi-label model label_probs, predictions (0 or 1), confidence and labels (n, L). It can be read again as
+    a file of probabilities.
+    """
+    import numpy as np
+
+    from calib_serve.artifact import Artifact
+    from calib_serve.files import written_whole
+    from calib_serve.scores.files import holds_files
+
+    if out.suffix != ".npz":
+        raise InputError(f"the output is an npz file, got {out.name!r}")
+    if holds_files(data):
+        raise InputError(
+            f"the rows of {data} come in any order, so nothing would say which probabilities are whose; "
+            "take one file after the other"
+        )
+    known = Artifact.load(artifact)
+    if known.model_steps:
+        raise InputError(
+            f"{artifact} changes the model itself, so scores alone are not enough; fuse it into the model"
+        )
+    found = known.accepted(file_scores(data, source, split=source.split, expected=known.model.outputs))
+    arrays = _arrays(known, found)
+    try:
+        with written_whole(out) as partial:
+            np.savez_compressed(partial, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error}") from error
+    what = "labels" if known.is_multilabel else "classes"
+    console().print(f"{len(arrays['predictions'])} samples, {known.classes} {what}: {out}")
+
+
+def _arrays(artifact: "Artifact", found: "Scores") -> dict[str, Any]:
+    import numpy as np
+
+    probs = artifact.probs(found)
+    arrays: dict[str, Any]
+    if artifact.is_multilabel:
+        chosen = (probs > 0.5).astype(np.uint8)
+        arrays = {"label_probs": probs, "predictions": chosen, "confidence": np.maximum(probs, 1 - probs)}
+    else:
+        arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
+    decisions = {"set": artifact.sets, "abstain": artifact.abstain}
+    arrays |= {name: decide(probs) for name, decide in decisions.items() if decide is not None}
+    contract = artifact.contract
+    if contract is not None and contract.segments:
+        note(["act is left out, as it depends on segments, which the file has not"])
+    elif contract is not None and contract.decides:
+        arrays["act"] = contract.acts(arrays["confidence"], arrays["predictions"])
+    if found.labels is not None:
+        arrays["labels"] = found.labels
+    if artifact.class_names:
+        arrays["class_names"] = np.array(artifact.class_names, str)
+    if found.ids is not None and found.ids.dtype.kind != "O":
+        arrays["ids"] = found.ids
+    # Whoever calibrates these again is refused.
+    arrays["calibrated_by"] = np.array(artifact.fingerprint)
+    return arrays

@@ -1,0 +1,132 @@
+"""``calib-serve inspect``: what an artifact or an archive holds, or where an archive can be calibrated."""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from calib_serve.app._command import Json, OfOutput, command, shown_as
+from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
+from calib_serve.errors import InputError
+from calib_serve.options import ArchiveOptions
+
+if TYPE_CHECKING:
+    from calib_serve.archive_look import ArchiveLook
+
+__all__ = ["app"]
+
+app = command(
+    "inspect",
+    "calib-serve inspect artifact\ncalib-serve inspect calibrated.mar\ncalib-serve inspect --from served.mar",
+    details="Of an artifact's folder or a calibrated archive every hash is checked. With --from, the handler "
+    "of an archive is run, once, and what of it can be calibrated is said.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(ArchiveOptions):
+    """How an archive's handler is asked."""
+
+    from_: Path | None = None
+    """An archive whose own handler is asked."""
+    probe: Path | None = None
+    """A request that it answers, a file; by default one is made up."""
+
+
+@app.default
+def inspect(
+    path: Annotated[Path | None, Parameter(help="An artifact's folder, or a calibrated archive.")] = None,
+    *,
+    asked: Annotated[Asked, shown_as("An archive's handler")] = Asked(),
+    output: Annotated[Json, OfOutput] = Json(),
+) -> None:
+    """Show what is known."""
+    if (path is None) == (asked.from_ is None):
+        raise InputError("say what to look at: a folder or an archive, or --from ARCHIVE to run its handler")
+    if path is None:
+        _look(asked, output)
+        return
+    if extra := [field.name for field in fields(asked) if getattr(asked, field.name) != field.default]:
+        raise InputError(f"--{extra[0].replace('_', '-')} goes with --from")
+    from calib_serve.fuse.torchserve import load_artifact
+
+    artifact = load_artifact(path)
+    if output.json:
+        print_json({"artifact": str(path), **artifact_facts(artifact)})
+        return
+    out = console()
+    for table in artifact_tables(artifact):
+        out.print(table)
+
+
+def _look(asked: Asked, output: Json) -> None:
+    """Run the handler, and print all that was found, as JSON or for people."""
+    from rich.table import Table
+
+    from calib_serve.archive_look import look_at_archive
+
+    source = asked.from_
+    assert source is not None
+    of_look = {field.name: getattr(asked, field.name) for field in fields(ArchiveOptions)}
+    look = look_at_archive(source, ArchiveOptions(**of_look), probe=asked.probe)
+    if output.json:
+        print_json({"archive": str(source), **look.as_dict()})
+        return
+    table = Table("fact", "value", title=f"{look.name} {look.version}", title_justify="left")
+    for fact, value in _facts(look):
+        table.add_row(fact, value)
+    out = console()
+    out.print(table)
+    for line in _advice(source, look):
+        out.print(line)
+
+
+def _facts(look: "ArchiveLook") -> list[tuple[str, str]]:
+    of = "labels, of which any may be true" if look.outputs.startswith("label_") else "classes"
+    one_of_two = look.one_score and look.classes == 2
+    scores = "one score for two classes" if one_of_two else f"{look.classes} {of}"
+    shown = ", ".join(look.class_names[:5]) + (", ..." if len(look.class_names) > 5 else "")
+    model = " and ".join(file for file in (look.code, look.model_file) if file)
+    reply = json.dumps(look.reply)
+    facts = [
+        ("handler", look.handler + (", inside a calibration" if look.calibrated else "")),
+        ("envelope", look.envelope or ""),
+        ("model", model or "no model file in the manifest"),
+        ("sha256", look.sha256 or ""),
+        ("classes", f"{look.classes}" + (f": {shown}" if shown else ", without names")),
+        ("seam", look.seam + (f", in its {look.output}" if look.output else "")),
+        ("passes", f"{look.outputs}, {scores}"),
+        ("request", look.request + (", as a body alone (behind an envelope)" if look.body else "")),
+        ("reply", reply if len(reply) <= 80 else f"{reply[:77]}..."),
+        ("in batches", "each score is its own request's" if look.together else look.alone_because),
+        ("confidence", "in the reply" if look.confidence else "not in the reply"),
+        ("note", look.note),
+    ]
+    return [(fact, value) for fact, value in facts if value]
+
+
+def _advice(source: Path, look: "ArchiveLook") -> list[str]:
+    """What can be fitted, as commands."""
+    if look.calibrated:
+        measure = f"  calib-serve evaluate DATA --from {source}"
+        return ["calibrated already; measure what it serves:", measure]
+    lines = [
+        "every output method can be fitted on its scores:",
+        f"  calib-serve fit DATA --from {source} -o artifact",
+        f"  calib-serve pack --from {source} --artifact artifact",
+    ]
+    if look.model is None:
+        return [*lines, "Neural Clamping and new heads need a torch model that calib-serve can load"]
+    unpack, model = [f"  python -m zipfile -e {source} parts"], look.model
+    if source.is_dir():
+        unpack, model = [], look.model.replace("parts/", f"{source}/")
+    elif source.name.endswith("gz"):
+        unpack = [f"  mkdir parts && tar xzf {source} -C parts --strip-components 1"]
+    return [
+        *lines,
+        "Neural Clamping and new heads, on inputs as its preprocess makes them:",
+        *unpack,
+        f"  calib-serve fit INPUTS {model} --method neural-clamping -o artifact",
+    ]

@@ -1,0 +1,197 @@
+"""``calib-serve pack``: a model and its calibration as a TorchServe archive."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from calib_serve.app._command import Flat, OfOutput, command, pairs, shown_as
+from calib_serve.app._pictures import PictureOptions, preprocessing
+from calib_serve.app._show import console
+from calib_serve.errors import InputError
+from calib_serve.options import ArchivePack, ModelPack, Packed
+
+__all__ = ["app"]
+
+app = command(
+    "pack",
+    "calib-serve pack --model model.pt2 --artifact artifact --name digits\n"
+    "calib-serve pack --from served.mar --artifact artifact\n"
+    "calib-serve pack --feedback --for model_store/digits.mar",
+    details="--model packs NAME.mar; --from puts a calibrated NAME-VERSION.mar beside the old archive, which "
+    "stays as it is; --feedback packs the model that labels are sent to. Equal inputs give equal bytes. "
+    "--option of both archives with a model: batch_delay (ms), flush_seconds, last_linear; with --model: "
+    "abstain_below, top, probabilities=false, threads, max_pixels, input_dtype, allow_cpu_fallback; with "
+    "--feedback: arl, tolerance, block, maturity, ttl_days.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """What is packed."""
+
+    model: str | None = None
+    """A .pt2, ONNX or TorchScript file, or module:factory."""
+    from_: Path | None = None
+    """An archive that is served already (.mar, .tar.gz, folder), to be calibrated as it is."""
+    feedback: bool = False
+    """Pack the model that labels are sent to, instead."""
+    artifact: Path | None = None
+    """The folder that calib-serve fit wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Packed):
+    """How it is packed."""
+
+    name: str | None = None
+    """What the model is called in URLs; with --from the old name if not given."""
+    workers: int | None = None
+    """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
+    batch_size: int | None = None
+    """Most requests in one call of the model; by default 8, or as many as the archive has."""
+    option: list[str] = field(default_factory=list)
+    """A rare option, KEY=VALUE, as listed above."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfModel(ModelPack, PictureOptions):
+    """Options of --model alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfFeedback:
+    """Options of --feedback alone."""
+
+    archives: Annotated[list[Path], Parameter(name="--for")] = field(default_factory=list)
+    """An archive whose labels are accepted; may be repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Where the archive is written."""
+
+    out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("model_store")
+    """The model store."""
+    force: bool = False
+    """Replace another archive of that name."""
+
+
+@app.default
+def pack(
+    *,
+    what: Annotated[What, Flat] = What(),
+    options: Annotated[Options, Flat] = Options(),
+    of_model: Annotated[OfModel, shown_as("With --model")] = OfModel(),
+    of_archive: Annotated[ArchivePack, shown_as("With --from")] = ArchivePack(),
+    of_feedback: Annotated[OfFeedback, shown_as("With --feedback")] = OfFeedback(),
+    store: Annotated[Store, OfOutput] = Store(),
+) -> None:
+    """Pack an archive."""
+    from calib_serve.fuse.torchserve import read_archive, remarks
+
+    if sum((what.model is not None, what.from_ is not None, what.feedback)) != 1 or (
+        what.artifact is None and not what.feedback
+    ):
+        raise InputError("say what to pack: --artifact DIR with --model or --from X.mar; or --feedback")
+    if what.feedback:
+        _refuse("--feedback", of_model, of_archive, what, options)
+        path = _feedback(options, of_feedback, store)
+    elif what.from_ is not None:
+        _refuse("--from", of_model, of_feedback)
+        path = _around(what, options, of_archive, store)
+    else:
+        _refuse("--model", of_archive, of_feedback)
+        path = _model(what, options, of_model, store)
+    path = store.out / path.name
+    out = console()
+    out.print(f"{path}  {path.stat().st_size:,} bytes")
+    for remark in remarks(read_archive(path, verify=False)):
+        out.print(f"note: {remark}")
+    beside = what.from_ is not None and what.from_.parent == store.out
+    first = f"{what.from_.name} " if what.from_ is not None and beside else ""
+    out.print(f"serve it with: calib-serve serve --store {path.parent} {first}{path.name}")
+    out.print(
+        "torchserve itself gives neither receipts nor series before it is told of a keyring "
+        "(CALIB_SERVE_KEYRING) and of them (metrics_config): docs/serving.md, Without calib-serve serve"
+    )
+
+
+_OF_FEEDBACK = ("feedback", "name", "version", "standalone", "option")
+
+
+def _refuse(kind: str, *others: Any) -> None:
+    """Raise InputError for an option that is given and that this kind of archive has no use for."""
+    for one in others:
+        for known in fields(one):
+            given = getattr(one, known.name) != getattr(type(one)(), known.name)
+            if given and known.name not in _OF_FEEDBACK:
+                flag = {"archives": "for"}.get(known.name, known.name).replace("_", "-").rstrip("-")
+                raise InputError(f"--{flag} does not go with {kind}; see calib-serve pack --help")
+
+
+def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
+    from calib_serve.fuse.torchserve import pack_feedback, staged
+
+    named = {"name": options.name, "version": options.version}
+    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    with staged(store.out, force=store.force) as stage:
+        return pack_feedback(
+            stage,
+            archives=of_feedback.archives,
+            standalone=options.standalone,
+            **given,
+            **_rare(options),
+        )
+
+
+def _around(what: What, options: Options, of_archive: ArchivePack, store: Store) -> Path:
+    from calib_serve.fuse.torchserve import pack_around
+
+    return pack_around(
+        str(what.from_),
+        str(what.artifact),
+        store.out,
+        name=options.name,
+        workers=options.workers,
+        batch_size=options.batch_size,
+        force=store.force,
+        **_fields(Packed, options),
+        **_fields(ArchivePack, of_archive),
+        **_rare(options),
+    )
+
+
+def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Path:
+    from calib_serve.fuse.torchserve import Batching, check_names, pack, read_archive, staged
+
+    if not options.name:
+        raise InputError("give the model a name: --name NAME")
+    rare = _rare(options)
+    batching = {"workers": options.workers, "batch_size": options.batch_size}
+    batching["delay"] = rare.pop("batch_delay", None)
+    with staged(store.out, force=store.force) as stage:
+        path = pack(
+            str(what.model),
+            str(what.artifact),
+            stage,
+            name=options.name,
+            batching=Batching(**{name: value for name, value in batching.items() if value is not None}),
+            pictures=preprocessing(of_model.pictures),
+            **_fields(Packed, options),
+            **_fields(ModelPack, of_model),
+            **rare,
+        )
+        check_names(read_archive(path, verify=False))
+    return path
+
+
+def _fields(kind: type, options: Any) -> dict[str, Any]:
+    return {one.name: getattr(options, one.name) for one in fields(kind)}
+
+
+def _rare(options: Options) -> dict[str, Any]:
+    """The values of --option; a time such as 6h or 0 is a text."""
+    found = pairs(options.option, "--option")
+    return {name: str(value) if name == "maturity" else value for name, value in found.items()}

@@ -1,0 +1,51 @@
+"""``calib-serve quickstart``: a folder with a project of one's own that runs as it stands."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from calib_serve.app._command import Flat, command
+from calib_serve.app._show import console, note
+
+__all__ = ["app"]
+
+app = command(
+    "quickstart",
+    "calib-serve quickstart my-project\ncalib-serve quickstart my-project --kind sklearn",
+    details="The project calibrates, serves and watches a model; put your model and data into it.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of ``calib-serve quickstart``."""
+
+    kind: Literal["torch", "sklearn", "logits"] = "torch"
+    """What you have: a torch model, one of scikit-learn, or logits."""
+    force: bool = False
+    """Write into a folder that is not empty; files that are there stay."""
+
+
+@app.default
+def quickstart(
+    folder: Annotated[Path, Parameter(help="A new folder, or an empty one.")],
+    *,
+    options: Annotated[Options, Flat] = Options(),
+) -> None:
+    """Write a small project."""
+    from calib_serve.doctor import installed, missing
+    from calib_serve.quickstart import KINDS, write_project
+
+    chosen, packages = KINDS[options.kind], installed()
+    if lacks := sorted({name for extra in chosen.extras for name in missing(extra, packages)}):
+        extras = ",".join(chosen.extras)
+        note([f"to run it, {', '.join(lacks)} are missing here: pip install 'calib-serve[{extras}]'"])
+    written = write_project(folder, options.kind, force=options.force)
+    note(f"{folder / name} is there already, and stays as it is" for name in written.kept)
+    console().print(f"written to {folder}: {', '.join(written.made) or 'nothing'}")
+    console().print("next, as README.md there says:")
+    for line in (f"cd {shlex.quote(str(folder))}", *chosen.first):
+        console().print(f"  {line}")

@@ -1,0 +1,193 @@
+"""Options of what puts a calibration into a model: an ONNX graph, a torch model, a Triton repository."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from calib_serve.options.base import check
+from calib_serve.options.scores import Kind
+
+__all__ = [
+    "FuseOptions",
+    "GraphFuse",
+    "GraphOptions",
+    "ModuleOptions",
+    "OnnxFuse",
+    "OnnxOptions",
+    "TorchOptions",
+    "TritonFuse",
+    "TritonOptions",
+]
+
+Shown = Literal["same", "probabilities", "all"]
+Made = Literal["probabilities", "logits", "all"]
+Backend = Literal["onnxruntime", "python"]
+Processor = Literal["gpu", "cpu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuseOptions:
+    """Options of every fusion into a file."""
+
+    outputs: Kind | None = None
+    """What the model's scores are, where nothing else says it."""
+    inputs: Any = None
+    """An npz of inputs by name to measure parity on; by default some are made."""
+    samples: int = 8
+    """How many inputs to make."""
+    force: bool = False
+    """Take an artifact that was fitted for another model."""
+
+    def __post_init__(self) -> None:
+        check(self.samples >= 1, "samples", f"must be 1 or more, got {self.samples}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFuse(FuseOptions):
+    """Options of a fusion into an ONNX graph."""
+
+    output_name: str | None = None
+    """The output that holds the scores, where several may; or a tensor inside."""
+    strict: bool = False
+    """Refuse where an output that is made of the scores would be left raw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions(GraphFuse):
+    """The same, with what few graphs need."""
+
+    input_name: str | None = None
+    """The input that is shifted, where several may be."""
+    features: str | None = None
+    """The tensor that a new head reads."""
+    normalization: Any = None
+    """What goes into the graph before the shift: MEAN,STD with channels separated by /."""
+    decisions: bool = True
+    """Whether prediction sets, abstention and acts are returned, where the artifact has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxFuse(GraphFuse):
+    """What is often said to ``fuse_onnx``."""
+
+    returns: Shown = "same"
+    """The same outputs calibrated, or probabilities in place of the scores, or all that is known of them."""
+    keep_raw: bool = False
+    """Keep the raw scores, as the output raw_NAME."""
+    device: str = "cpu"
+    """Where parity is measured: cpu, cuda, or cuda:1."""
+
+    def __post_init__(self) -> None:
+        FuseOptions.__post_init__(self)
+        _one_of("returns", self.returns, Shown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxOptions(OnnxFuse, GraphOptions):
+    """Options of ``fuse_onnx``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleOptions:
+    """Options of ``calibrated``."""
+
+    returns: Made = "probabilities"
+    """What the calibrated model returns."""
+    outputs: Kind | None = None
+    """What the model's scores are, where nothing else says it."""
+    output: str | None = None
+    """Where the scores lie in what the model returns, as in logits or 0."""
+    last_linear: str | None = None
+    """The layer that makes the logits, if it is not found."""
+    fold: bool = False
+    """Multiply logit maps into that layer."""
+    decisions: bool = False
+    """Return prediction sets, abstention and acts, where the artifact has them."""
+
+    def __post_init__(self) -> None:
+        _one_of("returns", self.returns, Made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOptions(ModuleOptions, FuseOptions):
+    """Options of ``fuse_torch``."""
+
+    input_shape: tuple[int, ...] | None = None
+    """One input's shape, such as 3,224,224, where neither the file nor the artifact says it."""
+    device: str = "cpu"
+    """Where parity is measured: cpu, cuda, or cuda:1."""
+
+    def __post_init__(self) -> None:
+        ModuleOptions.__post_init__(self)
+        FuseOptions.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonFuse(GraphFuse):
+    """What is often said to ``fuse_triton``."""
+
+    version: int = 1
+    """Its version, a number for Triton."""
+    backend: Backend = "onnxruntime"
+    """Triton's backend that runs the graph: its own for onnxruntime, or python."""
+    tensorrt: Literal["FP32", "FP16"] | None = None
+    """Let TensorRT run it, in this precision."""
+
+    def __post_init__(self) -> None:
+        FuseOptions.__post_init__(self)
+        check(self.version >= 1, "version", f"must be 1 or more, got {self.version}")
+        _one_of("backend", self.backend, Backend)
+        check(self.tensorrt in (None, "FP32", "FP16"), "tensorrt", f"is FP32 or FP16, got {self.tensorrt!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonOptions(TritonFuse, GraphOptions):
+    """Options of ``fuse_triton``."""
+
+    max_batch: int = 32
+    """The largest batch; left out where the graph's batch is fixed."""
+    delay: int = 500
+    """Microseconds that a request waits for others."""
+    instances: int = 1
+    """Copies of the model on each device."""
+    versions: int = 1
+    """How many of the newest versions are served at once."""
+    device: Processor = "gpu"
+    """Where Triton runs it: gpu or cpu."""
+    receipts: bool = True
+    """Return receipts and count predictions."""
+    trt_cache: str | None = None
+    """A folder on the server that may be written, where TensorRT keeps engines and timings."""
+    trt_level: int | None = None
+    """How much TensorRT's builder tries, 0 to 5."""
+    trt_workspace: int = 1 << 30
+    """Bytes that TensorRT may use for a while."""
+
+    def __post_init__(self) -> None:
+        TritonFuse.__post_init__(self)
+        for name, least in (("max_batch", 0), ("delay", 0), ("instances", 1), ("versions", 1)):
+            value = getattr(self, name)
+            check(value >= least, name, f"must be {least} or more, got {value}")
+        _one_of("device", self.device, Processor)
+        check(
+            self.tensorrt is None or self.device == "gpu",
+            "tensorrt",
+            "needs a GPU, and the device is the cpu",
+        )
+        for name in ("trt_cache", "trt_level"):
+            check(self.tensorrt is not None or getattr(self, name) is None, name, "is an option of tensorrt")
+        check(
+            self.versions == 1 or not self.ensemble,
+            "versions",
+            "of an ensemble share its steps, so that one alone is served at a time; take the backend python, "
+            "or receipts=false, for more",
+        )
+
+    @property
+    def ensemble(self) -> bool:
+        """Whether receipts take a step of their own, behind the graph."""
+        return self.receipts and self.backend == "onnxruntime"
+
+
+def _one_of(option: str, value: object, allowed: Any) -> None:
+    names = get_args(allowed)
+    check(value in names, option, f"must be one of {', '.join(names)}, got {value!r}")

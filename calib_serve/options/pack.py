@@ -1,0 +1,172 @@
+"""Options of TorchServe archives: how they are packed, and how what they hold answers."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from calib_serve.options.base import check, check_positive
+from calib_serve.options.data import TrialOptions
+from calib_serve.options.scores import Kind
+
+__all__ = [
+    "AnswerOptions",
+    "ArchivePack",
+    "AroundOptions",
+    "FeedbackOptions",
+    "Flushed",
+    "ModelPack",
+    "PackOptions",
+    "Packed",
+    "Threshold",
+    "Wrapped",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """Options of what predicts labels."""
+
+    threshold: float = 0.5
+    """From which probability on a label of several is predicted."""
+
+    def __post_init__(self) -> None:
+        check(0 < self.threshold < 1, "threshold", f"must lie between 0 and 1, got {self.threshold:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapped:
+    """Options of a handler that is wrapped."""
+
+    receipts: Literal["header", "body"] = "header"
+    """Where its replies carry receipts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flushed:
+    """Options of what reports counts."""
+
+    flush_seconds: float = 1.0
+    """Seconds between a worker's reports."""
+
+    def __post_init__(self) -> None:
+        check_positive(flush_seconds=self.flush_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions(Threshold, Flushed):
+    """How a packed model answers; ``calib_serve.fuse.mar_options.ModelOptions`` are these and more."""
+
+    abstain_below: float | None = None
+    """Confidence under which a reply says abstain."""
+    top: int = 5
+    """Classes that a reply lists, likeliest first."""
+    probabilities: bool = True
+    """Whether a reply lists the probabilities of all classes."""
+    threads: int | None = None
+    """Cores of a worker; by default all are shared evenly by the workers."""
+    max_pixels: int = 25_000_000
+    """The most pixels of a picture that is sent."""
+    last_linear: str | None = None
+    """The layer that makes the logits; by default as the artifact says."""
+    allow_cpu_fallback: bool = False
+    """Whether the model may run on the CPU where a GPU was asked for."""
+
+    def __post_init__(self) -> None:
+        Threshold.__post_init__(self)
+        Flushed.__post_init__(self)
+        known = self.abstain_below
+        check(known is None or 0 <= known <= 1, "abstain_below", f"must lie in [0, 1], got {known}")
+        check(self.top >= 0, "top", f"must be 0 or more, got {self.top}")
+        check(self.max_pixels >= 1, "max_pixels", f"must be 1 or more, got {self.max_pixels}")
+        check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed(Threshold):
+    """Options of every archive of a model."""
+
+    version: str | None = None
+    """The model's version; by default 1.0, or that of the archive and -calibrated."""
+    outputs: Kind | None = None
+    """What the model's scores are, where nothing else says it."""
+    extra: list[Path] = field(default_factory=list)
+    """A file to carry along; may be repeated."""
+    standalone: bool = False
+    """Carry what a worker needs of this package."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPack:
+    """What is often said to ``pack``."""
+
+    weights: Path | None = None
+    """The weights of a model that is a factory, .safetensors."""
+    input_shape: tuple[int | None, ...] | None = None
+    """One input's shape, such as 3,224,224, -1 for any size; by default as the artifact says."""
+    handler: Path | None = None
+    """Your own entry file, a subclass of ours."""
+    shadow: Any = None
+    """Another artifact, of which receipts say what it would have served."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(ModelPack, Packed, AnswerOptions):
+    """Options of ``pack``."""
+
+    input_dtype: str | None = None
+    """The numbers of an input, by numpy's name; by default as the artifact says."""
+
+    def __post_init__(self) -> None:
+        AnswerOptions.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchivePack(TrialOptions, Wrapped):
+    """What is often said to ``pack_around``."""
+
+    probe: Path | None = None
+    """A request to try it with, a file; by default some are made up."""
+    probe_data: str | None = None
+    """Samples to try it with, as DATA of calib-serve fit."""
+    untried: bool = False
+    """Pack without trying it: what its handler needs is not here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AroundOptions(ArchivePack, Packed, Flushed):
+    """Options of ``pack_around``."""
+
+    workers: int | None = None
+    """Workers; by default as the archive says, like the next two."""
+    batch_size: int | None = None
+    """Most requests in one call of the model."""
+    batch_delay: int | None = None
+    """Milliseconds that a request waits for others."""
+    last_linear: str | None = None
+    """The layer that makes the logits; by default as the artifact says."""
+
+    def __post_init__(self) -> None:
+        for one in (TrialOptions, Threshold, Flushed):
+            one.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackOptions(Flushed):
+    """Options of ``pack_feedback``; arl, tolerance, block and maturity are by default those of a watch."""
+
+    standalone: bool = False
+    """Carry what a worker needs of this package."""
+    ttl_days: float = 30.0
+    """Days after its prediction in which a label is taken."""
+    arl: float | None = None
+    """Labels between two false alarms."""
+    tolerance: float | None = None
+    """How far accuracy may be from confidence."""
+    block: int | None = None
+    """Labels that may depend on one another."""
+    maturity: str | None = None
+    """The age at which labels are in, such as 6h, or auto."""
+    keyring: str | None = None
+    """The keyring, where the host's environment does not name it."""
+    ledger: str | None = None
+    """The ledger, where the host's environment does not name it."""
