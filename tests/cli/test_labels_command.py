@@ -37,9 +37,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_from_scores_to_a_report(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "artifact"
-    told = json.loads(
-        done("fit", file, "--split", "cal", "--test-split", "test", "-o", out, "--json")
-    )
+    told = json.loads(done("fit", file, "--split", "cal", "--test-split", "test", "-o", out, "--json"))
     assert told["model"] == {"outputs": "label_logits"}
     before = json.loads(done("evaluate", file, "--split", "test", "--replicates", 20, "--json"))
     how = ("--split", "test", "--artifact", out, "--replicates", 20)
@@ -74,9 +72,7 @@ def test_a_calibration_of_labels_is_not_applied_to_classes_nor_the_reverse(
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "classes.npz", logits=rng.normal(size=(60, 4)), labels=rng.integers(0, 4, 60))
     done("fit", file, "--split", "cal", "--method", "platt", "-o", tmp_path / "labels")
-    done(
-        "fit", tmp_path / "classes.npz", "--method", "histogram-mass", "-o", tmp_path / "classes"
-    )
+    done("fit", tmp_path / "classes.npz", "--method", "histogram-mass", "-o", tmp_path / "classes")
     wrong = (
         ("export", "probabilities", tmp_path / "labels", tmp_path / "classes.npz", "-o", tmp_path / "x.npz"),
         ("export", "probabilities", tmp_path / "classes", file, "--split", "test", "-o", tmp_path / "x.npz"),
