@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -19,6 +19,8 @@ __all__ = [
     "OfData",
     "OfOutput",
     "Output",
+    "Rare",
+    "Replacing",
     "command",
     "given_as",
     "pairs",
@@ -95,13 +97,27 @@ class Json:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class Replacing:
+    """Options of a command that may replace what it wrote before."""
+
+    force: bool = False
+    """Replace what is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rare:
+    """Options of a command that has more of them than its help shows."""
+
+    option: list[str] = field(default_factory=list)
+    """A rare option, KEY=VALUE, as listed above."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Replacing):
     """Options of a command that writes an artifact."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
     """The folder to write."""
-    force: bool = False
-    """Replace what is there."""
 
 
 def command(name: str, example: str, *, details: str = "") -> App:

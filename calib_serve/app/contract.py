@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, refuse_existing, shown_example
+from calib_serve.app._command import (
+    Flat,
+    Json,
+    OfData,
+    OfOutput,
+    Replacing,
+    command,
+    refuse_existing,
+    shown_example,
+)
 from calib_serve.app._data import file_scores, held_out
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
@@ -28,13 +37,11 @@ Folder = Annotated[Path, Parameter(help="The artifact's folder.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Json):
+class Written(Json, Replacing):
     """Where the artifact goes, and what is shown of it."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
     """The folder to write; the artifact itself if not given."""
-    force: bool = False
-    """Replace what is there."""
 
 
 @app.command(name="set", help_prologue=shown_example("calib-serve contract set artifact contract.yaml"))

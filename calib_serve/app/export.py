@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfData, command
+from calib_serve.app._command import Flat, OfData, OfOutput, command, shown_example
 from calib_serve.app._data import file_scores
 from calib_serve.app._show import console, note
 from calib_serve.errors import InputError
@@ -28,16 +28,30 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules(MonitoringOptions):
-    """Options of ``calib-serve export monitoring``."""
+class Overwriting:
+    """Options of what writes files that others edit."""
 
-    only: tuple[str, ...] = ()
-    """Parts to write: rules, alerts, dashboards, prometheus, alertmanager, grafana. All without it."""
     force: bool = False
     """Overwrite files that say something else."""
 
 
-@app.command
+@dataclass(frozen=True, kw_only=True)
+class Rules(MonitoringOptions, Overwriting):
+    """Options of ``calib-serve export monitoring``."""
+
+    only: tuple[str, ...] = ()
+    """Parts to write: rules, alerts, dashboards, prometheus, alertmanager, grafana. All without it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Npz:
+    """Where ``calib-serve export probabilities`` writes."""
+
+    out: Annotated[Path, Parameter(name=("-o", "--out"))]
+    """The npz file to write."""
+
+
+@app.command(help_prologue=shown_example("calib-serve export monitoring deploy/"))
 def monitoring(
     folder: Annotated[Path, Parameter(help="Where to write; made if it is missing.")],
     *,
@@ -60,11 +74,11 @@ def monitoring(
         console().print(f"{folder} is up to date")
 
 
-@app.command
+@app.command(help_prologue=shown_example("calib-serve export constraints constraints.txt"))
 def constraints(
     file: Annotated[Path, Parameter(help="Where to write; for pip's and uv's -c.")] = Path("constraints.txt"),
     *,
-    force: Annotated[bool, Parameter(help="Overwrite a file that says something else.")] = False,
+    options: Annotated[Overwriting, Flat] = Overwriting(),
 ) -> None:
     """Write the versions of other packages that this release was tested with."""
     from importlib.resources import files
@@ -73,7 +87,7 @@ def constraints(
 
     pins = (files("calib_serve") / "constraints.txt").read_bytes()
     try:
-        if file.exists() and file.read_bytes() != pins and not force:
+        if file.exists() and file.read_bytes() != pins and not options.force:
             raise InputError(f"would change {file}; give another file, or --force")
         write_whole(file, pins)
     except OSError as error:
@@ -81,20 +95,21 @@ def constraints(
     console().print(f"wrote {file}")
 
 
-@app.command
+@app.command(help_prologue=shown_example("calib-serve export probabilities artifact scores.npz -o probs.npz"))
 def probabilities(
     artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
     data: Annotated[Path, Parameter(help="The scores: npz, csv, ...")],
     *,
-    out: Annotated[Path, Parameter(name=("-o", "--out"), help="The npz file to write.")],
     source: Annotated[SplitData, OfData] = SplitData(),
+    output: Annotated[Npz, OfOutput],
 ) -> None:
     """Write calibrated probabilities, predictions and confidences of a file of scores.
 
-    The npz holds probs (n, K), predictions and confidence (n,), where the artifact has them set (n, K),
-    whether each class is in it, abstain and act (n,), and labels (n,) where the file has them; of a
-    multi-label model label_probs, predictions (0 or 1), confidence and labels (n, L). It can be read again as
-    a file of probabilities.
+    The npz holds probs (n, K), predictions and confidence (n,), where the
+    artifact has them set (n, K), whether each class is in it, abstain and act
+    (n,), and labels (n,) where the file has them; of a multi-label model
+    label_probs, predictions (0 or 1), confidence and labels (n, L). It can be
+    read again as a file of probabilities.
     """
     import numpy as np
 
@@ -102,6 +117,7 @@ def probabilities(
     from calib_serve.files import written_whole
     from calib_serve.scores.files import holds_files
 
+    out = output.out
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
     if holds_files(data):

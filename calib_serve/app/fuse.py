@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, pairs, shown_example
+from calib_serve.app._command import Flat, Json, OfOutput, Rare, command, pairs, shown_example
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
 from calib_serve.options import OnnxFuse, TorchOptions, TritonFuse
@@ -46,13 +46,11 @@ class Onnx(OnnxFuse):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Triton(TritonFuse):
+class Triton(TritonFuse, Rare):
     """Options of ``calib-serve fuse triton``."""
 
     name: str
     """The model's name in Triton."""
-    option: list[str] = field(default_factory=list)
-    """A rare option, KEY=VALUE, as listed above."""
 
 
 @app.command(help_prologue=shown_example("calib-serve fuse onnx model.onnx artifact -o calibrated.onnx"))

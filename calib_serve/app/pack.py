@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfOutput, command, pairs, shown_as
+from calib_serve.app._command import Flat, OfOutput, Rare, command, pairs, shown_as
 from calib_serve.app._pictures import PictureOptions, preprocessing
 from calib_serve.app._show import console
 from calib_serve.errors import InputError
@@ -42,7 +42,7 @@ class What:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Packed):
+class Options(Packed, Rare):
     """How it is packed."""
 
     name: str | None = None
@@ -51,8 +51,6 @@ class Options(Packed):
     """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
     batch_size: int | None = None
     """Most requests in one call of the model; by default 8, or as many as the archive has."""
-    option: list[str] = field(default_factory=list)
-    """A rare option, KEY=VALUE, as listed above."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,7 @@ class Store:
     """Where the archive is written."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("model_store")
-    """The model store."""
+    """The model store that the archive is written to."""
     force: bool = False
     """Replace another archive of that name."""
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from calib_serve.errors import InputError, OptionError
 
-__all__ = ["Factory", "Seeded", "changed", "check", "check_positive", "check_share", "divided"]
+__all__ = ["Factory", "LastLayer", "Seeded", "changed", "check", "check_positive", "check_share", "divided"]
 
 T = TypeVar("T")
 
@@ -20,6 +20,14 @@ class Factory:
 
     weights: str | Path | None = None
     """The weights of a model that is a factory, module:factory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastLayer:
+    """Options of what changes a model's last layer."""
+
+    last_linear: str | None = None
+    """The layer that makes the logits, if it is not found."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calib_serve.options.base import Factory, Seeded, check
+from calib_serve.options.base import Factory, LastLayer, Seeded, check
 from calib_serve.options.scores import ScoresOptions
 
 __all__ = ["FitOptions", "ModelFitOptions", "Prior"]
@@ -29,7 +29,7 @@ class FitOptions(ScoresOptions, Prior, Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFitOptions(Factory, Prior, Seeded):
+class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
     """Options of ``calibrate_model``."""
 
     outputs: Any = None
@@ -42,8 +42,6 @@ class ModelFitOptions(Factory, Prior, Seeded):
     """How pictures became the inputs: a ``Preprocessing``, or a mapping of its fields."""
     input_shape: Any = None
     """One input's shape, such as 3,224,224; by default the data's."""
-    last_linear: str | None = None
-    """The layer that makes the logits, if it is not found."""
     device: str | None = None
     """cpu, cuda or cuda:1; by default a GPU if there is one."""
     batch_size: int = 256

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from calib_serve.options.base import check
-from calib_serve.options.scores import Kind
+from calib_serve.options.base import LastLayer, check
+from calib_serve.options.scores import ModelScores
 
 __all__ = [
     "FuseOptions",
     "GraphFuse",
     "GraphOptions",
+    "Measured",
     "ModuleOptions",
     "OnnxFuse",
     "OnnxOptions",
@@ -25,11 +26,9 @@ Processor = Literal["gpu", "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FuseOptions:
+class FuseOptions(ModelScores):
     """Options of every fusion into a file."""
 
-    outputs: Kind | None = None
-    """What the model's scores are, where nothing else says it."""
     inputs: Any = None
     """An npz of inputs by name to measure parity on; by default some are made."""
     samples: int = 8
@@ -39,6 +38,14 @@ class FuseOptions:
 
     def __post_init__(self) -> None:
         check(self.samples >= 1, "samples", f"must be 1 or more, got {self.samples}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Where what was made is compared with the calibration."""
+
+    device: str = "cpu"
+    """Where parity is measured: cpu, cuda, or cuda:1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +73,13 @@ class GraphOptions(GraphFuse):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxFuse(GraphFuse):
+class OnnxFuse(GraphFuse, Measured):
     """What is often said to ``fuse_onnx``."""
 
     returns: Shown = "same"
     """The same outputs calibrated, or probabilities in place of the scores, or all that is known of them."""
     keep_raw: bool = False
     """Keep the raw scores, as the output raw_NAME."""
-    device: str = "cpu"
-    """Where parity is measured: cpu, cuda, or cuda:1."""
 
     def __post_init__(self) -> None:
         FuseOptions.__post_init__(self)
@@ -87,17 +92,13 @@ class OnnxOptions(OnnxFuse, GraphOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleOptions:
+class ModuleOptions(ModelScores, LastLayer):
     """Options of ``calibrated``."""
 
     returns: Made = "probabilities"
     """What the calibrated model returns."""
-    outputs: Kind | None = None
-    """What the model's scores are, where nothing else says it."""
     output: str | None = None
     """Where the scores lie in what the model returns, as in logits or 0."""
-    last_linear: str | None = None
-    """The layer that makes the logits, if it is not found."""
     fold: bool = False
     """Multiply logit maps into that layer."""
     decisions: bool = False
@@ -108,13 +109,11 @@ class ModuleOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchOptions(ModuleOptions, FuseOptions):
+class TorchOptions(ModuleOptions, FuseOptions, Measured):
     """Options of ``fuse_torch``."""
 
     input_shape: tuple[int, ...] | None = None
     """One input's shape, such as 3,224,224, where neither the file nor the artifact says it."""
-    device: str = "cpu"
-    """Where parity is measured: cpu, cuda, or cuda:1."""
 
     def __post_init__(self) -> None:
         ModuleOptions.__post_init__(self)

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from calib_serve.options.base import check, check_positive
+from calib_serve.options.base import LastLayer, check, check_positive
 from calib_serve.options.data import TrialOptions
-from calib_serve.options.scores import Kind
+from calib_serve.options.scores import ModelScores
 
 __all__ = [
     "AnswerOptions",
     "ArchivePack",
     "AroundOptions",
+    "Carried",
     "FeedbackOptions",
     "Flushed",
     "ModelPack",
@@ -53,7 +54,15 @@ class Flushed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerOptions(Threshold, Flushed):
+class Carried:
+    """What an archive carries along."""
+
+    standalone: bool = False
+    """Carry what a worker needs of this package."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions(Threshold, Flushed, LastLayer):
     """How a packed model answers; ``calib_serve.fuse.mar_options.ModelOptions`` are these and more."""
 
     abstain_below: float | None = None
@@ -66,8 +75,6 @@ class AnswerOptions(Threshold, Flushed):
     """Cores of a worker; by default all are shared evenly by the workers."""
     max_pixels: int = 25_000_000
     """The most pixels of a picture that is sent."""
-    last_linear: str | None = None
-    """The layer that makes the logits; by default as the artifact says."""
     allow_cpu_fallback: bool = False
     """Whether the model may run on the CPU where a GPU was asked for."""
 
@@ -82,17 +89,13 @@ class AnswerOptions(Threshold, Flushed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Threshold):
+class Packed(Threshold, ModelScores, Carried):
     """Options of every archive of a model."""
 
     version: str | None = None
     """The model's version; by default 1.0, or that of the archive and -calibrated."""
-    outputs: Kind | None = None
-    """What the model's scores are, where nothing else says it."""
     extra: list[Path] = field(default_factory=list)
     """A file to carry along; may be repeated."""
-    standalone: bool = False
-    """Carry what a worker needs of this package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,7 @@ class ArchivePack(TrialOptions, Wrapped):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AroundOptions(ArchivePack, Packed, Flushed):
+class AroundOptions(ArchivePack, Packed, Flushed, LastLayer):
     """Options of ``pack_around``."""
 
     workers: int | None = None
@@ -142,8 +145,6 @@ class AroundOptions(ArchivePack, Packed, Flushed):
     """Most requests in one call of the model."""
     batch_delay: int | None = None
     """Milliseconds that a request waits for others."""
-    last_linear: str | None = None
-    """The layer that makes the logits; by default as the artifact says."""
 
     def __post_init__(self) -> None:
         for one in (TrialOptions, Threshold, Flushed):
@@ -151,11 +152,9 @@ class AroundOptions(ArchivePack, Packed, Flushed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedbackOptions(Flushed):
+class FeedbackOptions(Flushed, Carried):
     """Options of ``pack_feedback``; arl, tolerance, block and maturity are by default those of a watch."""
 
-    standalone: bool = False
-    """Carry what a worker needs of this package."""
     ttl_days: float = 30.0
     """Days after its prediction in which a label is taken."""
     arl: float | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-__all__ = ["FileOptions", "Kind", "ScoresOptions"]
+__all__ = ["FileOptions", "Kind", "ModelScores", "ScoresOptions"]
 
 Kind = Literal[
     "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
@@ -33,6 +33,14 @@ class ScoresOptions:
         """Those that are given, as keyword arguments of ``Scores.of``."""
         own = {field.name: getattr(self, field.name) for field in fields(ScoresOptions)}
         return {name: value for name, value in own.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScores:
+    """What a model that is changed returns."""
+
+    outputs: Kind | None = None
+    """What the model's scores are, where nothing else says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
