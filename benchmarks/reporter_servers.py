@@ -156,7 +156,7 @@ def measure(server: str, options: argparse.Namespace, folder: Path) -> dict[str,
     watching = [
         sys.executable,
         "-c",
-        "from calib_serve.cli import main; main()",
+        "from calib_serve.app import main; main()",
         "watch",
         "digits:1=artifact",
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import FitError, InputError
+from calib_serve.errors import FitError, InputError, OptionError
+from calib_serve.fit.calibrate import calibrate
+from calib_serve.fit.prequential import prequential
+from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.fuse.torchserve import is_archive, served_artifact
+from calib_serve.options import GateOptions, RefitOptions, ServedRefitOptions, changed
 from calib_serve.receipts import DAY
 from calib_serve.scores import Outputs, Scores
 from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
 from calib_serve.words import percent
-from calib_serve.fit.calibrate import calibrate
-from calib_serve.fit.progress import Progress
-from calib_serve.fit.prequential import prequential
 
 __all__ = ["Refitted", "refit", "refit_served"]
 
@@ -109,21 +110,16 @@ def refit(
     current: Artifact,
     scores: Any,
     labels: Any = None,
+    options: RefitOptions | None = None,
     *,
-    outputs: Outputs | None = None,
-    columns: Sequence[str] | None = None,
-    class_names: Sequence[Any] = (),
-    ignore_label: Any = None,
-    method: str = "auto",
-    alpha: float = 0.05,
-    seed: int = 0,
     progress: Progress | None = None,
+    **given: Any,
 ) -> Refitted:
     """Fit the output steps again; the input shift and the head stay.
 
-    ``scores`` and ``labels``, with ``outputs``, ``columns``, ``class_names`` and ``ignore_label`` as in
-    ``Scores.of``, are what was served since ``current`` was, oldest first, as ``current.probs`` takes them:
-    of the model with its input shift and head in place. Every
+    ``scores`` and ``labels``, as in ``Scores.of``, are what was served since ``current`` was, oldest first,
+    as ``current.probs`` takes them: of the model with its input shift and head in place. ``options``, or
+    ``given`` one by one: see ``RefitOptions``. Every
     label is predicted by a fit to those before it. How far these would move the current one, which was fitted
     to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept where the
     evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that happens
@@ -131,38 +127,30 @@ def refit(
     needs the same first sample every time; each other first sample has a chance of its own. Raises FitError
     for fewer than 200 samples, ShapeError and InputError for arrays and options that cannot be right.
     """
-    _check_alpha(alpha)
+    options = changed(options or RefitOptions(), given)
     if current.is_multilabel:
         raise InputError(
             "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "
             "calib-serve fit"
         )
-    given = Scores.of(
-        scores,
-        labels,
-        outputs=outputs,
-        expected=current.model.outputs or "logits",
-        columns=columns,
-        class_names=class_names,
-        ignore_label=ignore_label,
-        name="the samples",
-    )
-    samples = _checked(current, given)
+    expected: Outputs = current.model.outputs or "logits"
+    found = Scores.of(scores, labels, expected=expected, name="the samples", **options.of_scores)
+    samples = _checked(current, found)
 
     def fit(part: Samples) -> Artifact:
-        return _fitted(current, part, method=method, seed=seed, progress=progress)
+        return _fitted(current, part, options, progress)
 
-    found = prequential(
+    ahead = prequential(
         samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=_fitted_to(current)
     )
     held = slice(len(samples) - int(len(samples) * _HELD_OUT), None)
-    old, new = found.nll[:, held]
+    old, new = ahead.nll[:, held]
     gains = old - new
     before, after = (
         Bins.tally(c, right).ece()
-        for c, right in zip(found.confidence[:, held], found.right[:, held], strict=True)
+        for c, right in zip(ahead.confidence[:, held], ahead.right[:, held], strict=True)
     )
-    enough = found.log_evidence[-1] >= -math.log(alpha)
+    enough = ahead.log_evidence[-1] >= -math.log(options.alpha)
     decisions = (("prediction sets", current.sets), ("abstention", current.abstain))
     return Refitted(
         fit(samples) if enough else None,
@@ -172,8 +160,8 @@ def refit(
         ece=(before, after),
         gain=float(gains.mean()),
         error=float(gains.std(ddof=1) / math.sqrt(len(gains))),
-        evidence=math.exp(min(float(found.log_evidence[-1]), _LARGEST)),
-        alpha=alpha,
+        evidence=math.exp(min(float(ahead.log_evidence[-1]), _LARGEST)),
+        alpha=options.alpha,
         lost=tuple(name for name, rule in decisions if rule is not None),
         shift=_shift(current, current.of_logits(samples.logits)),
     )
@@ -196,40 +184,33 @@ def _checked(current: Artifact, given: Scores) -> Samples:
 def refit_served(
     served: str | Path,
     samples: str | Path,
+    options: ServedRefitOptions | None = None,
     *,
-    name: str = "",
-    version: str = "",
-    days: float = 7.0,
-    method: str = "auto",
-    alpha: float = 0.05,
-    seed: int = 0,
     progress: Progress | None = None,
+    **given: Any,
 ) -> Refitted:
     """``refit`` of what is ``served``, an archive or an artifact's folder, on its sampled predictions.
 
     ``samples``: the folder that the server keeps them in. Those of the last ``days`` are used and what came
     before since the last multiple of ``days`` (since 1970), so that the first sample stays the same for
-    ``days``: ``alpha`` holds for all that is asked within such a period. ``name`` and ``version`` of the
-    model: an archive knows its own.
+    ``days``: ``alpha`` holds for all that is asked within such a period. ``options``, or ``given`` one by
+    one: see ``ServedRefitOptions``.
     """
-    if not (math.isfinite(days) and days > 0):
-        raise InputError(f"days must be positive, got {days}")
-    _check_alpha(alpha)
-    current, name, version = _served(Path(served), name, version)
+    options = changed(options or ServedRefitOptions(), given)
+    current, name, version = _served(Path(served), options.model)
     if current.is_multilabel:
         raise InputError(
             "of a multi-label model no samples are kept while it is served; fit it on new data, with "
             "calib-serve fit"
         )
-    found = read_samples(samples, model=name, version=version, since=window_start(time.time(), days))
+    found = read_samples(samples, model=name, version=version, since=window_start(time.time(), options.days))
     if len(found.labels) < _LEAST:
         raise FitError(
             f"{len(found.labels)} labelled samples of {found.predictions} kept predictions; at least "
             f"{_LEAST} are needed: look farther back, keep a larger share, or wait for labels"
         )
-    return refit(
-        current, found.logits, found.labels, method=method, alpha=alpha, seed=seed, progress=progress
-    )
+    gate = {field.name: getattr(options, field.name) for field in fields(GateOptions)}
+    return refit(current, found.logits, found.labels, RefitOptions(**gate), progress=progress)
 
 
 def window_start(now: float, days: float) -> float:
@@ -243,19 +224,17 @@ def window_start(now: float, days: float) -> float:
     return (math.floor(now / (days * DAY)) - 1) * days * DAY
 
 
-def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha must lie between 0 and 1, got {alpha}; 0.05 means 5 %")
-
-
-def _served(served: Path, name: str, version: str) -> tuple[Artifact, str, str]:
+def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
     """The artifact that is served now, and under which name and version."""
+    name, _, version = model.rpartition(":")
+    if model and not (name and version):
+        raise OptionError("model", f"is NAME:VERSION, got {model!r}")
     if is_archive(served):
         artifact, own_name, own_version = served_artifact(served)
         return artifact, name or own_name, version or own_version
-    if not (name and version):
+    if not model:
         raise InputError(
-            "an artifact does not know where it is served; give its name and version (--name and --version)"
+            "an artifact does not know where it is served; give its name and version, NAME:VERSION (--model)"
         )
     return Artifact.load(served), name, version
 
@@ -276,16 +255,16 @@ def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[flo
 
 
 def _fitted(
-    current: Artifact, samples: Samples, *, method: str, seed: int, progress: Progress | None
+    current: Artifact, samples: Samples, options: RefitOptions, progress: Progress | None
 ) -> Artifact:
     """The current artifact with new output steps, and the reference bins of these samples."""
     fresh = calibrate(
         samples,
         samples.labels,
-        method,
+        options.method,
         class_names=current.class_names,
         cross_validate=False,
-        seed=seed,
+        seed=options.seed,
         progress=progress,
     )
     return replace(

@@ -1,16 +1,18 @@
 """What the commands share: their list, where their options come from, and how values are written."""
 
+import inspect
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from cyclopts import App, Parameter
 from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict, Env
 
 from calib_serve.errors import InputError
+from calib_serve.options import check
 
 __all__ = [
     "COMMANDS",
@@ -22,13 +24,19 @@ __all__ = [
     "Rare",
     "Replacing",
     "command",
+    "completed",
     "given_as",
     "pairs",
     "prepared",
     "refuse_existing",
+    "refuse_left",
     "shown_as",
     "shown_example",
+    "subcommand",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 COMMANDS = {
     "Calibrate": {
@@ -138,6 +146,19 @@ def shown_example(example: str) -> str:
     return "\n".join(f"  {line}" for line in example.splitlines())
 
 
+def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that makes a function a command below ``app``; its docstring is the help."""
+
+    def add(function: F) -> F:
+        paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+        text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+        own = name or function.__name__
+        app.command(function, name=own, help=text, help_prologue="")
+        return function
+
+    return add
+
+
 def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> list[str]:
     """Set where the options of the command ``asked`` come from, and return the arguments that are left.
 
@@ -172,7 +193,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
     """Return the values of KEY=VALUE options, each as YAML reads it; numbers with commas between are a list.
 
     >>> pairs(["ridge=0.1", "gamma=0,.5", "of=top"], "--option")
-    {'ridge': 0.1, 'gamma': [0.0, 0.5], 'of': 'top'}
+    {'ridge': 0.1, 'gamma': [0, 0.5], 'of': 'top'}
     """
     found = {}
     for one in given:
@@ -200,6 +221,46 @@ def _value(text: str) -> Any:
     return found
 
 
+def completed(kind: type[T], held: Sequence[object], option: dict[str, Any]) -> T:
+    """Return options of ``kind``: the fields that are ``held``, and those that are taken out of ``option``.
+
+    ``held`` are options classes of the command; ``option`` holds its KEY=VALUE options, as ``pairs`` reads
+    them, for fields that are seldom needed.
+    """
+    found = {one.name: getattr(part, one.name) for part in held for one in fields(part)}  # type: ignore[arg-type]
+    of_kind = fields(kind)  # type: ignore[arg-type]
+    values = {one.name: found[one.name] for one in of_kind if one.name in found}
+    for one in of_kind:
+        if one.name in option and one.name not in found:
+            values[one.name] = _of_type(one, option.pop(one.name))
+    return kind(**values)
+
+
+def refuse_left(option: Mapping[str, Any], *kinds: type, held: Sequence[object]) -> None:
+    """Raise InputError for a KEY=VALUE option that is none of these ``kinds``."""
+    shown = {one.name for part in held for one in fields(part)}  # type: ignore[arg-type]
+    rare = sorted({one.name for kind in kinds for one in fields(kind)} - shown)
+    for name in option:
+        also = f"; give it as --{name.replace('_', '-')}" if name in shown else ""
+        raise InputError(f"--option takes one of {', '.join(rare)}, got {name!r}{also}")
+
+
+def _of_type(field: Field[Any], value: Any) -> Any:
+    """Return the value of a field, which must be of one of its types."""
+    kinds = get_args(field.type) or (field.type,)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if bool in kinds:
+        check(isinstance(value, bool), field.name, f"is true or false, got {value!r}")
+    elif float in kinds:
+        check(is_number, field.name, f"is a number, got {value!r}")
+    elif int in kinds:
+        check(is_number and value == int(value), field.name, f"is a whole number, got {value!r}")
+        return int(value)
+    elif not isinstance(value, str):
+        return str(value)
+    return value
+
+
 def refuse_existing(out: Path, *, force: bool) -> None:
     """Raise InputError for an output that is there, unless it may be replaced."""
     if out.exists() and not force:
@@ -207,7 +268,10 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    """Read the options of a YAML file; dashes and underscores in their names are the same."""
+    """Read the options of a YAML file; dashes and underscores in their names are the same.
+
+    A mapping stands for KEY=VALUE options.
+    """
     import yaml
 
     try:
@@ -216,7 +280,12 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise InputError(f"--config: cannot read {file}: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise InputError(f"--config: {file} must hold options, NAME: VALUE a line")
-    return {str(name).replace("_", "-"): value for name, value in found.items()}
+    return {
+        str(name).replace("_", "-"): [f"{key}={one}" for key, one in value.items()]
+        if isinstance(value, dict)
+        else value
+        for name, value in found.items()
+    }
 
 
 def _without_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from calib_serve.audit.result import Audit, Labels, Measured, Refusal
 from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped
 from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
-from calib_serve.watch.estimates import Missing
+from calib_serve.options import AuditOptions, changed
 from calib_serve.watch.sums import Sums
-from calib_serve.watch.verdict import TOLERANCE
 
 __all__ = ["audit"]
 
@@ -34,61 +33,50 @@ _WHY = {
 def audit(
     predictions: str | Path,
     labels: str | Path,
+    options: AuditOptions | None = None,
     *,
     columns: Columns | None = None,
-    by: Sequence[str] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    every: int | None = None,
-    bins: int = 15,
-    ranks: bool = False,
-    unique_ids: bool = False,
-    skip_invalid: bool = False,
-    tolerance: float = TOLERANCE,
-    missing: Missing = "chance",
-    engine: str | None = None,
-    password_file: str | Path | None = None,
-    memory: str = "1GB",
-    threads: int | None = None,
-    temporary: str | Path | None = None,
     progress: Progress = lambda what, done, total: None,
+    **given: Any,
 ) -> Audit:
     """Measure calibration by the sums of the monitor, made by one group-by where the logs lie.
 
     ``predictions`` and ``labels``: a Parquet file, a folder or pattern of such files, or, with the address of
-    an ``engine``, tables in it. ``columns`` says what theirs are called. ``by``: columns of predictions to
-    group by (default: model and version, if there); ``since`` and ``until`` (not in it) are times with their
-    zone, and ``every`` the seconds of windows between them. ``ranks``: the AUROC and the equal-mass ECE, too,
-    for which the engine sorts. ``unique_ids``: the logs promise that no id is repeated, and nobody looks.
-    ``skip_invalid`` leaves out predictions that cannot be counted, and counts them; else they are an
-    InputError that names one. ``tolerance`` and ``missing`` are those of the verdict (``watch.estimates``).
-    ``memory``, ``threads`` and ``temporary`` bound DuckDB.
+    an ``engine``, tables in it. ``columns`` says what theirs are called. ``options``, or ``given`` one by
+    one: see ``AuditOptions``; with ``skip_invalid`` predictions that cannot be measured are counted and left
+    out, else they are an InputError that names one.
 
     Raises InputError for what cannot be read or compared, MissingDependency where an engine's driver is not
     installed, ServerError where it does not answer.
     """
+    options = changed(options or AuditOptions(), given)
     names = columns or Columns()
+    by = options.by
     with open_engine(
-        engine, password_file=password_file, memory=memory, threads=threads, temporary=temporary
+        options.engine,
+        password_file=options.password_file,
+        memory=options.memory,
+        threads=options.threads,
+        temporary=options.temporary,
     ) as opened:
         progress("reading what the logs hold", 0, None)
         told, truth = opened.table(str(predictions)), opened.table(str(labels))
         if by is None:
-            by = [name for name in (names.model, names.version) if name in told.columns]
+            by = tuple(name for name in (names.model, names.version) if name in told.columns)
         asked = Asked(
             names,
             by=tuple(by),
-            since=_whole(since, "since"),
-            until=_whole(until, "until"),
-            every=every,
-            bins=bins,
-            unique=unique_ids,
+            since=_whole(options.begin, "since"),
+            until=_whole(options.end, "until"),
+            every=options.seconds,
+            bins=options.bins,
+            unique=options.unique_ids,
         )
         run = _Run(opened, asked, told, truth, progress, where=(str(predictions), str(labels)))
         counts, rows = run.sums()
-        refused = run.refused(counts, skip=skip_invalid)
+        refused = run.refused(counts, skip=options.skip_invalid)
         of_labels = run.labels(counts)
-        order = run.ranks() if ranks else {}
+        order = run.ranks() if options.ranks else {}
     measured = tuple(
         Measured(
             by=dict(zip(asked.by, keys, strict=True)),
@@ -96,17 +84,17 @@ def audit(
             until=end,
             sums=sums,
             ranks=order.get((keys, window)),
-            tolerance=tolerance,
-            missing=missing,
+            tolerance=options.tolerance,
+            missing=options.missing,
         )
         for (keys, window), sums in counts.sums.items()
         for start, end in [_ends(window, asked)]
     )
-    whole = sum((one.sums for one in measured), start=Sums.zeros(bins))
+    whole = sum((one.sums for one in measured), start=Sums.zeros(options.bins))
     alone = measured[0].ranks if len(measured) == 1 else None
     return Audit(
         measured=measured,
-        total=Measured({}, asked.since, asked.until, whole, alone, tolerance, missing),
+        total=Measured({}, asked.since, asked.until, whole, alone, options.tolerance, options.missing),
         predictions=rows,
         again=rows - sum(counts.fates.values()),
         unlabelled=counts.fates["unlabelled"],
@@ -219,10 +207,6 @@ def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
 def _whole(time: datetime | None, name: str) -> int | None:
     if time is None:
         return None
-    if time.tzinfo is None:
-        raise InputError(
-            f"{name} has no zone, so which moment it is is not known; write it as {time.isoformat()}Z"
-        )
     if time.microsecond:
         raise InputError(f"{name} must be of whole seconds, got {time.isoformat()}")
     return int(time.timestamp())

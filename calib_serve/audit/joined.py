@@ -66,7 +66,7 @@ def check_columns(table: Any, names: Sequence[str], *, what: str, where: str) ->
         have = ", ".join(table.columns[:20])
         raise InputError(
             f"{what} {where}: no column {', '.join(missing)}; it has {have}. If it is called otherwise, say "
-            f"--column {missing[0]}=NAME, or --on NAME for ids"
+            f"--column {missing[0]}=NAME"
         )
 
 

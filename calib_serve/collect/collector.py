@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.errors import ServerError
+from calib_serve.names import parse_duration
+from calib_serve.options import CollectOptions, changed
 from calib_serve.watch.sender import Rejected, Unanswered, post_items
 
 __all__ = ["FOR_GOOD", "LATER", "Collector", "Totals"]
@@ -77,8 +79,8 @@ class _Stopped(Exception):
 class Collector:
     """Sends what comes from ``source`` to ``url``, and what cannot be counted to ``dead``.
 
-    ``token``: gives the bearer token, asked before each batch. ``wait``: seconds for which a label is held
-    back that may be counted later; then it is a dead letter. ``batch``: labels a request. ``most_held``:
+    ``token``: gives the bearer token, asked before each batch. ``options``, or ``given`` one by one: see
+    ``CollectOptions``; a label that is held back for longer than ``wait`` is a dead letter. ``most_held``:
     labels that are held back, beyond which nothing more is taken. ``stop``: set it to end. The source and
     the dead letters stay yours to close.
     """
@@ -88,17 +90,20 @@ class Collector:
         source: Source,
         url: str,
         dead: DeadLetters,
+        options: CollectOptions | None = None,
         *,
         token: Callable[[], str] = str,
-        wait: float = 600.0,
-        batch: int = 1000,
         most_held: int = 100_000,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
+        **given: Any,
     ) -> None:
+        options = changed(options or CollectOptions(), given)
+        wait = options.wait
+        self._wait = parse_duration(wait, what="wait") if isinstance(wait, str) else float(wait)
         self.totals, self.sending = Totals(), False
         self._source, self._url, self._dead, self._token = source, url, dead, token
-        self._wait, self._batch, self._most_held, self._clock = wait, batch, most_held, clock
+        self._batch, self._most_held, self._clock = options.batch, most_held, clock
         self._stop = stop or threading.Event()
         self._held: list[tuple[float, int, _Item]] = []
         self._numbers = itertools.count()

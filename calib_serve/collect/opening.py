@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from calib_serve.addresses import holds_password, shown
 from calib_serve.collect.source import DeadLetters, FolderDeadLetters, Source
 from calib_serve.errors import InputError
 from calib_serve.files import read_private
+from calib_serve.options import CollectOptions, changed
 
 __all__ = ["kafka_settings", "open_dead_letters", "open_source"]
 
@@ -26,19 +27,18 @@ class _Topic(NamedTuple):
 
 def open_source(
     address: str,
+    options: CollectOptions | None = None,
     *,
     kafka: Mapping[str, str] | None = None,
-    state: str | Path = "collect.db",
-    settle: float = 5.0,
-    every: float = 5.0,
     skip: str = "",
+    **given: Any,
 ) -> Source:
     """The source at ``kafka://host:9092/topic?group=calib``, or of files: a folder, or ``s3://bucket/labels``.
 
-    ``kafka``: more settings of librdkafka. The others are of files: ``state``, the file that says what was
-    read; ``settle``: seconds for which a file must not have changed; ``every``: seconds between two looks;
-    ``skip``: an address below, which is left out. InputError for an address that cannot be.
+    ``kafka``: more settings of librdkafka. ``skip``: an address below a folder, which is left out.
+    ``options``, or ``given`` one by one: see ``CollectOptions``. InputError for an address that cannot be.
     """
+    options = changed(options or CollectOptions(), given)
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.collect.kafka import KafkaSource  # noqa: PLC0415  an optional extra
@@ -49,9 +49,9 @@ def open_source(
         return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka)
     from calib_serve.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
 
-    kept = State(state)
+    kept = State(options.state)
     try:
-        return FileSource(address, kept, settle=settle, every=every, skip=skip)
+        return FileSource(address, kept, settle=options.settle, every=options.every, skip=skip)
     except InputError:
         kept.close()
         raise

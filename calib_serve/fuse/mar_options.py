@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
-from calib_serve.options import AnswerOptions, Wrapped
+from calib_serve.options import AnswerOptions, Wrapped, variable
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import LABELS, Outputs
 
@@ -34,13 +34,10 @@ SECTION = "calib_serve"
 TRIAL = "calibration_request.json"
 """The file of a re-packed archive that holds the request it was tried with."""
 # The host's own settings, which no archive may carry: set by ``calib-serve serve``.
-KEYRING = "CALIB_SERVE_KEYRING"
-LEDGER = "CALIB_SERVE_LEDGER"
+KEYRING, LEDGER, LABEL_BUDGET = variable("keyring"), variable("ledger"), variable("label_budget")
+SAMPLES, SAMPLE_RATE = variable("samples"), variable("sample_rate")
+SAMPLE_SECONDS = variable("sample_seconds")
 MODELS = "CALIB_SERVE_MODELS"
-SAMPLES = "CALIB_SERVE_SAMPLES"
-SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
-SAMPLE_SECONDS = "CALIB_SERVE_SAMPLE_SECONDS"
-LABEL_BUDGET = "CALIB_SERVE_LABEL_BUDGET"
 SOURCE = "CALIB_SERVE_SOURCE"
 SOURCE_HEADER = "CALIB_SERVE_SOURCE_HEADER"
 

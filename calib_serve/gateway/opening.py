@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
@@ -14,33 +16,17 @@ from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import Counts, OneRegistry
 from calib_serve.gateway.grpc_gateway import GrpcGateway
 from calib_serve.gateway.http import HttpUpstream, Waiting
-from calib_serve.receipts import Keyring, LiveKeyring
+from calib_serve.options import GatewayOptions, changed
+from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.watch.http import Tokens, create_app
+from calib_serve.watch.sender import read_token
 from calib_serve.watch.service import Watch
 
-__all__ = ["Limits", "Named", "Ports", "open_gateway"]
+__all__ = ["Named", "open_gateway"]
 
 Version = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Addresses of gRPC, HOST:PORT: the server's, and the own; ``tls``: certificate and key, PEM."""
-
-    upstream: str
-    listen: str
-    tls: tuple[bytes, bytes] | None = None
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds that the server may take, requests at work, and bytes of a body."""
-
-    seconds: float = 60.0
-    waiting: int = 256
-    body: int = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -76,46 +62,44 @@ class Named:
                 raise InputError(f"{self.option} names {model!r}, which is none of the models given")
 
 
-NO_SHADOW = Named("--shadow", {})
-
-
 @contextlib.contextmanager
 def open_gateway(
     models: Mapping[Version, Artifact | str | Path | int],
-    upstream: str,
+    options: GatewayOptions | None = None,
     *,
-    output: Named,
-    scores: Named,
-    keyring: Keyring | LiveKeyring,
-    watch: Watch | str,
-    watch_token: str = "",
     tokens: Tokens = (),
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
-    grpc: Ports | None = None,
-    samples: str | Path | None = None,
-    limits: Limits = Limits(),
-    shadow: Named = NO_SHADOW,
+    **given: Any,
 ) -> Iterator[Gateway]:
-    """The ASGI app before the server at ``upstream``, http://HOST:PORT; inside the context it may be served.
+    """Open the ASGI app before the server ``upstream``; inside the context it may be served.
 
     ``models``: by (model, version), an artifact, its folder, or the number of classes of a model whose
-    output is calibrated already. ``output``: the name of the output that holds the scores; ``scores``:
-    what they are (``calib_serve.scores``), where the artifact does not say so. ``watch``: of this
-    process, whose app is then the gateway's as well, for whoever has one of the ``tokens``; or its
-    address, with a token for it. ``samples``: a folder for a share of logits, to refit on. ``shadow``:
-    the folder of an artifact that runs in the shadow of a model's, on the same output. InputError for
+    output is calibrated already. ``options``, or ``given`` one by one: see ``GatewayOptions``. The app of a
+    watch in this process is then the gateway's as well, for whoever has one of the ``tokens``. InputError for
     what does not fit together.
     """
+    options = GatewayOptions(**given) if options is None else changed(options, given)
+    output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
+    shadow = Named.read(options.shadow, "--shadow")
     for named in (output, scores, shadow):
         named.check([model for model, _ in models])
+    grpc_tls = None if options.grpc_port is None else _pair(options.tls_cert, options.tls_key)
+    token = read_token(options.watch_token_file) if options.watch_token_file else ""
+    ring = options.keyring
+    if isinstance(ring, (str, Path)):
+        ring = LiveKeyring(ring)
     registry, counts = OneRegistry(), Counts(models)
-    waiting = Waiting(limits.waiting, most=limits.body)
-    server = HttpUpstream(upstream, timeout=limits.seconds, connections=limits.waiting)
+    waiting = Waiting(options.max_waiting, most=options.max_bytes)
+    reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=options.max_waiting)
+    server = reach(options.upstream)
     parts: list[Part] = []
     with contextlib.ExitStack() as opened:
+        watch = options.watch
+        if options.ledger is not None:
+            watch = opened.enter_context(Watch.open(models, keyring=ring, ledger=options.ledger))
         found = []
-        for (model, version), given in models.items():
-            what = given if isinstance(given, (Artifact, int)) else Artifact.load(given)
+        for (model, version), of in models.items():
+            what = of if isinstance(of, (Artifact, int)) else Artifact.load(of)
             name, kind = output.of(model), _kind(what, scores.of(model), model)
             if name is None:
                 raise InputError(f"say with --output which output of {model} holds its scores")
@@ -126,11 +110,11 @@ def open_gateway(
                 what,
                 model=model,
                 version=version,
-                keyring=keyring,
+                keyring=ring,
                 watch=watch,
-                token=watch_token,
+                token=token,
                 registry=registry,
-                samples=samples,
+                samples=options.samples,
                 shadow=beside,
             )
             opened.callback(reporter.close)
@@ -140,22 +124,33 @@ def open_gateway(
         if isinstance(watch, Watch):
             own = of_watch_inside(create_app(watch, tokens=tokens, hosts=hosts, registry=registry))
         else:
-            elsewhere = HttpUpstream(watch, timeout=limits.seconds, connections=limits.waiting, folder=True)
+            elsewhere = reach(watch, folder=True)
             own = of_watch_elsewhere(elsewhere, registry, tokens, hosts)
             parts.append(elsewhere)
-        if grpc is not None:
+        if options.grpc_upstream is not None:
+            host = f"[{options.host}]" if ":" in options.host else options.host
             parts.append(
                 GrpcGateway(
                     calibrations,
-                    upstream=grpc.upstream,
-                    listen=grpc.listen,
-                    tls=grpc.tls,
+                    upstream=options.grpc_upstream,
+                    listen=f"{host}:{options.grpc_port}",
+                    tls=grpc_tls,
                     waiting=waiting,
                     counts=counts,
-                    timeout=limits.seconds,
+                    timeout=options.timeout,
                 )
             )
         yield Gateway(calibrations, server, own, waiting=waiting, counts=counts, parts=tuple(parts))
+
+
+def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
+    """The bytes of both files; InputError where one cannot be read."""
+    if cert is None or key is None:
+        return None
+    try:
+        return Path(cert).read_bytes(), Path(key).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the certificate and its key: {error}") from error
 
 
 def _kind(what: Artifact | int, told: str | None, model: str) -> Outputs:

@@ -5,6 +5,7 @@ command line, configuration files, environment variables, keyword arguments and 
 from these classes. They import nothing heavy, so that ``--help`` is quick.
 """
 
+from calib_serve.options.audit import AuditOptions, EngineLimits, LogOptions
 from calib_serve.options.base import Factory, Seeded, changed, check, check_positive, check_share, divided
 from calib_serve.options.data import (
     ArchiveFitOptions,
@@ -38,6 +39,15 @@ from calib_serve.options.fuse import (
     TritonFuse,
     TritonOptions,
 )
+from calib_serve.options.gateway import BeforeOptions, GatewayLimits, GatewayOptions
+from calib_serve.options.label import (
+    CollectOptions,
+    FollowOptions,
+    LabelColumns,
+    LabelOptions,
+    SendLimits,
+    TargetOptions,
+)
 from calib_serve.options.pack import (
     AnswerOptions,
     ArchivePack,
@@ -50,7 +60,18 @@ from calib_serve.options.pack import (
     Threshold,
     Wrapped,
 )
-from calib_serve.options.scores import FileOptions, Kind, ScoresOptions
+from calib_serve.options.refit import GateOptions, RefitOptions, ServedRefitOptions
+from calib_serve.options.scores import ColumnOptions, FileOptions, Kind, ScoresOptions, SplitOptions
+from calib_serve.options.serve import HostOptions, ServeOptions, variable
+from calib_serve.options.watch import (
+    AskOptions,
+    CountOptions,
+    DriftOptions,
+    KeyOptions,
+    SampleOptions,
+    WatchOptions,
+)
+from calib_serve.options.web import ListenOptions, WebLimits, WebOptions
 
 __all__ = [
     "AnswerOptions",
@@ -58,23 +79,41 @@ __all__ = [
     "ArchiveOptions",
     "ArchivePack",
     "AroundOptions",
+    "AskOptions",
+    "AuditOptions",
+    "BeforeOptions",
     "Binned",
+    "CollectOptions",
+    "ColumnOptions",
     "CompareOptions",
     "ContractOptions",
+    "CountOptions",
     "DataOptions",
     "DecideOptions",
+    "DriftOptions",
+    "EngineLimits",
     "EvaluateOptions",
     "Factory",
     "FeedbackOptions",
     "FileOptions",
     "FitOptions",
     "Flushed",
+    "FollowOptions",
     "FuseOptions",
+    "GateOptions",
+    "GatewayLimits",
+    "GatewayOptions",
     "GraphFuse",
     "GraphOptions",
+    "HostOptions",
     "Interval",
     "JudgeOptions",
+    "KeyOptions",
     "Kind",
+    "LabelColumns",
+    "LabelOptions",
+    "ListenOptions",
+    "LogOptions",
     "MeasureOptions",
     "ModelData",
     "ModelFitOptions",
@@ -87,10 +126,17 @@ __all__ = [
     "PlanOptions",
     "Prior",
     "PromiseOptions",
+    "RefitOptions",
     "Resampled",
+    "SampleOptions",
     "ScoresOptions",
     "Seeded",
+    "SendLimits",
+    "ServeOptions",
+    "ServedRefitOptions",
     "SplitData",
+    "SplitOptions",
+    "TargetOptions",
     "Threshold",
     "Tolerant",
     "TorchOptions",
@@ -98,10 +144,14 @@ __all__ = [
     "TritonFuse",
     "TritonOptions",
     "VerdictOptions",
+    "WatchOptions",
+    "WebLimits",
+    "WebOptions",
     "Wrapped",
     "changed",
     "check",
     "check_positive",
     "check_share",
     "divided",
+    "variable",
 ]

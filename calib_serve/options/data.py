@@ -5,17 +5,14 @@ from pathlib import Path
 
 from calib_serve.options.base import Factory, Seeded, check, check_positive
 from calib_serve.options.fit import Prior
-from calib_serve.options.scores import FileOptions, Kind
+from calib_serve.options.scores import FileOptions, Kind, SplitOptions
 
 __all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "SplitData", "TrialOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitData(FileOptions):
+class SplitData(FileOptions, SplitOptions):
     """Which samples of a file of scores are meant."""
-
-    split: str | None = None
-    """Which split of the data, such as cal or test."""
 
 
 @dataclass(frozen=True, kw_only=True)

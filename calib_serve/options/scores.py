@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-__all__ = ["FileOptions", "Kind", "ModelScores", "ScoresOptions"]
+__all__ = ["ColumnOptions", "FileOptions", "Kind", "ModelScores", "ScoresOptions", "SplitOptions"]
 
 Kind = Literal[
     "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
@@ -12,8 +12,8 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresOptions:
-    """What scores are; in Python each also takes an array where the command line takes a column's name."""
+class ColumnOptions:
+    """Which scores are read, and what they are."""
 
     outputs: Kind | None = None
     """What the scores are, where neither their name nor their numbers say."""
@@ -21,6 +21,12 @@ class ScoresOptions:
     """The columns of the classes, names or patterns such as p_*; others are left out."""
     class_names: tuple[str, ...] | None = None
     """What the classes are called, in order, where the data do not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions(ColumnOptions):
+    """What scores are; in Python each also takes an array where the command line takes a column's name."""
+
     groups: Any = None
     """Which samples belong together, such as one patient's: a column, or an npy file."""
     sample_weight: Any = None
@@ -41,6 +47,14 @@ class ModelScores:
 
     outputs: Kind | None = None
     """What the model's scores are, where nothing else says it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions:
+    """Which samples of a file are read."""
+
+    split: str | None = None
+    """Which split of the data, such as cal or test."""
 
 
 @dataclass(frozen=True, kw_only=True)

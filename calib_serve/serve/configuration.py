@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from calib_serve.fuse.mar_options import (
     from_environment,
 )
 from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
+from calib_serve.options import ServeOptions
 from calib_serve.receipts import Keyring
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.properties import Ports, changed, is_true, parse_properties
@@ -207,40 +207,32 @@ class Configuration:
 def configure(
     store: str | Path,
     models: Sequence[str],
+    options: ServeOptions,
     *,
-    folder: str | Path,
-    config: str | Path | None = None,
     ports: Ports | None = None,
     settings: Mapping[str, str] | None = None,
-    log_config: str | Path | None = None,
-    keyring: str | Path | None = None,
-    ledger: str | Path | None = None,
-    samples: str | Path | None = None,
-    sample_rate: float = 0.1,
-    label_budget: str = "",
-    sample_seconds: float = 60.0,
 ) -> Configuration:
     """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
-    folder, store = Path(folder).resolve(), Path(store).resolve()
+    folder, store = Path(options.folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
     text, metrics, notes = adjusted(
-        Path(config) if config else None,
+        Path(options.properties) if options.properties else None,
         {**(ports.as_properties() if ports else {}), **(settings or {})},
         {"model_store": str(store), "load_models": ",".join(models)},
         metrics=folder / "metrics.yaml",
     )
-    properties = parse_properties(text)
     environment = {
         "PYTHONUNBUFFERED": "1",
         MODELS: str(folder / "models.json"),
-        **_keyring(folder, keyring),
-        **_ledger(folder, ledger),
-        **_sampling(samples, sample_rate, sample_seconds),
-        **_asking(label_budget),
+        **_keyring(folder, options.keyring),
+        **_ledger(folder, options.ledger),
+        **_sampling(options),
+        **_asking(options.label_budget),
     }
+    named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
     return Configuration(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
-        log_config=_log_config(log_config, properties),
+        log_config=None if named else shipped("handlers/log4j2.xml"),
     )
 
 
@@ -254,15 +246,6 @@ def ensure_keyring(folder: Path) -> Path:
             if not path.exists():
                 raise  # else another server has made it since
     return path
-
-
-def _log_config(given: str | Path | None, properties: Mapping[str, str]) -> Path | None:
-    if given is None:
-        named = "-Dlog4j.configurationFile=" in properties.get("vmargs", "")
-        return None if named else shipped("handlers/log4j2.xml")
-    if not Path(given).is_file():
-        raise ServerError(f"there is no log4j2 file {given}")
-    return Path(given).resolve()
 
 
 def _check_archives(store: Path, models: Sequence[str]) -> None:
@@ -295,17 +278,13 @@ def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
     return {LEDGER: str(Path(given or folder / "ledger.sqlite").resolve())}
 
 
-def _sampling(samples: str | Path | None, rate: float, seconds: float) -> dict[str, str]:
-    if not (0 < rate <= 1 and 0 < seconds < math.inf):
-        raise ServerError(
-            f"sample_rate is above 0 and at most 1, sample_seconds above 0; got {rate} and {seconds}"
-        )
-    if samples is None:
+def _sampling(options: ServeOptions) -> dict[str, str]:
+    if options.samples is None:
         return {}
     return {
-        SAMPLES: str(Path(samples).resolve()),
-        SAMPLE_RATE: repr(rate),
-        SAMPLE_SECONDS: repr(seconds),
+        SAMPLES: str(Path(options.samples).resolve()),
+        SAMPLE_RATE: repr(options.sample_rate),
+        SAMPLE_SECONDS: repr(options.sample_seconds),
     }
 
 

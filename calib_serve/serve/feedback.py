@@ -23,7 +23,7 @@ from calib_serve.fuse.mar_options import (
     SOURCE_HEADER,
     from_environment,
 )
-from calib_serve.receipts import DAY
+from calib_serve.options import WatchOptions
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.envelope import check_requests, take_place
 from calib_serve.serve.lifecycle import end_cleanly
@@ -33,7 +33,6 @@ from calib_serve.serve.publish import Publisher
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
-from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.service import Watch
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
@@ -44,8 +43,8 @@ __all__ = ["CalibrationFeedback", "parse_items"]
 
 log = logging.getLogger(__name__)
 
-_DETECTOR = {"arl": float, "tolerance": float, "block": int}
-"""Options of the drift detector that an archive may carry."""
+_COUNTED = {"ttl_days": float, "arl": float, "tolerance": float, "block": int}
+"""Options of the watch that an archive may carry."""
 
 
 class CalibrationFeedback:
@@ -67,10 +66,9 @@ class CalibrationFeedback:
             follow=path,
             keyring=live_keyring(_setting(config, "keyring", KEYRING), self._emitter),
             ledger=_setting(config, "ledger", LEDGER),
-            ttl=float(config.get("ttl_days", 30)) * DAY,
-            maturity=parse_maturity(str(config.get("maturity", AUTO))),
+            maturity=str(config.get("maturity", WatchOptions.maturity)),
             samples=host_sample_log(),
-            **{name: kind(config[name]) for name, kind in _DETECTOR.items() if name in config},
+            **{name: kind(config[name]) for name, kind in _COUNTED.items() if name in config},
         )
         self._publisher = Publisher(self._watch, self._emitter)
         self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)

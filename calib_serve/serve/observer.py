@@ -22,6 +22,7 @@ from calib_serve.fuse.mar_options import (
     ModelOptions,
     from_environment,
 )
+from calib_serve.options import ServeOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.recorder import Recorder
 from calib_serve.reporter.shadow import ReporterShadow
@@ -47,16 +48,17 @@ def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
 
 
 def host_sample_log() -> SampleLog | None:
-    """The log in ``CALIB_SERVE_SAMPLES``, at rate ``CALIB_SERVE_SAMPLE_RATE`` (0.1); None where unset.
+    """The log in ``CALIB_SERVE_SAMPLES``, at rate ``CALIB_SERVE_SAMPLE_RATE``; None where unset.
 
-    Written every ``CALIB_SERVE_SAMPLE_SECONDS`` (60): a server that stops kills its workers.
+    Written every ``CALIB_SERVE_SAMPLE_SECONDS``: a server that stops kills its workers. Both default to those
+    of ``ServeOptions``.
     """
     folder, rate = from_environment(SAMPLES), from_environment(SAMPLE_RATE)
     if folder is None:
         return None
     try:
-        seconds = float(from_environment(SAMPLE_SECONDS) or 60.0)
-        return SampleLog(folder, rate=float(rate or 0.1), flush_seconds=seconds).start()
+        seconds = float(from_environment(SAMPLE_SECONDS) or ServeOptions.sample_seconds)
+        return SampleLog(folder, rate=float(rate or ServeOptions.sample_rate), flush_seconds=seconds).start()
     except (ValueError, OSError) as error:
         raise ModelError(f"cannot keep samples in {folder} at rate {rate}: {error}") from error
 

@@ -8,10 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import httpx
 
 from calib_serve.errors import ServerError
+from calib_serve.options import ServeOptions, changed
 from calib_serve.serve.configuration import configure, ensure_keyring
 from calib_serve.serve.management import Management, Tokens, client_of
 from calib_serve.serve.process import Process
@@ -24,14 +26,9 @@ __all__ = ["Server", "Tokens", "ensure_keyring"]
 class Server:
     """One TorchServe over the archives ``models`` in the folder ``store``.
 
-    ``folder``: where it runs, made if missing: config, logs, ``key_file.json``, keyring and ledger.
-    ``config``: a config.properties to start from (default: the package's), whose values stay, except for
-    what ``notes`` tells; ``settings`` overrides single lines. ``log_config``: a log4j2 file (default: that of
-    vmargs, else the package's). ``ports``: None keeps the config's. ``keyring``, ``ledger``: default to files
-    in ``folder`` of an earlier run, or as the environment says. ``samples``: a folder for the logits and
-    labels of a share ``sample_rate`` of the predictions, written every ``sample_seconds``. ``label_budget``:
-    which labels workers ask for, such as "500/day" (default: all).
-    ServerError or KeyringError where these are wrong, before anything starts.
+    ``options``, or ``given`` one by one: see ``ServeOptions``. ``ports``: where it listens instead of where
+    the configuration says; ``settings``: lines of config.properties. Values of ``properties`` stay, except
+    for what ``notes`` tells. ServerError or KeyringError where these are wrong, before anything starts.
     Use it as a context manager: it always stops all processes.
     """
 
@@ -39,34 +36,14 @@ class Server:
         self,
         store: str | Path,
         models: Sequence[str],
+        options: ServeOptions | None = None,
         *,
-        folder: str | Path,
-        config: str | Path | None = None,
         ports: Ports | None = None,
         settings: Mapping[str, str] | None = None,
-        log_config: str | Path | None = None,
-        keyring: str | Path | None = None,
-        ledger: str | Path | None = None,
-        samples: str | Path | None = None,
-        sample_rate: float = 0.1,
-        label_budget: str = "",
-        sample_seconds: float = 60.0,
+        **given: Any,
     ) -> None:
-        self._configuration = configure(
-            store,
-            models,
-            folder=folder,
-            config=config,
-            ports=ports,
-            settings=settings,
-            log_config=log_config,
-            keyring=keyring,
-            ledger=ledger,
-            samples=samples,
-            sample_rate=sample_rate,
-            label_budget=label_budget,
-            sample_seconds=sample_seconds,
-        )
+        found = changed(options or ServeOptions(), given)
+        self._configuration = configure(store, models, found, ports=ports, settings=settings)
         self._process: Process | None = None
         self._failures: dict[str, str] = {}
 

@@ -118,12 +118,14 @@ def learned_delay(dated: Iterable[Dated], *, now: float, share: float = SHARE) -
     return found.all if found.known_at <= now else math.inf
 
 
-def parse_maturity(text: str) -> float | None:
-    """Seconds of "0", "90s", "30m", "6h" or "7d"; None for "auto".
+def parse_maturity(text: str | float | None) -> float | None:
+    """Seconds of "0", "90s", "30m", "6h" or "7d", or of a number of them; None for "auto".
 
     >>> parse_maturity("6h"), parse_maturity("auto")
     (21600.0, None)
     """
-    if text == AUTO:
+    if text is None or text == AUTO:
         return None
+    if not isinstance(text, str):
+        return float(text)
     return parse_duration(text, what='a time, if not "auto",')

@@ -16,6 +16,7 @@ from typing import Any
 from calib_serve.errors import InputError, ServerError
 from calib_serve.files import csv_rows, open_parquet, read_private
 from calib_serve.names import By
+from calib_serve.options import LabelColumns, LabelOptions, SendLimits, changed
 
 __all__ = [
     "LABEL_COLUMNS", "Rejected", "Sent", "Unanswered", "post_body", "post_items", "read_labels", "read_token",
@@ -55,28 +56,26 @@ class Sent:
 
 def send_label_file(
     path: str | Path,
-    url: str = "http://127.0.0.1:9300/v1/labels",
+    options: LabelOptions | None = None,
     *,
     token: str = "",
-    batch: int = 1000,
-    tries: int = 8,
-    receipt_column: str = "receipt",
-    label_column: str = "label",
-    by: By | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    **given: Any,
 ) -> Sent:
-    """Send the labels of a CSV or Parquet file to ``url``; safe to repeat.
+    """Send the labels of a CSV or Parquet file; safe to repeat.
 
     The file has a column of receipts, or one of ``id``, the user's own of predictions (and ``model``, where
     those of two models have one id), one of labels (class ids or names) and, if wanted, ``segment``.
-    ``by`` says that labels are ids, or names, where a text of digits may be both. ``batch``: labels a
-    request; ``tries``: how often a request is tried. ``progress`` is called with (done, total). Raises
-    InputError where a row cannot be read, before anything is sent, and ServerError where a request failed or
-    was refused as a whole.
+    ``options``, or ``given`` one by one: see ``LabelOptions``; ``by`` is for texts of digits, which may be
+    ids or names. ``progress`` is called with (done, total). Raises InputError where a row cannot be read,
+    before anything is sent, and ServerError where a request failed or was refused as a whole.
     """
+    options = changed(options or LabelOptions(), given)
 
     def rows() -> Iterator[dict[str, Any]]:
-        return read_labels(Path(path), receipt=receipt_column, label=label_column, by=by)
+        return read_labels(
+            Path(path), receipt=options.receipt_column, label=options.label_column, by=options.by
+        )
 
     total, done = sum(1 for _ in rows()), 0
     progress(done, total)
@@ -86,7 +85,8 @@ def send_label_file(
         done += count
         progress(done, total)
 
-    return send_labels(rows(), url, token=token, batch=batch, tries=tries, progress=advance)
+    batch, tries = options.batch, options.tries
+    return send_labels(rows(), options.url, token=token, batch=batch, tries=tries, progress=advance)
 
 
 def read_token(path: str | Path) -> str:
@@ -101,7 +101,11 @@ def read_token(path: str | Path) -> str:
 
 
 def read_labels(
-    path: Path, *, receipt: str = "receipt", label: str = "label", by: By | None = None
+    path: Path,
+    *,
+    receipt: str = LabelColumns.receipt_column,
+    label: str = LabelColumns.label_column,
+    by: By | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The labels in a CSV or Parquet file: ``receipt`` or ``id``, ``label``, and more of ``LABEL_COLUMNS``.
 
@@ -169,8 +173,8 @@ def send_labels(
     url: str,
     *,
     token: str = "",
-    batch: int = 1000,
-    tries: int = 8,
+    batch: int = SendLimits.batch,
+    tries: int = SendLimits.tries,
     sleep: Callable[[float], None] = time.sleep,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Sent:
@@ -207,7 +211,7 @@ def post_body(
     *,
     count: int,
     token: str = "",
-    tries: int = 8,
+    tries: int = SendLimits.tries,
     sleep: Callable[[float], None] = time.sleep,
     seconds: float = 60.0,
     once: str = "",

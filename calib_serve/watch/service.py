@@ -26,6 +26,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
+from calib_serve.options import CountOptions, DriftOptions, WatchOptions, changed
 from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     Carried,
@@ -42,15 +43,15 @@ from calib_serve.watch.batch import (
 )
 from calib_serve.watch.checks import Check, Checks
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
-from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
+from calib_serve.watch.drift import TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundReceipt, is_id
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Intake, Outcome, Unknown
 from calib_serve.watch.ledger import Held, Ledger
-from calib_serve.watch.maturity import Delays, Maturity
-from calib_serve.watch.policy import LabelPolicy
+from calib_serve.watch.maturity import Delays, Maturity, parse_maturity
+from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
@@ -87,10 +88,9 @@ class Watch:
     ``detector`` makes the drift detector of a model version (None: no detection). ``tolerance``: that of
     verdicts. ``ttl``: seconds after its prediction for which a label is accepted. ``maturity``: seconds after
     which labels are in (None: learned from their delays). ``policy`` makes a version's label policy (None:
-    every label is wanted). ``max_segments``: how many different segments a version may have before the rest
-    are counted as ``other``, unless ``segments`` names them; ``max_classes``: how many predicted classes are
-    counted apart. ``samples`` keeps a sample of logits and labels to refit on, of predictions that come with
-    logits.
+    every label is wanted). ``segments``: how many different segments a version may have before the rest are
+    counted as ``other``, or their names; ``max_classes``: how many predicted classes are counted apart.
+    ``samples`` keeps a sample of logits and labels to refit on, of predictions that come with logits.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
@@ -117,11 +117,10 @@ class Watch:
         models: Mapping[Version, Watched],
         detector: Callable[[], Detector] | None = Detector,
         tolerance: float = TOLERANCE,
-        ttl: float = 30 * DAY,
+        ttl: float = CountOptions.ttl_days * DAY,
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
-        max_segments: int = 32,
-        segments: Sequence[str] | None = None,
+        segments: int | Sequence[str] = int(CountOptions.segments),
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
@@ -136,8 +135,7 @@ class Watch:
         self._clock, self._ttl = clock, ttl
         self._tolerance = tolerance or TOLERANCE  # a detector may have none, a verdict not
         self._policy = policy
-        self._max_segments: int | Sequence[str] = max_segments if segments is None else segments
-        self._max_classes = max_classes
+        self._segments, self._max_classes = segments, max_classes
         self._lock = threading.RLock()
         self._nonces = Nonces()
         self.ids = PredictionIds(ledger)
@@ -179,54 +177,43 @@ class Watch:
     def open(
         cls,
         models: Mapping[Version, Artifact | str | Path | int | Watched],
-        *,
-        keyring: Keyring | LiveKeyring | str | Path,
-        ledger: str | Path = "ledger.db",
-        arl: float = ARL,
-        tolerance: float = TOLERANCE,
-        block: int = BLOCK,
-        ttl: float = 30 * DAY,
-        maturity: float | None = None,
-        policy: Callable[[], LabelPolicy] | None = None,
-        max_segments: int = 32,
-        segments: Sequence[str] | None = None,
-        samples: str | Path | SampleLog | None = None,
-        sample_rate: float = 0.1,
-        sample_days: float = 30.0,
-        follow: str | Path | None = None,
+        options: WatchOptions | None = None,
+        **given: Any,
     ) -> Watch:
-        """A watch over files that has been started; close it, or use it as a context manager.
+        """Open files as a watch and start it; close it, or use it as a context manager.
 
-        ``models``: by (model, version), an artifact, its folder, or the number of classes. ``keyring``:
-        keys, or their file, which is read again when it changes. ``ledger``: a file, or
-        ``postgresql://host/db``, which many processes may share. ``arl``, ``block``: those of the drift
-        ``Detector``; ``tolerance`` is its and the verdicts'. ``samples``: a folder for a share
-        ``sample_rate`` of logits and labels, each kept for ``sample_days``. ``follow``: a file or folder of
-        more versions, see ``FollowedVersions``. The others are those of the
-        constructor. Detector options, keyring, models and samples are validated before the ledger is opened.
+        ``models``: by (model, version), an artifact, its folder, or the number of classes. ``options``, or
+        ``given`` one by one: see ``WatchOptions``, and ``FollowedVersions`` for ``follow``. Options, keyring,
+        models and samples are validated before the ledger is opened.
         """
-        detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
-        detector()  # validates its options at start-up
-        ring = LiveKeyring(keyring) if isinstance(keyring, (str, Path)) else keyring
+        options = changed(options or WatchOptions(), given)
+        drift = DriftOptions(arl=options.arl, tolerance=options.tolerance, block=options.block)
+        ring, samples, policy = options.keyring, options.samples, options.label_budget or None
+        if isinstance(policy, str):
+            parse_policy(policy)
+            policy = functools.partial(parse_policy, policy)
+        maturity, segments = parse_maturity(options.maturity), options.most_segments
+        if isinstance(ring, (str, Path)):
+            ring = LiveKeyring(ring)
         watched = {v: of if isinstance(of, Watched) else Watched.of(of) for v, of in models.items()}
         if isinstance(samples, (str, Path)):
-            samples = SampleLog(samples, rate=sample_rate, days=sample_days)
+            samples = SampleLog(samples, rate=options.sample_rate, days=options.sample_days)
+        ttl = options.ttl_days * DAY
         with contextlib.ExitStack() as on_error:
-            book = Ledger(str(ledger), retention=ttl)
+            book = Ledger(str(options.ledger), retention=ttl)
             on_error.callback(book.close)
             watch = cls(
                 ring,
                 book,
                 models=watched,
-                detector=functools.partial(detector, bins=book.bins),
-                tolerance=tolerance,
+                detector=functools.partial(Detector, drift, bins=book.bins),
+                tolerance=options.tolerance,
                 ttl=ttl,
                 maturity=maturity,
                 policy=policy,
-                max_segments=max_segments,
                 segments=segments,
                 samples=samples,
-                follow=None if follow is None else FollowedVersions(follow),
+                follow=None if options.follow is None else FollowedVersions(options.follow),
             )
             watch.start()
             on_error.pop_all()
@@ -286,7 +273,7 @@ class Watch:
             counts = {version: watched.classes.count for version, watched in models.items()}
             self._slices = Slices(
                 counts,
-                segments=self._max_segments,
+                segments=self._segments,
                 classes=self._max_classes,
                 known=lambda version, kind: self.ledger.slices(kind, version=version),
                 contracts=contracts,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import invoke
+from command_line import calib_serve
 from libraries import library
 from logs import expected, some_logs
 from pyarrow import parquet
@@ -27,11 +27,9 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> str:
-    done = invoke(["audit", *words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.output
+    done = calib_serve("audit", *words)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
 
 
 def test_json_holds_the_numbers_of_numpy_and_nothing_but_json(logs: Path) -> None:
@@ -51,15 +49,19 @@ def test_json_holds_the_numbers_of_numpy_and_nothing_but_json(logs: Path) -> Non
     ("option", "value", "says"),
     [
         ("--since", "2026-01-01", "no zone"),
-        ("--until", "soon", "it is a time such as"),
+        ("--until", "soon", "is a time such as"),
         ("--every", "1 month", "such as 1d"),
-        ("--bins", "0", "--bins"),
+        ("--bins", "0", "1 or more"),
+        ("--option", "threads=0", "threads must be 1 or more"),
+        ("--option", "theads=2", "threads"),
+        ("--column", "score=confidence", "NAME=COLUMN"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_read(option: str, value: str, says: str) -> None:
-    done = invoke(["audit", "none", "--labels", "none", option, value], env={"COLUMNS": "200"})
+    done = calib_serve("audit", "none", "--labels", "none", option, value)
     assert done.exit_code == 2
-    assert says in done.output
+    assert option in done.stderr
+    assert says in done.stderr
 
 
 def test_since_is_read_with_its_zone(logs: Path) -> None:

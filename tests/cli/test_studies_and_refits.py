@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import invoke
+from command_line import calib_serve, invoke
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from calib_serve.app import main
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.samples import SampleLog
@@ -44,14 +43,6 @@ def temperature(z: Floats, y: NDArray[np.int64]) -> float:
 
 def cooled(fit: Part, z: Floats) -> Floats:
     return softmax(z / temperature(*fit), axis=1)
-
-
-def ended(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> object:
-    """The exit code of the program itself."""
-    monkeypatch.setattr("sys.argv", ["calib-serve", *map(str, arguments)])
-    with pytest.raises(SystemExit) as found:
-        main()
-    return found.value.code or 0
 
 
 def test_study_size(tmp_path: Path) -> None:
@@ -94,29 +85,22 @@ def evidence(z: Floats, y: NDArray[np.int64], t: float) -> float:
     return sum(worth) + 1 / (len(starts) + 1)
 
 
-@pytest.mark.parametrize(("n", "sharp", "code"), [(400, 3, 0), (400, 1, 1), (199, 1, 2)])
-def test_refit_ends_with_what_the_evidence_says(
-    n: int,
-    sharp: int,
-    code: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """With 0 a new one is written, with 1 the current one stays, with 2 nothing can be judged."""
+@pytest.mark.parametrize(("n", "sharp", "code"), [(400, 3, 0), (400, 1, 1), (199, 1, 3)])
+def test_refit_ends_with_what_the_evidence_says(n: int, sharp: int, code: int, tmp_path: Path) -> None:
+    """With 0 a new one is written, with 1 the current one stays, with 3 nothing can be judged."""
     z, y = draw(n, sharp, 2)
     z = z.astype(np.float16).astype(float)
     Artifact((LogitMap.temperature(1.0),), method="t", classes=3).save(tmp_path / "old")
     served(tmp_path / "log", z, y)
-    asked = ("refit", tmp_path / "old", "--samples", tmp_path / "log", "--name", "m", "--version", "1")
+    asked = ("refit", tmp_path / "old", "--samples", tmp_path / "log", "--model", "m:1")
     more = ("--method", "temperature", "-o", tmp_path / "new")
-    assert ended(*asked, *more, monkeypatch=monkeypatch) == code
-    told = capsys.readouterr()
+    told = calib_serve(*asked, *more)
+    assert told.exit_code == code
     if code < 2:
-        assert f"{evidence(z, y, 1.0):.3g}" in told.out
+        assert f"{evidence(z, y, 1.0):.3g}" in told.stdout
         assert (evidence(z, y, 1.0) > 20) == (code == 0)
     else:
-        assert (told.out, "199" in told.err) == ("", True)
+        assert (told.stdout, "199" in told.stderr) == ("", True)
     assert (tmp_path / "new").exists() == (code == 0)
     if code == 0:
         found = Artifact.load(tmp_path / "new").fit["temperature"]

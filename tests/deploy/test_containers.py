@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command_line import invoke
+from command_line import calib_serve
 
 from calib_serve.serve.properties import read_properties
 
@@ -63,9 +63,9 @@ def test_the_container_s_options_are_the_command_s(arguments: list[str], tmp_pat
     program, *start = of_the_dockerfile("ENTRYPOINT")
     assert program == "calib-serve"
     start = [str(tmp_path / word[1:]) if word.startswith("/") else word for word in start]
-    result = invoke([*start, *arguments])
+    result = calib_serve(*start, *arguments)
     assert result.exit_code != 2, result.output  # 2: an option that does not exist
-    assert "name at least one archive" in str(result.exception)
-    settings = set(re.findall(r"--set[= ](\w+)=|^(\w+)=http", "\n".join(arguments), re.M))
+    assert "name at least one archive" in result.stderr
+    settings = set(re.findall(r"--option[= ](\w+)=|^(\w+)=http", "\n".join(arguments), re.M))
     assert settings
     assert {a or b for a, b in settings} <= set(read_properties(ROOT / "config.properties"))

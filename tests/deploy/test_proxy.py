@@ -94,9 +94,9 @@ def pod(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator
     settings = read_properties(ROOT / "config.properties")
     asked = [_here(one, places) for one in SERVER["args"]]
     for name in ("management_address", "metrics_address", "grpc_inference_port", "grpc_management_port"):
-        asked.append(f"--set={name}={_here(settings[name], places)}")
+        asked.append(f"--option={name}={_here(settings[name], places)}")
     command = [
-        *(sys.executable, "-c", "from calib_serve.cli import main; main()", "serve"),
+        *(sys.executable, "-c", "from calib_serve.app import main; main()", "serve"),
         *("--store", str(store), "--folder", str(folder / "state"), *asked),
     ]
     nginx = [needed("nginx", "nginx"), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]

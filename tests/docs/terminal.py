@@ -56,7 +56,7 @@ SERVERS = (
     ServerCommand(
         "calib-serve serve",
         8080,
-        lambda t: "".join(f" --set {key}={value}" for key, value in t.properties().items()),
+        lambda t: "".join(f" --option {key}={value}" for key, value in t.properties().items()),
         lambda _, printed: "Ctrl-C stops it" in printed,
     ),
     ServerCommand(

@@ -44,7 +44,7 @@ NOT_RUN = (
     # Minutes to hours, each with tests of its own.
     *("make ", "python benchmarks/"),
     # A container engine, a cluster, a Kafka or a bucket.
-    *("docker build", "docker compose", "kubectl ", 'calib-serve collect "kafka:', "calib-serve collect s3:"),
+    *("docker build", "docker compose", "kubectl ", 'calib-serve label "kafka:', "calib-serve label s3:"),
 )
 """Commands that hold one of these."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from command_line import invoke
+from command_line import calib_serve
 
 from calib_serve.receipts import Keyring
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.server
 
 
 def keys(*arguments: object) -> str:
-    done = invoke(["keys", *map(str, arguments)])
-    assert done.exit_code == 0, (done.output, done.exception)
-    return done.output
+    done = calib_serve("keys", *arguments)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
 
 
 def until(true: Callable[[], bool], what: str) -> None:

@@ -20,7 +20,7 @@ from sizes import sized
 from calib_serve.fuse.torchserve import pack
 
 pytestmark = pytest.mark.server
-CALIB_SERVE = (sys.executable, "-c", "from calib_serve.cli import main; main()")
+CALIB_SERVE = (sys.executable, "-c", "from calib_serve.app import main; main()")
 ONE = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer.testing
+from command_line import calib_serve
 from small_models import archive
 
-from calib_serve.cli import app as cli
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.files import GROUP_READS
 from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.options import ServeOptions
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import configure
 from calib_serve.watch.batch import ServedPrediction
@@ -99,19 +99,18 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Keyring.create(tmp_path / "keys.json")
-    run = typer.testing.CliRunner().invoke
     watch = ["watch", "m:1=3", "--keyring", str(tmp_path / "keys.json"), "--ledger", where]
     monkeypatch.setenv("CALIB_SERVE_LEDGER", where)
     archive(tmp_path, name="m")
     told = []
     for work in (
         lambda: Ledger(where),
-        lambda: run(cli, watch, catch_exceptions=False),
-        lambda: configure(tmp_path, ["m.mar"], folder=tmp_path / "run"),
-        lambda: configure(tmp_path, ["m.mar"], folder=tmp_path / "run", ledger=where),
+        lambda: configure(tmp_path, ["m.mar"], ServeOptions(folder=tmp_path / "run")),
+        lambda: configure(tmp_path, ["m.mar"], ServeOptions(folder=tmp_path / "run", ledger=where)),
     ):
         with pytest.raises(CalibServeError) as refused:
             work()
         told.append(str(refused.value))
+    told.append(calib_serve(*watch).stderr.removeprefix("calib-serve: ").strip())
     assert told[0] == told[1] == told[2] == told[3]
     assert not any(part in line for line in told for part in ("hunter2", "Zx/9", PASSWORD))

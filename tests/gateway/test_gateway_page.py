@@ -37,7 +37,7 @@ def test_what_the_page_says_is_what_happens(tmp_path: Path, triton: Triton, trit
     ports |= {"8000": triton.http.rpartition(":")[2], "8001": triton_grpc.rpartition(":")[2]}
 
     def here(command: str) -> str:
-        program = f"{sys.executable} -c 'from calib_serve.cli import main; main()' "
+        program = f"{sys.executable} -c 'from calib_serve.app import main; main()' "
         moved = re.sub(r"127\.0\.0\.1:(\d+)", lambda m: f"127.0.0.1:{ports[m[1]]}", command)
         # The server's latest version is 2, the page's 1.
         moved = moved.replace("digits:1=", "digits:2=")

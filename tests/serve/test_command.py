@@ -41,7 +41,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from calib_serve.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from calib_serve.app import main; main()", *arguments]
 
 
 @pytest.mark.server

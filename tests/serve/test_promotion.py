@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from command_line import invoke
+from command_line import calib_serve
 from live_server import Running, inputs, temperature_artifact, torchscript, until
 
 from calib_serve.errors import ServerError
@@ -128,8 +128,8 @@ def newer(running: Running, version: str, t: float = 1.5) -> Path:
     return recalibrated(store / f"{MODEL}.mar", temperature_artifact(t), store, version=version)
 
 
-def asked(*arguments: object, answer: str | None = None) -> tuple[int, str]:
-    done = invoke(["promote", *map(str, arguments)], input=answer)
+def asked(*arguments: object, answer: str = "") -> tuple[int, str]:
+    done = calib_serve("refit", "promote", *arguments, typed=answer)
     return done.exit_code, done.output
 
 
@@ -146,7 +146,7 @@ def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: R
     assert load.versions[-1] == "2.0"
     assert running.label([{"receipt": before, "label": 1}]).json()["accepted"] == 1
     with Load(running) as load:
-        assert asked("--back", "--model", MODEL, *folder, "--yes") == (
+        assert asked("--back", MODEL, *folder, "--yes") == (
             0,
             f"{MODEL} 1.0 is served, 2.0 before\n",
         )

@@ -91,7 +91,7 @@ def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     }
     config = mine / "config.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-    server = Server(store, ["digits.mar", "metered.mar"], folder=mine / "run", config=config)
+    server = Server(store, ["digits.mar", "metered.mar"], folder=mine / "run", properties=config)
     with server, server.client() as http:
         yield Running(server, http, Keyring.new())
 
@@ -140,7 +140,7 @@ def configured(store: Path, folder: Path, *lines: str) -> Server:
     folder.mkdir(exist_ok=True)
     config = folder / "config.properties"
     config.write_text("\n".join(lines))
-    return Server(store, ["digits.mar"], folder=folder / "run", config=config)
+    return Server(store, ["digits.mar"], folder=folder / "run", properties=config)
 
 
 def properties(server: Server) -> dict[str, str]:

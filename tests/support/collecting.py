@@ -45,13 +45,13 @@ def command(source, server, *options):
     return [
         sys.executable,
         *("-W", "error::DeprecationWarning:calib_serve"),
-        *("-c", "from calib_serve.cli import main; main()", "collect", str(source)),
+        *("-c", "from calib_serve.app import main; main()", "label", str(source)),
         *("--url", f"{server.url}/v1/labels", *map(str, options)),
     ]
 
 
 def collecting(source, server, *options, log=None, **more):
-    """A real ``calib-serve collect``, ended afterwards; what it says goes to the file ``log``."""
+    """A real ``calib-serve label`` that follows, ended afterwards; what it says goes to the file ``log``."""
     return started(command(source, server, *options), stdout=log, stderr=log, env=os.environ | more)
 
 

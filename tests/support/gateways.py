@@ -195,10 +195,10 @@ def gateway(
     if not (folder / "keys.json").exists():
         Keyring.new().save(folder / "keys.json")
     port, other = free_port(), free_port()
-    told = ["--upstream", upstream, "--listen", f"127.0.0.1:{port}", "--keyring", str(folder / "keys.json")]
+    told = ["--upstream", upstream, "--port", str(port), "--keyring", str(folder / "keys.json")]
     told += ["--ledger", str(folder / "ledger.db")] if ledger else []
-    told += ["--grpc-upstream", grpc, "--grpc-listen", f"127.0.0.1:{other}"] if grpc else []
-    command = [sys.executable, "-c", "from calib_serve.cli import main; main()", "gateway"]
+    told += ["--grpc-upstream", grpc, "--grpc-port", str(other)] if grpc else []
+    command = [sys.executable, "-c", "from calib_serve.app import main; main()", "gateway"]
     scheme = "https" if "--tls-cert" in options else "http"
     with (
         started([*command, *models, *told, *options], text=True) as process,

@@ -55,10 +55,11 @@ class Server:
         self.command = [
             sys.executable,
             "-c",
-            "from calib_serve.cli import main; main()",
+            "from calib_serve.app import main; main()",
             "watch",
             *models,
-            *("--keyring", str(folder / "keys.json"), "--ledger", str(folder / "ledger.db")),
+            *("--keyring", str(folder / "keys.json")),
+            *(() if "--ledger" in options else ("--ledger", str(folder / "ledger.db"))),
             *("--port", str(self.port), *options),
         ]
         if not (folder / "keys.json").exists():

@@ -15,7 +15,7 @@ from processes import started
 
 from calib_serve.receipts import Keyring
 
-CALIB_SERVE = (sys.executable, "-c", "from calib_serve.cli import main; main()")
+CALIB_SERVE = (sys.executable, "-c", "from calib_serve.app import main; main()")
 ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 
 

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from command_line import invoke
+from command_line import calib_serve
 
 from calib_serve.artifact import Artifact, Head, LogitMap
 from calib_serve.bins import Bins
@@ -93,9 +93,9 @@ def fill(folder, count, sharp, seed=0):
 
 
 def refit(tmp_path, *more):
-    arguments = ["refit", str(tmp_path / "old"), "--samples", str(tmp_path / "log"), "--name", "m"]
-    options = ["--version", "1", "-o", str(tmp_path / "new"), "--method", "temperature", "--json"]
-    return invoke([*arguments, *options, *more])
+    arguments = ["refit", str(tmp_path / "old"), "--samples", str(tmp_path / "log"), "--model", "m:1"]
+    options = ["-o", str(tmp_path / "new"), "--method", "temperature", "--json"]
+    return calib_serve(*arguments, *options, *more)
 
 
 def test_refit_brings_ece_down_after_drift_and_keeps_the_head(tmp_path):

@@ -6,7 +6,7 @@ import signal
 
 import httpx
 import pytest
-from command_line import invoke
+from command_line import calib_serve
 
 from calib_serve.watch.ledger import Ledger
 
@@ -42,9 +42,9 @@ def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
         rows.writerows((r, 1) for r in receipts)
     arguments = [
         "label", str(path), "--url", f"{server.url}/v1/labels", "--token-file", str(tmp_path / "tokens"),
-        "--batch", "100", "--json",
+        "--option", "batch=100", "--json",
     ]  # fmt: skip
-    first, again = (invoke(arguments) for _ in range(2))
+    first, again = (calib_serve(*arguments) for _ in range(2))
     assert first.exit_code == again.exit_code == 0, first.output
     assert json.loads(first.stdout) == {"accepted": 250, "refused": {}}
     assert json.loads(again.stdout) == {"accepted": 0, "refused": {"duplicate": 250}}
@@ -69,3 +69,14 @@ def write_tokens(folder):
     path.write_text("0123456789abcdef\n")
     path.chmod(0o600)
     return path
+
+
+def test_it_is_configured_by_a_file(make_server, tmp_path):
+    config = tmp_path / "watch.yaml"
+    config.write_text("models:\n  digits:1.0: 3\n  digits:2.0: 4\noption:\n  max_megabytes: 0.001\n")
+    server = make_server("--config", str(config), models=())
+    asked = [{"model": "digits", "version": v, "predicted": 3, "confidence": 0.9} for v in ("1.0", "2.0")]
+    first, second = httpx.post(f"{server.url}/v1/predictions", json=asked, timeout=60).json()["items"]
+    assert "predicted must be in [0, 3)" in first["message"]
+    assert second["receipt"]
+    assert httpx.post(f"{server.url}/v1/predictions", json=asked * 20, timeout=60).status_code == 413

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import invoke
+from command_line import calib_serve
 from sizes import sized
 
 from calib_serve import Artifact, calibrate, calibrate_model, estimate_prior, with_prior
@@ -165,7 +165,7 @@ def test_a_calibration_inside_the_model_takes_a_prior_too() -> None:
 
 
 def run(*arguments, code=0):
-    found = invoke([str(a) for a in arguments])
+    found = calib_serve(*arguments)
     assert found.exit_code == code, found.output
     return found.stdout
 
@@ -176,21 +176,21 @@ def test_the_commands_estimate_correct_and_refuse(tmp_path) -> None:
     np.savez(tmp_path / "cal.npz", logits=z, labels=y)
     np.savez(tmp_path / "traffic.npz", logits=traffic)
     (tmp_path / "shares.txt").write_text("0 = 0.2\n1 = 0.2\n2 = 0.6\n")
-    fit = ("fit", "--data", tmp_path / "cal.npz", "--method", "temperature", "-o")
+    fit = ("fit", tmp_path / "cal.npz", "--method", "temperature", "-o")
     run(*fit, tmp_path / "plain")
     for i, shares in enumerate(("0.2,0.2,0.6", tmp_path / "shares.txt")):
         run(*fit, tmp_path / str(i), "--prior", shares)
     fitted = [Artifact.load(tmp_path / str(i)) for i in range(2)]
     assert fitted[0].fingerprint == fitted[1].fingerprint
-    ask = ("refit", "prior", tmp_path / "plain", "--data", tmp_path / "traffic.npz")
+    ask = ("refit", "prior", tmp_path / "plain", tmp_path / "traffic.npz")
     run(*ask, "-o", tmp_path / "new")
     made_of = Artifact.load(tmp_path / "new")
     np.testing.assert_allclose(made_of.probs(traffic), fitted[0].probs(traffic), atol=0.1)
     told = json.loads(run(*ask, "--json"))
     assert told["kind"] == "moved"
     assert np.abs(np.subtract(told["counted"]["shares"], [0.2, 0.2, 0.6])).max() < 0.05
-    refused = map(str, ("refit", "prior", tmp_path / "0", *ask[3:], "-o", tmp_path / "x"))
-    assert "nothing to correct" in invoke(list(refused)).stderr
+    refused = calib_serve("refit", "prior", tmp_path / "0", ask[-1], "-o", tmp_path / "x")
+    assert "nothing to correct" in refused.stderr
     assert not (tmp_path / "x").exists()
     for bad in ("0.2,x", "{bad"):
         run(*fit, tmp_path / "bad", "--prior", bad, code=2)

@@ -25,7 +25,7 @@ def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
     if required and not installs:
         found.append(
             f"{archive.path.name} requires packages ({required}), which the server does not install: install "
-            "them on the serving host, or serve with --set install_py_dep_per_model=true"
+            "them on the serving host, or serve with --option install_py_dep_per_model=true"
         )
     if is_calibrated(archive) and (remark := class_names(archive, artifact_of(archive)).remark):
         found.append(f"{archive.path.name}: {remark}")

@@ -19,24 +19,23 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
-from calib_serve.judgement import TOLERANCE
+from calib_serve.options import Binned, DriftOptions, changed
 from calib_serve.watch.drift.alarm import Alarm
 from calib_serve.watch.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
 from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes
 
 __all__ = ["ARL", "BLOCK", "TOLERANCE", "Detector"]
 
-ARL = 100_000
-BLOCK = 1
+ARL, BLOCK, TOLERANCE = DriftOptions.arl, DriftOptions.block, DriftOptions.tolerance
 
 _FORMAT = 1
 _MOST_BINS = 1000
-_LONGEST = 1e30  # labels; what SPAN blocks may multiply it with still fits a float
 _MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
 
 
@@ -56,18 +55,12 @@ class Detector:
     ('overconfident', True)
     """
 
-    def __init__(
-        self, *, arl: float = ARL, tolerance: float = TOLERANCE, bins: int = 15, block: int = BLOCK
-    ) -> None:
-        if block < 1:
-            raise InputError(f"block is a number of labels, at least 1, got {block}")
+    def __init__(self, options: DriftOptions | None = None, *, bins: int = Binned.bins, **given: Any) -> None:
+        options = changed(options or DriftOptions(), given)
         if not 1 <= bins <= _MOST_BINS:
             raise InputError(f"bins must be 1 to {_MOST_BINS}, got {bins}")
-        if not 2 <= arl <= _LONGEST:
-            raise InputError(f"arl is a number of labels, from 2 to {_LONGEST:.0e}, got {arl}")
-        if not 0 <= tolerance < 0.5:
-            raise InputError(f"tolerance must be in [0, 0.5), got {tolerance}")
-        self.arl, self.tolerance, self.bins, self.block = float(arl), float(tolerance), int(bins), int(block)
+        self.arl, self.tolerance = float(options.arl), float(options.tolerance)
+        self.bins, self.block = int(bins), int(options.block)
         self._incoming = Incoming(block=self.block)
         self._stakes = self._stakes_now()
         self._wealth = Wealth.none(0, bins=self.bins)

@@ -23,10 +23,11 @@ from calib_serve.errors import (
     MissingDependency,
     Refused,
 )
+from calib_serve.options import WebOptions, changed
 from calib_serve.pages import STATIC
 from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums
-from calib_serve.watch.http.exporter import MAX_VERSIONS, Batch, Requests, export
+from calib_serve.watch.http.exporter import Batch, Requests, export
 from calib_serve.watch.http.gate import NOT_READ, Bodies, Gate, parser_of, read_one
 from calib_serve.watch.http.page import render
 from calib_serve.watch.http.promises import clause_facts, shadow_facts
@@ -88,42 +89,41 @@ _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is to
 
 def create_app(
     watch: Watch,
+    options: WebOptions | None = None,
     *,
     tokens: Tokens = (),
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
-    max_bytes: int = 4 << 20,
-    max_waiting: int = 32,
-    max_versions: int = MAX_VERSIONS,
     registry: CollectorRegistry | None = None,
+    **given: Any,
 ) -> FastAPI:
     """The app over ``watch``, which stays yours to close.
 
     ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
     (for browsers); a text may do everything, a ``Token`` what its scopes say.
     Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any.
-    ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the answer
-    is 429. ``max_versions``: those with series of
-    their own in /metrics. ``registry``: where to register the metrics; by default one of its own.
+    ``registry``: where to register the metrics; by default one of its own. ``options``, or ``given`` one by
+    one: the limits of ``WebOptions``.
     """
+    options = changed(options or WebOptions(), given)
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_as_sent(hosts))
-    app.middleware("http")(_observed(export(watch, registry, max_versions=max_versions)))
+    app.middleware("http")(_observed(export(watch, registry, max_versions=options.max_versions)))
     app.exception_handler(RequestValidationError)(_invalid)
-    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
+    routes = _Routes(watch, registry, max_bytes=options.max_bytes, max_waiting=options.max_waiting)
     guard = Guard(tokens)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
         return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
 
-    for name, options, batch, reply, more, route in (
+    for name, secured_by, batch, reply, more, route in (
         ("predictions", needs("predict"), PredictionsIn, PredictionsOut, (409,), routes.predictions),
         ("sums", needs("predict"), SumsIn, SumsOut, (409,), routes.sums),
         ("labels", needs("label"), LabelsIn, LabelsOut, (), routes.labels),
     ):
         responses = answers(reply, 400, 401, 403, *more, 413, 415, 429, 503)
-        options["openapi_extra"] |= body(batch)
-        app.post(f"/v1/{name}", **options, responses=responses)(route)
+        secured_by["openapi_extra"] |= body(batch)
+        app.post(f"/v1/{name}", **secured_by, responses=responses)(route)
     app.get(
         "/metrics",
         **needs("scrape"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
+from calib_serve.options import WebOptions, changed
 from calib_serve.signals import interruptible
 
 try:
@@ -28,34 +29,24 @@ _HEAD = 16 << 10  # bytes of a request's line and headers
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-def serve_app(
-    app: App,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 9300,
-    max_connections: int = 512,
-    request_seconds: float = 30.0,
-    tls_cert: str | Path | None = None,
-    tls_key: str | Path | None = None,
-) -> None:
+def serve_app(app: App, options: WebOptions | None = None, **given: Any) -> None:
     """Serve the ASGI ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
-    HTTP/1.1, without WebSockets. At most ``max_connections`` are served, others are answered 503. A client
-    has ``request_seconds`` for the head of each request, and for each body, or its connection ends.
-    ``tls_cert`` and ``tls_key``: PEM files of a certificate (with its chain) and its key, for HTTPS by TLS
-    1.2 or later. Raises SystemExit where the port cannot be used, InputError for a certificate that cannot.
+    HTTP/1.1, without WebSockets, by TLS 1.2 or later where there is a certificate. A client that is late with
+    the head of a request, or with a body, loses its connection. ``options``, or ``given`` one by one: see
+    ``WebOptions``. Raises SystemExit where the port cannot be used, InputError for a certificate that cannot.
     """
-    if max_connections < 1:
-        raise InputError(f"max_connections must be at least 1, got {max_connections}")
-    context = None if tls_cert is None and tls_key is None else _tls(tls_cert, tls_key)
+    options = changed(options or WebOptions(), given)
+    cert, key = options.tls_cert, options.tls_key
+    context = None if cert is None or key is None else _tls(cert, key)
     config = uvicorn.Config(
-        _in_time(app, request_seconds),
-        host=host,
-        port=port,
-        http=type("Connection", (_Connection,), {"seconds": request_seconds}),
+        _in_time(app, options.request_seconds),
+        host=options.host,
+        port=options.port,
+        http=type("Connection", (_Connection,), {"seconds": options.request_seconds}),
         ws="none",
-        limit_concurrency=max_connections + 1,  # uvicorn refuses the one that reaches it
+        limit_concurrency=options.max_connections + 1,  # uvicorn refuses the one that reaches it
         h11_max_incomplete_event_size=_HEAD,
         backlog=_BACKLOG,
         log_level="warning",
@@ -133,9 +124,7 @@ def _in_time(app: App, seconds: float) -> App:
     return timed
 
 
-def _tls(cert: str | Path | None, key: str | Path | None) -> ssl.SSLContext:
-    if cert is None or key is None:
-        raise InputError("a certificate needs its key: give --tls-cert and --tls-key (tls_cert=, tls_key=)")
+def _tls(cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

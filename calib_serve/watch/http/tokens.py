@@ -132,7 +132,7 @@ def read_tokens(path: Path) -> list[Token]:
             )
         found[one.digest] = one
     if not found:
-        raise InputError(f"{path} holds no token; make one with: calib-serve tokens new NAME --scopes label")
+        raise InputError(f"{path} holds no token; make one with: calib-serve keys token NAME --scopes label")
     return list(found.values())
 
 

@@ -37,7 +37,7 @@ MODELS = {
 def watch(tmp_path):
     ledger = Ledger(tmp_path / "l.db", bins=2)
     detector = functools.partial(Detector, arl=1000, bins=2)
-    yield Watch(RING, ledger, models=MODELS, detector=detector, maturity=0.0, max_segments=2)
+    yield Watch(RING, ledger, models=MODELS, detector=detector, maturity=0.0, segments=2)
     ledger.close()
 
 

@@ -1,0 +1,93 @@
+"""What the commands that serve by HTTP share: models by name and version, tokens, keys, and their address."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calib_serve.errors import InputError
+
+if TYPE_CHECKING:
+    from calib_serve.options import ListenOptions
+    from calib_serve.receipts import LiveKeyring
+    from calib_serve.watch.http import TokenFile
+
+__all__ = ["Door", "door", "named_version", "said", "served_at", "watched_models"]
+
+Version = tuple[str, str]
+
+
+class Door(NamedTuple):
+    """Who may use a server, by which names it is asked, and the keys of its receipts."""
+
+    tokens: TokenFile | None
+    hosts: Sequence[str]
+    keyring: LiveKeyring
+
+
+@contextlib.contextmanager
+def door(listen: ListenOptions, keyring: Any) -> Iterator[Door]:
+    """Read the tokens and keys; inside the context they are read again on SIGHUP."""
+    from calib_serve.receipts import LiveKeyring
+    from calib_serve.signals import on_hangup
+    from calib_serve.watch.http import TokenFile, allowed_hosts
+
+    tokens = None if listen.token_file is None else TokenFile(listen.token_file)
+    found = Door(tokens, allowed_hosts(listen.host, guarded=tokens is not None), LiveKeyring(keyring))
+
+    def read_again() -> None:
+        found.keyring.again()
+        if tokens is not None:
+            tokens.again()
+
+    with contextlib.ExitStack() as running:
+        running.callback(on_hangup(read_again))
+        yield found
+
+
+def watched_models(texts: Sequence[str], *, version: str = "") -> dict[Version, Path | int]:
+    """Read NAME:VERSION=ARTIFACT (a folder) or =CLASSES (a number); ``version``: where none is said.
+
+    >>> watched_models(["digits:1.0=10"]), watched_models(["digits=10"], version="1")
+    ({('digits', '1.0'): 10}, {('digits', '1'): 10})
+    """
+    found: dict[Version, Path | int] = {}
+    for text in texts:
+        name, _, what = text.partition("=")
+        model, colon, said = name.rpartition(":")
+        if not colon:
+            model, said = name, version
+        if not (model and said and what):
+            asked = "NAME[:VERSION]" if version else "NAME:VERSION"
+            raise InputError(f"a model is {asked}=ARTIFACT or {asked}=CLASSES, got {text!r}")
+        if (model, said) in found:
+            raise InputError(f"{model}:{said} is given twice")
+        found[model, said] = int(what) if what.isdecimal() else Path(what)
+    return found
+
+
+def named_version(text: str) -> Version:
+    """Read NAME:VERSION.
+
+    >>> named_version("digits:1.0")
+    ('digits', '1.0')
+    """
+    name, _, version = text.rpartition(":")
+    if not (name and version):
+        raise InputError(f"a model's version is NAME:VERSION, such as digits:1.0, got {text!r}")
+    return name, version
+
+
+def served_at(listen: ListenOptions) -> str:
+    """Return the base URL of a server."""
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    return f"http{'s' if listen.tls_cert else ''}://{host}:{listen.port}"
+
+
+def said(text: str) -> None:
+    """Print a line at once, for whoever waits for it."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,146 @@
+"""``calib-serve audit``: the monitor's numbers of logs that lie in files or a database."""
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated
+
+from calib_serve.app._command import Flat, Json, OfOutput, command, completed, pairs, refuse_left
+from calib_serve.app._progress import stages
+from calib_serve.app._show import console, print_json, show_verdict
+from calib_serve.errors import InputError
+from calib_serve.options import AuditOptions, LogOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from calib_serve.audit import Audit, Columns, Measured
+
+__all__ = ["app"]
+
+app = command(
+    "audit",
+    "calib-serve audit predictions.parquet --labels labels.parquet\n"
+    "calib-serve audit serving.predictions --labels serving.labels --engine postgres://auditor@db/logs",
+    details="PREDICTIONS are Parquet, a file, a folder or a pattern; or with --engine a table. They are "
+    "measured where they lie, as the monitor measures live ones.",
+)
+_VERDICTS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(LogOptions):
+    """Options of ``calib-serve audit``."""
+
+    labels: str
+    """The labels: Parquet, or a table, as the predictions are."""
+    column: list[str] = field(default_factory=list)
+    """What a column is called where it is not by its own name, NAME=COLUMN: confidence=score."""
+    option: list[str] = field(default_factory=list)
+    """Seldom needed, KEY=VALUE: memory, threads and temporary (of DuckDB), password_file, unique_ids."""
+
+
+@app.default
+def audit(
+    predictions: str,
+    *,
+    options: Annotated[Options, Flat],
+    output: Annotated[Json, OfOutput] = Json(),
+) -> None:
+    """Measure the calibration of logged predictions."""
+    from calib_serve.audit import audit
+
+    rare = pairs(options.option, "--option")
+    how = completed(AuditOptions, (options,), rare)
+    refuse_left(rare, AuditOptions, held=(options,))
+    columns = _columns(options.column)
+    with stages("audit", quiet=output.json) as progress:
+        found = audit(predictions, options.labels, how, columns=columns, progress=progress)
+    if output.json:
+        print_json(found.as_dict())
+    else:
+        _show(found)
+
+
+def _columns(given: list[str]) -> "Columns":
+    from calib_serve.audit import Columns
+
+    names: dict[str, str] = {}
+    for one in given:
+        name, is_named, column = one.partition("=")
+        if not is_named or name not in vars(Columns()) or name in names:
+            known = ", ".join(vars(Columns()))
+            raise InputError(f"--column is NAME=COLUMN, once for each of {known}, got {one!r}")
+        names[name] = column
+    return Columns(**names)
+
+
+def _show(found: "Audit") -> None:
+    from calib_serve.app.evaluate import reliability_table
+
+    out = console()
+    out.print(_table(found))
+    if any(one.ranks is not None for one in found.measured):
+        out.print(_ranks(found))
+    out.print(reliability_table(found.total.bins))
+    for sentence in found.says():
+        out.print(f"- {sentence}")
+    if len(found.measured) == 1:
+        show_verdict(out, found.measured[0].verdict)
+        return
+    for one in found.measured[:_VERDICTS]:
+        out.print(f"{_name(one)}:")
+        show_verdict(out, one.verdict)
+    if len(found.measured) > _VERDICTS:
+        out.print(f"{len(found.measured) - _VERDICTS} more verdicts by --json")
+
+
+def _table(found: "Audit") -> "Table":
+    """A group and window a row, the whole below where there are several."""
+    from rich.table import Table
+
+    title = f"{found.predictions:,} predictions, {found.labels.counted:,} labels; shares in percent"
+    table = Table(title=title)
+    table.add_column("group")
+    for word in ("n", "labels", "accuracy", "gap", "ECE", "of all, 95 %"):
+        table.add_column(word, justify="right", no_wrap=True)
+    for one in found.measured:
+        table.add_row(_name(one), *_cells(one))
+    if len(found.measured) > 1:
+        table.add_row("all", *_cells(found.total))
+    return table
+
+
+def _cells(one: "Measured") -> tuple[str, ...]:
+    bins, ece = one.bins, one.estimates.debiased_ece
+    return (
+        f"{one.sums.predictions.sum():,.0f}",
+        f"{one.sums.labels.sum():,.0f}",
+        _percent(bins.accuracy()),
+        _percent(bins.signed_gap(), sign="+"),
+        _percent(bins.ece()),
+        " to ".join(filter(None, (_percent(ece.low), _percent(ece.high)))),
+    )
+
+
+def _ranks(found: "Audit") -> "Table":
+    from rich.table import Table
+
+    table = Table(title="by the order of confidences")
+    table.add_column("group")
+    for word in ("AUROC", "equal-mass ECE"):
+        table.add_column(word, justify="right", no_wrap=True)
+    for one in found.measured:
+        if one.ranks is not None:
+            table.add_row(_name(one), _percent(one.ranks.auroc), _percent(one.ranks.adaptive_ece))
+    return table
+
+
+def _percent(value: float, *, sign: str = "") -> str:
+    return f"{100 * value:{sign}.2f}" if math.isfinite(value) else ""
+
+
+def _name(one: "Measured") -> str:
+    by = " ".join(value for value in one.by.values() if value)
+    since = "" if one.since is None else f"{datetime.fromtimestamp(one.since, timezone.utc):%Y-%m-%d %H:%MZ}"
+    return " ".join(part for part in (by, since) if part) or "all"

@@ -1,0 +1,52 @@
+"""``calib-serve gateway``: calibrate, sign and watch what passes to an Open Inference Protocol server."""
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from calib_serve.app._command import Flat, command, completed, pairs, refuse_left
+from calib_serve.app._serving import door, said, served_at, watched_models
+from calib_serve.errors import ServerError
+from calib_serve.options import BeforeOptions, GatewayOptions
+
+__all__ = ["app"]
+
+app = command(
+    "gateway",
+    "calib-serve gateway digits=artifact --upstream http://127.0.0.1:8000 --output logits --ledger ledger.db",
+    details="MODELS are NAME[:VERSION]=ARTIFACT (a folder), or =CLASSES (a number) where the output is "
+    "calibrated already; version 1 unless it is said. Before Triton, KServe, MLServer, OpenVINO, TorchServe: "
+    "what is not an inference of the models given passes unchanged. Stops cleanly on Ctrl-C or SIGTERM.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(BeforeOptions):
+    """Options of ``calib-serve gateway``."""
+
+    option: list[str] = field(default_factory=list)
+    """Seldom needed, KEY=VALUE: timeout, max_connections, max_megabytes, max_waiting, request_seconds."""
+
+
+@app.default
+def gateway(models: list[str], *, options: Annotated[Options, Flat]) -> None:
+    """Stand before a server, until it is stopped."""
+    from calib_serve.gateway.opening import open_gateway
+    from calib_serve.watch.http import serve_app
+
+    rare = pairs(options.option, "--option")
+    found = completed(GatewayOptions, (options,), rare)
+    refuse_left(rare, GatewayOptions, held=(options,))
+    with (
+        door(found, found.keyring) as opened,
+        open_gateway(
+            watched_models(models, version="1"),
+            replace(found, keyring=opened.keyring),
+            tokens=opened.tokens or (),
+            hosts=opened.hosts,
+        ) as running,
+    ):
+        said(f"{', '.join(models)} on {served_at(found)} before {found.upstream}")
+        serve_app(running, found)
+        if running.failed is not None:
+            raise ServerError(f"the gateway did not start: {running.failed}")
+    said("stopped")

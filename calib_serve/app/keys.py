@@ -1,0 +1,187 @@
+"""``calib-serve keys``: make, add, promote, retire and list the keys that sign receipts; make tokens."""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from calib_serve.app._command import Flat, Json, command, subcommand
+from calib_serve.app._show import print_json
+from calib_serve.options import CountOptions, check_positive
+
+if TYPE_CHECKING:
+    from calib_serve.receipts import Keyring
+
+__all__ = ["app"]
+
+app = command(
+    "keys",
+    "calib-serve keys new keyring.json\n"
+    "calib-serve keys rotate keyring.json\n"
+    "calib-serve keys token lab --scopes label",
+    details="FILE is a keyring, which its owner alone may use. Its signing key changes without a receipt "
+    "refused: on several hosts, add the key on all of them, promote it on one after the other, and retire "
+    "the old one when list says so. What runs reads a changed file within a second, or on SIGHUP. Secrets "
+    "are never shown.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """For how long keys are needed."""
+
+    ttl_days: float = CountOptions.ttl_days
+    """For how many days labels are accepted, as the servers have it."""
+
+    def __post_init__(self) -> None:
+        check_positive(ttl_days=self.ttl_days)
+
+    @property
+    def seconds(self) -> float:
+        """The same in seconds."""
+        return self.ttl_days * 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """Options of ``calib-serve keys add``."""
+
+    from_: Path | None = None
+    """Add the keys of this keyring, another host's, instead of a fresh one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retired(Accepted):
+    """Options of ``calib-serve keys retire``."""
+
+    force: bool = False
+    """Retire it though labels for its receipts may still come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(Accepted, Json):
+    """Options of ``calib-serve keys list``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scopes:
+    """Options of ``calib-serve keys token``."""
+
+    scopes: str
+    """What it is for: some of predict,label,scrape,admin, commas between."""
+
+
+@subcommand(app)
+def new(file: Path) -> None:
+    """Make a keyring with a first key."""
+    from calib_serve.receipts import Keyring
+
+    _say(file, Keyring.create(file))
+
+
+@subcommand(app)
+def add(file: Path, *, options: Annotated[Added, Flat] = Added()) -> None:
+    """Add a fresh key, which verifies and does not sign yet."""
+    from calib_serve.receipts import Keyring
+
+    other = options.from_
+    _say(
+        file,
+        Keyring.edit(file, lambda ring: ring.extended() if other is None else ring.joined(ring.load(other))),
+    )
+
+
+@subcommand(app)
+def promote(file: Path, key: str) -> None:
+    """Let a key sign."""
+    from calib_serve.receipts import Keyring
+
+    _say(file, Keyring.edit(file, lambda ring: ring.promoted(key)))
+
+
+@subcommand(app)
+def rotate(file: Path) -> None:
+    """Add and promote in one step, safe where one host alone uses the keys.
+
+    A host that has not read the new key refuses its receipts.
+    """
+    from calib_serve.receipts import Keyring
+
+    _say(file, Keyring.edit(file, lambda ring: ring.rotated()))
+
+
+@subcommand(app)
+def retire(file: Path, key: str, *, options: Annotated[Retired, Flat] = Retired()) -> None:
+    """Forget a key."""
+    from calib_serve.receipts import Keyring
+
+    def without(ring: Keyring) -> Keyring:
+        return ring.without(key) if options.force else ring.retired(key, ttl=options.seconds)
+
+    _say(file, Keyring.edit(file, without))
+
+
+@subcommand(app, name="list")
+def list_(file: Path, *, options: Annotated[Listed, Flat] = Listed()) -> None:
+    """Say which keys there are, and when each may be retired."""
+    from calib_serve.receipts import Keyring
+
+    _list(Keyring.load(file), ttl=options.seconds, as_json=options.json)
+
+
+@subcommand(app)
+def token(name: str, *, options: Annotated[Scopes, Flat]) -> None:
+    """Make a token of the watch, to give to a client, and the line to add to the token file.
+
+    NAME says whose it is: labels that come with it are counted as theirs. The line holds the token's sha256
+    alone, so that the file gives no token away. A server that runs reads the file again when it changes.
+    """
+    from calib_serve.watch.http import new_token
+
+    secret, line = new_token(name, options.scopes)
+    sys.stdout.write(f"token: {secret}\nline:  {line}\n")
+
+
+def _say(file: Path, ring: "Keyring") -> None:
+    others = sorted(set(ring.keys) - {ring.active})
+    more = f"; {', '.join(others)} verify" if others else ""
+    sys.stdout.write(f"{file}: {ring.active} signs{more}\n")
+
+
+def _list(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
+    rows = [_row(ring, key_id, ttl=ttl) for key_id in ring.keys]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        sys.stdout.write(
+            f"{row['key']}  {'signs' if row['signs'] else 'verifies':8}  added {_day(row['added'])}  "
+            f"promoted {_day(row['promoted'])}  retire {_when_to_retire(row)}\n"
+        )
+
+
+def _row(ring: "Keyring", key_id: str, *, ttl: float) -> dict[str, Any]:
+    known = ring.times[key_id]
+    return {
+        "key": key_id,
+        "signs": key_id == ring.active,
+        "added": known.added,
+        "promoted": known.promoted,
+        "demoted": known.demoted,
+        "retire_from": ring.unneeded_from(key_id, ttl=ttl),
+    }
+
+
+def _when_to_retire(row: dict[str, Any]) -> str:
+    if row["signs"]:
+        return "once another signs"
+    if row["retire_from"] is None:
+        return "once it signs nowhere (not known here)"
+    return "now" if row["retire_from"] < time.time() else f"from {_day(row['retire_from'])} on"
+
+
+def _day(when: float | None) -> str:
+    from calib_serve.receipts import told_time
+
+    return "-" if when is None else told_time(when)

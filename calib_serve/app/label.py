@@ -1,0 +1,186 @@
+"""``calib-serve label``: the labels of a file, or those of a folder, bucket or topic as they come."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from calib_serve.app._command import Flat, Json, OfOutput, command, completed, pairs, refuse_left, shown_as
+from calib_serve.app._progress import progress
+from calib_serve.app._show import note, print_json
+from calib_serve.errors import InputError
+from calib_serve.options import (
+    CollectOptions,
+    FollowOptions,
+    LabelColumns,
+    LabelOptions,
+    TargetOptions,
+    check,
+)
+
+if TYPE_CHECKING:
+    from calib_serve.collect import Collector, Source
+
+__all__ = ["app"]
+
+app = command(
+    "label",
+    "calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels\n"
+    "calib-serve label labels/ --dead-letter dead --once\n"
+    "calib-serve label 'kafka://host:9092/labels?group=calib' --dead-letter kafka://host:9092/dead",
+    details="SOURCE is a CSV or Parquet file with the columns receipt or id, label[, segment]: what was "
+    "counted before is refused as a duplicate, so a run that broke off is simply repeated; exit code 1 when "
+    "a label was refused for another reason. Or it is a folder, a bucket such as s3://bucket/labels, or a "
+    "topic kafka://HOST:PORT/TOPIC?group=GROUP, whose labels are sent as they come, each counted once "
+    "through restarts of anything, until Ctrl-C or SIGTERM.",
+)
+
+_GRACE = 3.0  # seconds for which an answer of the watch is waited for after a signal to stop
+_FINE = {"duplicate", "not_wanted"}  # refusals that repeating a file and a budget of labels bring
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(TargetOptions):
+    """Options of ``calib-serve label``."""
+
+    token_file: Path | None = None
+    """A file with the token, read for each batch; or set CALIB_SERVE_TOKEN."""
+    option: list[str] = field(default_factory=list)
+    """Seldom needed, KEY=VALUE: batch (labels a request), tries; settle and every (seconds, of folders)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Followed(FollowOptions):
+    """Options of a source that is followed."""
+
+    dead_letter: str | None = None
+    """Where what cannot be counted goes: kafka://HOST:PORT/TOPIC, a folder or a bucket."""
+    once: bool = False
+    """End when all files that are there are settled."""
+    kafka_config: Path | None = None
+    """A file of NAME=VALUE lines for Kafka's client, such as for TLS."""
+    metrics_port: int | None = None
+    """Serve /metrics of this program here."""
+    metrics_host: str = "127.0.0.1"
+    """The address to serve them on."""
+
+    def __post_init__(self) -> None:
+        port = self.metrics_port
+        check(port is None or 0 < port <= 65_535, "metrics_port", f"must be 1 to 65535, got {port}")
+
+
+@app.default
+def label(
+    source: str,
+    *,
+    options: Annotated[Options, Flat] = Options(),
+    columns: Annotated[LabelColumns, shown_as("Of a file")] = LabelColumns(),
+    followed: Annotated[Followed, shown_as("Of a folder, bucket or topic")] = Followed(),
+    output: Annotated[Json, OfOutput] = Json(),
+) -> int:
+    """Send labels that came back."""
+    from calib_serve.names import parse_duration
+
+    rare = pairs(options.option, "--option")
+    if "://" in source or Path(source).is_dir():
+        _refuse(columns, LabelColumns(), "is for a file of labels")
+        check(followed.dead_letter is not None, "dead_letter", "must say where what cannot be counted goes")
+        collecting = completed(CollectOptions, (followed,), rare)
+        refuse_left(rare, CollectOptions, held=(options, followed))
+        wait = parse_duration(str(followed.wait), what="--wait")
+        return _collect(source, options, followed, replace(collecting, wait=wait))
+    _refuse(followed, Followed(), f"is for a folder, a bucket or a topic, and {source} is none")
+    sending = completed(LabelOptions, (options, columns), rare)
+    refuse_left(rare, LabelOptions, held=(options, columns))
+    return _send(source, options, sending, as_json=output.json)
+
+
+def _refuse(given: Any, plain: Any, says: str) -> None:
+    """Raise OptionError for a field that is not as it is by default."""
+    for one in fields(given):
+        check(getattr(given, one.name) == getattr(plain, one.name), one.name, says)
+
+
+def _token(options: Options) -> str:
+    from calib_serve.watch.sender import read_token
+
+    if options.token_file is None:
+        return os.environ.get("CALIB_SERVE_TOKEN", "")
+    return read_token(options.token_file)
+
+
+def _send(source: str, options: Options, sending: LabelOptions, *, as_json: bool) -> int:
+    from calib_serve.watch.sender import send_label_file
+
+    with progress("labels", quiet=as_json) as advance:
+        sent = send_label_file(source, sending, token=_token(options), progress=advance)
+    if as_json:
+        print_json({"accepted": sent.accepted, "refused": dict(sent.refused)})
+    else:
+        refused = ", ".join(f"{count} {reason}" for reason, count in sent.refused.most_common())
+        sys.stdout.write(f"{sent.accepted} counted" + (f"; refused: {refused}" if refused else "") + "\n")
+    return 1 if set(sent.refused) - _FINE else 0
+
+
+def _collect(source: str, options: Options, followed: Followed, collecting: CollectOptions) -> int:
+    from calib_serve.collect import Collector, open_dead_letters, open_source
+    from calib_serve.collect.opening import kafka_settings
+
+    if followed.once and source.startswith("kafka://"):
+        raise InputError("--once is for files: a topic has no end")
+    _token(options)  # before anything is opened
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    kafka = None if followed.kafka_config is None else kafka_settings(followed.kafka_config)
+    dead_letter = str(followed.dead_letter)
+    with contextlib.ExitStack() as running:
+        dead = open_dead_letters(dead_letter, kafka=kafka)
+        running.callback(dead.close)
+        labels = open_source(source, collecting, kafka=kafka, skip=_below(dead_letter, source))
+        running.callback(labels.close)
+        collector = Collector(labels, options.url, dead, collecting, token=lambda: _token(options))
+        _publish(collector, labels, followed)
+        running.enter_context(_stopped_by_signals(collector))
+        note([f"collecting labels from {source}"])
+        totals = collector.run(once=followed.once)
+    sys.stdout.write(f"{totals}\n")
+    return 0
+
+
+def _publish(collector: "Collector", labels: "Source", followed: Followed) -> None:
+    if followed.metrics_port is None:
+        return
+    from calib_serve.collect.exporter import serve_metrics
+
+    serve_metrics(collector.totals, labels, host=followed.metrics_host, port=followed.metrics_port)
+
+
+def _below(dead_letter: str, source: str) -> str:
+    """Dead letters of files, which may lie among them, and are not read again."""
+    return "" if "kafka://" in (dead_letter[:8], source[:8]) else dead_letter
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(collector: "Collector") -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM end the collector: at once, or soon where the watch has yet to answer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        collector.stop()
+        signal.setitimer(signal.ITIMER_REAL, _GRACE, _GRACE)
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGALRM: lambda *_: collector.interrupt()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

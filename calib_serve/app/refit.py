@@ -1,0 +1,247 @@
+"""``calib-serve refit``: from what is served to its next calibration, the next version, or new shares."""
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from calib_serve.app._command import (
+    Flat,
+    Json,
+    OfOutput,
+    Output,
+    Replacing,
+    command,
+    completed,
+    refuse_existing,
+    subcommand,
+)
+from calib_serve.app._data import file_scores
+from calib_serve.app._progress import stages
+from calib_serve.app._show import console, note, print_json
+from calib_serve.errors import InputError
+from calib_serve.options import ColumnOptions, FileOptions, ServedRefitOptions, SplitOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from calib_serve.fit.shares import PriorEstimate
+    from calib_serve.promotion import Host
+
+__all__ = ["app"]
+
+app = command(
+    "refit",
+    "calib-serve refit model_store/digits.mar --samples samples -o artifact-2 --new-version 1.1\n"
+    "calib-serve refit promote model_store/digits-1.1.mar\n"
+    "calib-serve refit prior artifact traffic.npz -o corrected",
+    details="SERVED is what is served now, an archive or an artifact. Its model, input shift and head stay, "
+    "and so do all options of an archive. Ask as often as you like: exit code 1 and nothing written while "
+    "there is not enough evidence that a new calibration is better.",
+)
+_ROWS = 50  # classes that a table of shares shows, those that moved most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Output, Json):
+    """Where the new artifact goes."""
+
+    new_version: str = ""
+    """Pack the archive again as this version."""
+    store: Path | None = None
+    """The model store to pack it into; by default the archive's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ServedRefitOptions):
+    """Options of ``calib-serve refit``."""
+
+    samples: Path
+    """The folder of sampled logits and labels."""
+
+
+@app.default
+def refit(
+    served: Path, *, options: Annotated[Options, Flat], output: Annotated[Written, OfOutput]
+) -> int | None:
+    """Fit again on recent labelled samples, and keep the result only where there is evidence for it."""
+    from calib_serve.fuse.torchserve import is_archive, recalibrated
+    from calib_serve.refit import refit_served
+
+    if output.new_version and not is_archive(served):
+        raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")
+    refuse_existing(output.out, force=output.force)
+    how = completed(ServedRefitOptions, (options,), {})
+    with stages(quiet=output.json) as progress:
+        found = refit_served(served, options.samples, how, progress=progress)
+    if output.json:
+        print_json(found.as_dict())
+    else:
+        sys.stdout.write(f"{found.says()}\n")
+    if found.artifact is None:
+        return 1
+    found.artifact.save(output.out)
+    done = [f"written to {output.out}"]
+    if output.new_version:
+        store = output.store or served.parent
+        packed = recalibrated(served, found.artifact, store, version=output.new_version, force=output.force)
+        done.append(f"packed {packed}; register it and make it the default")
+    (sys.stderr if output.json else sys.stdout).writelines(f"{line}\n" for line in done)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promotion:
+    """Options of ``calib-serve refit promote``."""
+
+    folder: Path = Path("serving")
+    """Where the server runs: its config.properties and tokens."""
+    ledger: str = ""
+    """Where its labels are counted; by default the server's own."""
+    unless_worse: bool = False
+    """The verdict "no worse" is enough."""
+    force: bool = False
+    """Whatever labels say."""
+    back: str = ""
+    """Go back to the version of this model before its last promotion."""
+    yes: bool = False
+    """Do not ask."""
+
+
+@subcommand(app)
+def promote(archive: Path | None = None, *, options: Annotated[Promotion, Flat] = Promotion()) -> int | None:
+    """Serve the next version of a model, without a lost request or label.
+
+    ARCHIVE is the new version, which ran in the shadow of the served one. Shows what labels say of it, and
+    asks. Exit code 0: done. 1: refused, as labels do not say that it is better, or not yet. 2 or 3: it could
+    not be done; what was served is still served.
+    """
+    from calib_serve.promotion import Host, swap
+
+    if (archive is not None) == bool(options.back):
+        raise InputError("give the archive of the new version, or --back MODEL")
+    host = Host.of(options.folder)
+    with host.alone():
+        if archive is None:
+            model, last = options.back, host.before(options.back)
+            archive, served, version = host.store / last.archive_before, last.version, last.before
+        elif (checked := _checked(host, archive, options)) is None:
+            return 1
+        else:
+            model, served, version = checked
+        if not (options.yes or _agreed(f"Serve {model} {version} instead of {served}? [y/N]: ")):
+            return 1
+        model, version, before = swap(host, archive)
+    sys.stdout.write(f"{model} {version} is served, {before} before\n")
+    return None
+
+
+def _agreed(question: str) -> bool:
+    sys.stdout.write(question)
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str, str] | None:
+    """Show what labels say of the archive; (model, served version, its version), None if not enough."""
+    from calib_serve.fuse.torchserve import same_model, served_artifact
+    from calib_serve.promotion import evidence_of
+    from calib_serve.watch.ledger import Ledger
+
+    artifact, model, version = served_artifact(archive)
+    running = host.default(model)
+    if options.force or running.version == version:
+        return model, running.version, version
+    if not same_model(archive, host.store / running.archive):
+        raise InputError(
+            f"{archive} holds another model file than {running.archive}, in whose shadow only its "
+            "calibration ran: labels say nothing of it; look at it yourself, then give --force"
+        )
+    served, enough = (model, running.version), options.unless_worse
+    with contextlib.closing(Ledger(options.ledger or host.ledger, must_exist=True)) as book:
+        found = evidence_of(book, served, artifact.fingerprint, unless_worse=enough)
+    sys.stdout.write(f"{found.says}\n")
+    return (model, running.version, version) if found.enough else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic(SplitOptions, ColumnOptions):
+    """Options of ``calib-serve refit prior``."""
+
+    calibrated: bool = False
+    """DATA are what the calibrated model returned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrected(Replacing, Json):
+    """Where the corrected artifact goes."""
+
+    out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
+    """Write the corrected artifact here, where that is right."""
+
+
+@subcommand(app)
+def prior(
+    artifact: Path,
+    data: str,
+    *,
+    options: Annotated[Traffic, Flat] = Traffic(),
+    output: Annotated[Corrected, OfOutput] = Corrected(),
+) -> None:
+    """Estimate the class shares of traffic without labels; say whether they, and they alone, have moved.
+
+    ARTIFACT is one, or an archive with one; DATA are scores of traffic, whose labels are not needed nor used.
+    """
+    from calib_serve.fit.shares import estimate_prior, with_prior
+    from calib_serve.fuse.torchserve import load_artifact
+
+    if output.out is not None:
+        refuse_existing(output.out, force=output.force)
+    current = load_artifact(artifact)
+    how = completed(FileOptions, (options,), {})
+    expected = "probabilities" if options.calibrated else current.model.outputs
+    estimate = estimate_prior(
+        current, file_scores(data, how, split=options.split, expected=expected), calibrated=options.calibrated
+    )
+    if output.json:
+        print_json({"artifact": str(artifact), **estimate.as_dict()})
+    else:
+        console().print(_table(estimate))
+        console().print(estimate.says)
+    if output.out is None:
+        return
+    with_prior(current, estimate).save(output.out)
+    note([f"written to {output.out}; it has no reference for monitoring: fit with --prior to keep one"])
+
+
+def _table(estimate: "PriorEstimate") -> "Table":
+    from rich.table import Table
+
+    from calib_serve.words import percent
+
+    counted, likely = estimate.counted, estimate.likely
+    title = f"class shares of {likely.n:,} samples, 95 % intervals"
+    table = Table("class", "calibration", "by counts", "by likelihood", title=title, title_justify="left")
+    names = estimate.class_names or tuple(map(str, range(len(estimate.old))))
+    moved = abs((likely if counted is None else counted).shares - estimate.old)
+    shown = sorted(sorted(range(len(names)), key=lambda k: -moved[k])[:_ROWS])
+    for k in shown:
+        half = 1.96 * likely.error[k]
+        table.add_row(
+            names[k],
+            percent(estimate.old[k]),
+            "unknown" if counted is None else _interval(counted.shares[k], counted.low[k], counted.high[k]),
+            _interval(likely.shares[k], max(likely.shares[k] - half, 0), min(likely.shares[k] + half, 1)),
+        )
+    if len(names) > len(shown):
+        table.caption = f"and {len(names) - len(shown)} classes that moved less"
+    return table
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    from calib_serve.words import percent
+
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"

@@ -1,0 +1,62 @@
+"""``calib-serve watch``: count predictions and labels, look for drift, publish metrics and a page."""
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from calib_serve.app._command import Flat, command, completed, pairs, refuse_left, shown_as
+from calib_serve.app._serving import door, said, served_at, watched_models
+from calib_serve.app._show import note
+from calib_serve.options import CountOptions, ListenOptions, WatchOptions, WebOptions
+
+__all__ = ["app"]
+
+app = command(
+    "watch",
+    "calib-serve watch digits:1.0=artifact --keyring keyring.json --ledger ledger.db\n"
+    "calib-serve watch --config watch.yaml",
+    details="MODELS are NAME:VERSION=ARTIFACT (a folder) or NAME:VERSION=CLASSES (a number), in a file of "
+    "--config also a mapping. Stops cleanly on Ctrl-C or SIGTERM; what was acknowledged is in the ledger.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CountOptions):
+    """Options of ``calib-serve watch``."""
+
+    option: list[str] = field(default_factory=list)
+    """Seldom needed, KEY=VALUE: arl, block, max_connections, max_megabytes, max_waiting, request_seconds."""
+
+
+@app.default
+def watch(
+    models: list[str] | None = None,
+    *,
+    options: Annotated[Options, Flat] = Options(),
+    listen: Annotated[ListenOptions, shown_as("Where it listens")] = ListenOptions(),
+) -> None:
+    """Count what is served and labelled, until it is stopped."""
+    from calib_serve.watch.host_checks import file_check
+    from calib_serve.watch.http import create_app, serve_app
+    from calib_serve.watch.service import Watch
+
+    rare = pairs(options.option, "--option")
+    counting = completed(WatchOptions, (options,), rare)
+    web = completed(WebOptions, (listen,), rare)
+    refuse_left(rare, WatchOptions, WebOptions, held=(options, listen))
+    with (
+        door(listen, counting.keyring) as opened,
+        Watch.open(watched_models(models or []), replace(counting, keyring=opened.keyring)) as watch,
+    ):
+        if opened.tokens is not None:
+            opened.tokens.failed = functools.partial(watch.counts.errors.update, ["tokens"])
+            watch.checks.add(file_check("tokens", opened.tokens))
+        app = create_app(watch, web, tokens=opened.tokens or (), hosts=opened.hosts)
+        for (name, version), watched in watch.models.items():
+            if watched.reference is None and not watched.classes.pairs:
+                why = "it has no reference; give its artifact, not a number of classes"
+                note([f"{name}:{version}: shifts of confidence are not detected, as {why}"])
+        named = ", ".join(f"{name}:{version}" for name, version in watch.models)
+        said(f"watching {named or f'what {options.follow} names'} on {served_at(listen)}")
+        serve_app(app, web)
+    said("stopped")

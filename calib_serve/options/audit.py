@@ -1,0 +1,119 @@
+"""Options of an audit of logs that lie in files or a database."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from calib_serve.options.base import check
+from calib_serve.options.evaluate import Binned, Tolerant
+
+__all__ = ["AuditOptions", "EngineLimits", "LogOptions"]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_MOST_BINS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions(Binned, Tolerant):
+    """Which predictions are measured, and how."""
+
+    by: tuple[str, ...] | None = None
+    """Group by these columns; by default model,version, if there."""
+    since: Any = None
+    """From this time on, with its zone: 2026-03-01T00:00:00Z."""
+    until: Any = None
+    """Before this time."""
+    every: Any = None
+    """Windows of this length: a number and s, m, h, d or w, such as 1d."""
+    skip_invalid: bool = False
+    """Count what cannot be measured and leave it out, not refuse the log."""
+    ranks: bool = False
+    """AUROC and equal-mass ECE too, for which the engine sorts."""
+    missing: Literal["chance", "unknown"] = "chance"
+    """Why labels are missing: chance, or unknown, for what came of it."""
+    engine: str | None = None
+    """The database of the tables, such as postgres://user@host/logs."""
+
+    def __post_init__(self) -> None:
+        Binned.__post_init__(self)
+        check(self.bins <= _MOST_BINS, "bins", f"must be {_MOST_BINS} or fewer, got {self.bins}")
+        for option in ("since", "until"):
+            _moment(option, getattr(self, option))
+        check(self.seconds is None or self.seconds >= 1, "every", "must be a second or more")
+
+    @property
+    def begin(self) -> datetime | None:
+        """The time of ``since``."""
+        return _moment("since", self.since)
+
+    @property
+    def end(self) -> datetime | None:
+        """The time of ``until``."""
+        return _moment("until", self.until)
+
+    @property
+    def seconds(self) -> int | None:
+        """The length of windows.
+
+        >>> AuditOptions(every="36h").seconds, AuditOptions(every=60).seconds
+        (129600, 60)
+        """
+        if not isinstance(self.every, str):
+            return self.every  # type: ignore[no-any-return]  # a whole number of seconds, or none
+        found = re.fullmatch(r"([1-9]\d{0,5})([smhdw])", self.every)
+        told = f"is a number and one of s, m, h, d and w, such as 1d, got {self.every!r}"
+        check(found is not None, "every", told)
+        assert found is not None
+        return int(found[1]) * _SECONDS[found[2]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """How the engine works."""
+
+    password_file: str | Path | None = None
+    """A file with the password of the database; or set CALIB_SERVE_ENGINE_PASSWORD."""
+    unique_ids: bool = False
+    """No id is repeated, so do not look: faster."""
+    memory: str = "1GB"
+    """What DuckDB may hold at once."""
+    threads: int | None = None
+    """Threads of DuckDB; by default one a core."""
+    temporary: str | Path | None = None
+    """Where DuckDB puts the rest."""
+
+    def __post_init__(self) -> None:
+        check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(LogOptions, EngineLimits):
+    """Options of ``audit``; in Python times are also datetimes, and ``every`` also seconds."""
+
+    def __post_init__(self) -> None:
+        LogOptions.__post_init__(self)
+        EngineLimits.__post_init__(self)
+
+
+def _moment(option: str, value: Any) -> datetime | None:
+    """Return a time with its zone.
+
+    >>> _moment("since", "2026-03-01T00:00:00Z").timestamp()
+    1772323200.0
+    """
+    if value is None:
+        return None
+    try:
+        # Python 3.10 reads no Z.
+        found = (
+            value if isinstance(value, datetime) else datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+        )
+    except (ValueError, TypeError):
+        found = None
+    check(isinstance(found, datetime), option, f"is a time such as 2026-03-01T00:00:00Z, got {value!r}")
+    assert found is not None
+    zone = f"has no zone; write {found.isoformat()}Z if it is of UTC, got {value!r}"
+    check(found.tzinfo is not None, option, zone)
+    return found

@@ -1,0 +1,75 @@
+"""Options of what sends labels: those of a file, or of a folder, bucket or topic as they come."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from calib_serve.options.base import check, check_positive
+
+__all__ = ["CollectOptions", "FollowOptions", "LabelColumns", "LabelOptions", "SendLimits", "TargetOptions"]
+
+_MOST = 10_000  # labels that the watch takes in one request
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelColumns:
+    """How a file of labels is read."""
+
+    receipt_column: str = "receipt"
+    """The column of receipts."""
+    label_column: str = "label"
+    """The column of labels."""
+    by: Literal["id", "name"] | None = None
+    """What labels are: by default names, else ids, and refused where both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendLimits:
+    """How labels are sent."""
+
+    batch: int = 1000
+    """Labels a request."""
+    tries: int = 8
+    """How often a request is tried."""
+
+    def __post_init__(self) -> None:
+        check(1 <= self.batch <= _MOST, "batch", f"must be 1 to {_MOST}, got {self.batch}")
+        check(self.tries >= 1, "tries", f"must be 1 or more, got {self.tries}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Where labels go."""
+
+    url: str = "http://127.0.0.1:9300/v1/labels"
+    """Where labels are taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(LabelColumns, SendLimits, TargetOptions):
+    """Options of ``send_label_file``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowOptions:
+    """How a folder, bucket or topic is followed."""
+
+    wait: Any = "10m"
+    """For how long a label waits for its prediction to be known: 90s, 10m, 6h; in Python also seconds."""
+    state: str | Path = Path("collect.db")
+    """The file that says which files were read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(FollowOptions, SendLimits):
+    """Options of ``Collector`` and ``open_source``."""
+
+    settle: float = 5
+    """Seconds for which a file must not have changed."""
+    every: float = 5
+    """Seconds between two looks for files."""
+
+    def __post_init__(self) -> None:
+        SendLimits.__post_init__(self)
+        check_positive(every=self.every)
+        check(self.settle >= 0, "settle", f"must be 0 or more, got {self.settle:g}")

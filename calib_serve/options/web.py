@@ -1,0 +1,69 @@
+"""Options of what serves by HTTP: where it listens, who may use it, and how much it takes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from calib_serve.options.base import check, check_positive
+
+__all__ = ["ListenOptions", "WebLimits", "WebOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenOptions:
+    """Where a server listens, and who may use it."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 9300
+    """Port to listen on."""
+    token_file: Path | None = None
+    """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
+    tls_cert: Path | None = None
+    """Certificate with its chain, PEM: serve by TLS."""
+    tls_key: Path | None = None
+    """The certificate's key, PEM."""
+
+    def __post_init__(self) -> None:
+        check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
+        lone = "tls_key" if self.tls_cert is None else "tls_cert"
+        check(
+            (self.tls_cert is None) == (self.tls_key is None),
+            lone,
+            "is one of two: a certificate and its key, tls_cert and tls_key",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebLimits:
+    """How much a server takes."""
+
+    max_connections: int = 512
+    """Connections at a time; others are answered 503."""
+    request_seconds: float = 30
+    """In which a request, and its body, must come."""
+    max_waiting: int = 32
+    """Requests at work or in line before 429."""
+    max_megabytes: float = 4
+    """The largest body."""
+    max_versions: int = 200
+    """Model versions with series of their own; the rest are 'other'."""
+
+    def __post_init__(self) -> None:
+        check_positive(request_seconds=self.request_seconds, max_megabytes=self.max_megabytes)
+        for option in ("max_connections", "max_waiting", "max_versions"):
+            value = getattr(self, option)
+            check(value >= 1, option, f"must be 1 or more, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebOptions(ListenOptions, WebLimits):
+    """Options of ``create_app`` and ``serve_app``."""
+
+    def __post_init__(self) -> None:
+        ListenOptions.__post_init__(self)
+        WebLimits.__post_init__(self)
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest body, in bytes."""
+        return int(self.max_megabytes * 2**20)

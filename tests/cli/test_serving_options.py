@@ -1,0 +1,113 @@
+"""Options of the commands that serve and send: where they come from, and what is refused before a start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import calib_serve
+
+from calib_serve.receipts import Keyring
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Keyring.new().save("keyring.json")
+    return tmp_path
+
+
+def refused(*words: object) -> str:
+    """What is said of a wrong use, before a ledger is made."""
+    done = calib_serve(*words)
+    assert done.exit_code == 2, done.output
+    assert not list(Path().glob("*.db"))
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", ["watch", "gateway"])
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    command: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("o.yaml").write_text("models: {'m:1': 3}\nport: 70001\n")
+    words: list[object] = [command, "--config", "o.yaml"]
+    if command == "gateway":
+        words += ["--upstream", "http://127.0.0.1:1", "--output", "logits", "--ledger", "l.db"]
+    assert "port in o.yaml must be 0 to 65535, got 70001" in refused(*words)
+    monkeypatch.setenv(f"CALIB_SERVE_{command.upper()}_PORT", "70002")
+    assert f"CALIB_SERVE_{command.upper()}_PORT must be 0 to 65535, got 70002" in refused(*words)
+    assert "--port must be 0 to 65535, got 70003" in refused(*words, "--port", 70003)
+
+
+def test_a_file_names_models_by_a_list_or_a_mapping_as_the_command_line_does(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for written in ("[a, 'b:1=3']", "{a: 3, 'b:1': 3}"):
+        Path("o.yaml").write_text(f"models: {written}\n")
+        assert "NAME:VERSION=CLASSES, got 'a" in refused("watch", "--config", "o.yaml")
+    monkeypatch.setenv("CALIB_SERVE_WATCH_MODELS", "b:1=3 c")
+    assert "got 'c'" in refused("watch")
+    assert "m:1 is given twice" in refused("watch", "m:1=3", "m:1=4")
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("prot: 1", "prot"),
+        ("- port", "NAME: VALUE"),
+        ("port: [", "cannot read"),
+        ("port: x", "port"),
+        ("option: {arl: 1}", "arl"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(written: str, says: str, here: Path) -> None:
+    Path("o.yaml").write_text(written)
+    assert says in refused("watch", "m:1=3", "--config", "o.yaml")
+    assert "gone.yaml" in refused("watch", "m:1=3", "--config", "gone.yaml")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (("--option", "arl=1"), "--option arl is a number of labels"),
+        (("--option", "arl=many"), "--option arl is a number, got 'many'"),
+        (("--option", "block=1.5"), "--option block is a whole number"),
+        (("--option", "max_conections=9"), "max_connections"),
+        (("--option", "port=9"), "give it as --port"),
+        (("--option", "arl"), "KEY=VALUE"),
+        (("--tolerance", "0.5"), "--tolerance must be in [0, 0.5)"),
+        (("--sample-rate", "0"), "--sample-rate must be above 0"),
+        (("--ttl-days", "inf"), "--ttl-days must be above 0 and finite"),
+        (("--tls-cert", "cert.pem"), "tls_key"),
+        (("--maturity", "soon"), "such as 6h"),
+        (("--label-budget", "2"), "2"),
+        (("--segments", ","), "--segments are a number, or names"),
+        (("--host", "0.0.0.0"), "--token-file"),
+    ],
+)
+def test_a_wrong_option_of_the_watch_is_refused_by_its_name(
+    option: tuple[str, str], says: str, here: Path
+) -> None:
+    assert says in refused("watch", "m:1=3", *option)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("labels",), "--dead-letter"),
+        (("labels", "--dead-letter", "dead", "--by", "id"), "--by is for a file"),
+        (("labels", "--dead-letter", "dead", "--wait", "auto"), "wait"),
+        (("labels", "--dead-letter", "dead", "--option", "every=0"), "--option every"),
+        (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--once"), "a topic has no end"),
+        (("l.csv", "--once"), "--once is for a folder"),
+        (("l.csv", "--option", "settle=1"), "batch, tries"),
+        (("l.csv", "--option", "batch=0"), "--option batch must be 1 to 10000"),
+        (("gone.csv",), "gone.csv"),
+    ],
+)
+def test_labels_of_a_file_and_of_what_is_followed_take_their_own_options(
+    words: tuple[str, ...], says: str, here: Path
+) -> None:
+    Path("labels").mkdir()
+    Path("l.csv").write_text("id,label\na,1\n")
+    assert says in refused("label", *words)
