@@ -95,6 +95,12 @@ if TYPE_CHECKING:
     from calib_serve.bins import Bins
     from calib_serve.data import load_data
     from calib_serve.errors import CalibServeError
+    from calib_serve.fit.calibrate import calibrate
+    from calib_serve.fit.calibrate_model import calibrate_model
+    from calib_serve.fit.compare import Compared, compare
+    from calib_serve.fit.decide import decide
+    from calib_serve.fit.measure import verdict
+    from calib_serve.fit.shares import PriorEstimate, estimate_prior, with_prior
     from calib_serve.fuse.onnx import fuse_onnx
     from calib_serve.fuse.torch import calibrated, fuse_torch
     from calib_serve.fuse.torchserve import load_artifact, pack, pack_around, pack_feedback, recalibrated
@@ -110,6 +116,7 @@ if TYPE_CHECKING:
     from calib_serve.model import calibrated_probs, load_model
     from calib_serve.pictures import Preprocessing, preprocessing_of
     from calib_serve.receipts import Keyring, Label, Receipt
+    from calib_serve.refit import Refitted, refit, refit_served
     from calib_serve.report import write_report
     from calib_serve.report.displays import (
         ConfidenceHistogramDisplay,
@@ -125,13 +132,6 @@ if TYPE_CHECKING:
     from calib_serve.watch.samples import read_samples
     from calib_serve.watch.sender import send_label_file
     from calib_serve.watch.service import Watch
-    from calib_serve.fit.compare import Compared, compare
-    from calib_serve.fit.decide import decide
-    from calib_serve.fit.calibrate_model import calibrate_model
-    from calib_serve.fit.calibrate import calibrate
-    from calib_serve.fit.measure import verdict
-    from calib_serve.fit.shares import PriorEstimate, estimate_prior, with_prior
-    from calib_serve.refit import Refitted, refit, refit_served
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
     _ROOM = {

@@ -72,8 +72,8 @@ def look_at_archive(
     """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
 
     ``probe``: a file that it answers; default: a made-up request. Each of the ``options`` may be ``given`` as
-    a keyword argument. Of an archive that ``pack_around`` made, the handler inside is asked. Raises ModelError where it
-    answers nothing, or no class scores are found.
+    a keyword argument. Of an archive that ``pack_around`` made, the handler inside is asked. Raises
+    ModelError where it answers nothing, or no class scores are found.
     """
     asked = changed(options or ArchiveOptions(), given)
     with unpacked(archive) as found:

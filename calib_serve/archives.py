@@ -61,10 +61,10 @@ def scores_of_archive(
 
     The handler runs in a process of its own, as TorchServe's worker would run it, so the packages that it
     needs must be here, and its code is run. ``data``: what ``read_requests`` reads; ``splits`` of it.
-    ``artifact``: one that is to act on the scores; an archive that ``pack_around`` made has its own.
-    Each of the ``options`` may be ``given`` as a keyword argument; without a ``seam`` it is that which the
-    artifact was fitted at, or found and proved with some samples. Raises InputError for data and labels that do not fit, ModelError where the handler does not answer a sample,
-    which it names.
+    ``artifact``: one that is to act on the scores; an archive that ``pack_around`` made has its own. Each of
+    the ``options`` may be ``given`` as a keyword argument; without a ``seam`` it is that which the artifact
+    was fitted at, or found and proved with some samples. Raises InputError for data and labels that do not
+    fit, ModelError where the handler does not answer a sample, which it names.
     """
     asked = changed(options or ArchiveOptions(), given)
     requests = [read_requests(data, split) for split in splits]

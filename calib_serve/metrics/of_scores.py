@@ -23,13 +23,13 @@ def evaluate(
     """All metrics of a model's scores and labels, with intervals of the given level.
 
     ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves: probabilities or logits, arrays
-    or frames. Each of the ``options`` may be ``given`` as a keyword argument. Of logits the NLL stays finite where a probability rounds to 0.
-    Means, shares and the AUROC have analytic intervals; areas and noise floors are bootstrapped from
-    ``replicates`` resamples (0: no intervals). Errors are debiased and have the interval of the true errors
-    under which what is observed is no surprise; it starts at 0 where a calibrated model often shows as much,
-    and may end below an observed error that is mostly chance. ``groups`` (n,) say which samples belong
-    together, such as those of one patient: intervals then hold although these move together.
-    ``Evaluation.remarks`` says what was guessed of the scores. Raises InputError or ShapeError.
+    or frames. Each of the ``options`` may be ``given`` as a keyword argument. Of logits the NLL stays finite
+    where a probability rounds to 0. Means, shares and the AUROC have analytic intervals; areas and noise
+    floors are bootstrapped from ``replicates`` resamples (0: no intervals). Errors are debiased and have the
+    interval of the true errors under which what is observed is no surprise; it starts at 0 where a calibrated
+    model often shows as much, and may end below an observed error that is mostly chance. ``groups`` (n,) say
+    which samples belong together, such as those of one patient: intervals then hold although these move
+    together. ``Evaluation.remarks`` says what was guessed of the scores. Raises InputError or ShapeError.
 
     >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
@@ -56,8 +56,8 @@ def evaluate_labels(
 ) -> LabelsEvaluation:
     """All metrics of a multi-label model's scores (n, L) and labels (n, L), each 0 or 1, with intervals.
 
-    Arguments as in ``evaluate``, without groups; without ``outputs``, scores are probabilities, each label's own. Raises
-    InputError or ShapeError.
+    Arguments as in ``evaluate``, without groups; without ``outputs``, scores are probabilities, each label's
+    own. Raises InputError or ShapeError.
     """
     asked = changed(options or EvaluateOptions(), given)
     found = Scores.of(scores, labels, expected="label_probabilities", **asked.of_scores)

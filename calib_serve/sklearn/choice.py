@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from calib_serve.artifact import Artifact
+from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import Outputs
-from calib_serve.fit.calibrate import calibrate
 
 __all__ = ["calibrated", "seed_of"]
 

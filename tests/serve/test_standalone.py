@@ -21,7 +21,7 @@ pytestmark = pytest.mark.server
 WORKER = """
 import json, sys
 
-MISSING = {"safetensors", "typer", "rich", "onnx", "onnxruntime", "PIL", "httpx", "scipy", "sklearn"}
+MISSING = {"safetensors", "cyclopts", "rich", "onnx", "onnxruntime", "PIL", "httpx", "scipy", "sklearn"}
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
