@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import invoke
-from typer.testing import Result
+from command_line import Done, invoke
 
 from calib_serve import metrics
 from calib_serve.artifact import Artifact, LogitMap
@@ -34,7 +33,7 @@ def file(tmp_path: Path, logits: tuple[np.ndarray, np.ndarray]) -> Path:
     return path
 
 
-def evaluate(*arguments: object) -> Result:
+def evaluate(*arguments: object) -> Done:
     options = [] if "--replicates" in arguments else ["--replicates", "20"]
     return invoke(["evaluate", *map(str, arguments), *options])
 
