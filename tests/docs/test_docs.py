@@ -23,16 +23,18 @@ def check_ours(words: list[str]) -> None:
     if len(words) == 1 or words[1].startswith("-"):
         assert options <= {"--help", "--version", "--install-completion"}, words
         return
-    commands, apps, _ = program(words[1]).parse_commands(words[1:])
+    commands, apps, _ = program(words[1]).parse_commands([word for word in words[1:] if word != "--help"])
     assert commands, f"there is no command {words[1]}"
-    known = {name for argument in apps[-1].assemble_argument_collection() for name in argument.names}
+    takes = [] if apps[-1].default_command is None else apps[-1].assemble_argument_collection()
+    known = {name for argument in takes for name in argument.names}
     assert options <= known | {"--help", "--config"}, words
 
 
 def check_program(words: list[str]) -> None:
     """The file that Python is to run is there, and knows the options."""
-    module = words[1] == "-m"
-    text = (ROOT / (words[2].replace(".", "/") + ".py" if module else words[1])).read_text()
+    program = ROOT / (words[2].replace(".", "/") if words[1] == "-m" else words[1])
+    files = [program, program.with_suffix(".py"), program / "__main__.py"]
+    text = next(file for file in files if file.is_file()).read_text()
     assert all(f'"{word}"' in text for word in words if word.startswith("--")), words
 
 
