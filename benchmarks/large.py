@@ -24,7 +24,7 @@ import peers
 
 COMMANDS = {
     "evaluate": ["evaluate", "FILE"],
-    "fit": ["fit", "--method", "temperature", "--logits", "FILE", "--out", "OUT"],
+    "fit": ["fit", "--method", "temperature", "--data", "FILE", "--out", "OUT"],
 }
 BLOCK = 1 << 18
 

@@ -76,7 +76,7 @@ def _fits(given: Sequence[int], wanted: Sequence[int | None]) -> bool:
 
 _INPUTS = ("inputs", "images", "x")
 _LABELS = ("labels", "y")
-_TABLE = "; a table of logits goes to --logits, without a model"
+_TABLE = "; a table of logits needs no --model"
 _OTHERS = {
     **dict.fromkeys((".csv", ".parquet"), _TABLE),
     **dict.fromkeys((".pkl", ".pickle", ".joblib", ".pt", ".pth", ".h5", ".hdf5", ".npy"), ""),
@@ -306,7 +306,7 @@ def _of_arrays(
             scores = [name for name in held if name.removeprefix(prefix) in ("logits", "probs", "log_probs")]
             raise InputError(
                 f"{path} must hold one of {wanted}, it holds {', '.join(held) or 'none'}"
-                + (f"; {scores[0]} need no model: give the file as --logits" if scores else "")
+                + (f"; {scores[0]} need no model: leave out --model" if scores else "")
                 + _splits(held, names)
             )
         return found[0]

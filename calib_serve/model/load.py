@@ -36,7 +36,7 @@ _OTHERS = {
 }
 """Files that people have, by their ending."""
 
-_INSTEAD = "export it to ONNX, or write its logits and labels into a file (fit --logits, calibrate)"
+_INSTEAD = "export it to ONNX, or write its logits and labels into a file (calib-serve fit, calibrate)"
 _WEIGHTS = (".pt", ".pth", ".bin", ".ckpt")
 _PICKLE = b"\x80"  # a pickle's first byte
 

@@ -97,7 +97,7 @@ def _refuse_code_and_pickles(path: Path, config: Any) -> None:
     if getattr(config, "auto_map", None):
         raise ModelError(
             f"{path} brings code of its own (auto_map in {_CONFIG}), which is never run here; compute its "
-            "logits where you trust it, and fit on them (--logits)"
+            "logits where you trust it, and fit on them without --model"
         )
     if (path / "adapter_config.json").exists():
         raise ModelError(
