@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         Selection,
     )
     from calib_serve.bins import Bins
+    from calib_serve.collect import send_label_file
     from calib_serve.data import load_data
     from calib_serve.errors import CalibServeError
     from calib_serve.fit.calibrate import calibrate
@@ -130,7 +131,6 @@ if TYPE_CHECKING:
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.samples import read_samples
-    from calib_serve.watch.sender import send_label_file
     from calib_serve.watch.service import Watch
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
@@ -138,6 +138,7 @@ else:
         **dict.fromkeys(("Artifact", "Head", "InputShift", "LogitMap", "Mixture"), "artifact"),
         **dict.fromkeys(("Abstain", "ModelFacts", "PredictionSets", "ProbTable", "Selection"), "artifact"),
         "Bins": "bins",
+        "send_label_file": "collect",
         "load_data": "data",
         "CalibServeError": "errors",
         "fuse_onnx": "fuse.onnx",
@@ -161,7 +162,6 @@ else:
         "Server": "serve.server",
         **dict.fromkeys(("create_app", "serve_app"), "watch.http"),
         "read_samples": "watch.samples",
-        "send_label_file": "watch.sender",
         "LabelPolicy": "watch.policy",
         "ServedPrediction": "watch.batch",
         "Watch": "watch.service",

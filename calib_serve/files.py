@@ -374,19 +374,20 @@ def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
     read, is a bomb, or names a column twice.
     """
     try:
-        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra that few need
+        from pyarrow import ArrowException, parquet, types  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
         raise MissingDependency("pyarrow") from error
     try:
         with parquet.ParquetFile(path) as file:
-            told, names, packed = file.metadata, file.schema_arrow.names, path.stat().st_size
+            told, schema, packed = file.metadata, file.schema_arrow, path.stat().st_size
+            names, flat = schema.names, [one.name for one in schema if not types.is_nested(one.type)]
             said = sum(told.row_group(i).total_byte_size for i in range(told.num_row_groups))
         check_header(path, names)
         # Runs of one value are said to be short, and are not when they are unpacked.
         whole = max(said, told.num_rows * told.num_columns * _NUMBER)
         if whole > most_unpacked(packed):
             raise InputError(f"it unpacks from {packed} to {whole} bytes, as a bomb does; write it in parts")
-        return parquet.ParquetFile(path, read_dictionary=[name for name in texts if name in names])
+        return parquet.ParquetFile(path, read_dictionary=[name for name in texts if name in flat])
     except (ArrowException, OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
 

@@ -16,7 +16,7 @@ By = Literal["id", "name"]
 
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters but tab and line feed, other ends of lines, halves of characters."""
-_DIGITS = re.compile(r"[0-9]{1,18}")
+_WHOLE = re.compile(r"([0-9]{1,18})(\.0*)?")  # pandas writes 1.0 for 1 in a column that has gaps
 _LONGEST = 1000  # characters of a name
 _TOLD = 40  # characters of a text in a message
 
@@ -41,11 +41,14 @@ class Naming:
     def find(self, text: str, by: By | None = None) -> int:
         """The class that is meant; InputError for none, and for a text that may be two.
 
-        A text is a name, else the digits of an id. ``by`` says which of them.
+        A text is a name, else the digits of an id. ``by`` says which of them. "1.0" is 1, where no class is
+        called so.
         """
-        named = self._ids.get(text) if by != "id" else None
-        several = by != "id" and named is None and text in self._ids
-        number = int(text) if by != "name" and _DIGITS.fullmatch(text) else None
+        whole = _WHOLE.fullmatch(text)
+        name = whole[1] if whole and text not in self._ids else text
+        named = self._ids.get(name) if by != "id" else None
+        several = by != "id" and named is None and name in self._ids
+        number = int(whole[1]) if by != "name" and whole else None
         number = number if number is not None and number < self.count else None
         if several:
             raise InputError(f"{shown(text)} is the name of several classes; give the id as a number")

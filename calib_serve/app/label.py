@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, completed, pairs, refuse_left, shown_as
-from calib_serve.app._progress import progress
+from calib_serve.app._progress import stages
 from calib_serve.app._show import note, print_json
 from calib_serve.errors import InputError
 from calib_serve.options import (
@@ -20,6 +20,7 @@ from calib_serve.options import (
     FollowOptions,
     LabelColumns,
     LabelOptions,
+    RefusedRows,
     TargetOptions,
     check,
 )
@@ -34,15 +35,14 @@ app = command(
     "calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels\n"
     "calib-serve label labels/ --dead-letter dead --once\n"
     "calib-serve label 'kafka://host:9092/labels?group=calib' --dead-letter kafka://host:9092/dead",
-    details="SOURCE is a CSV or Parquet file with the columns receipt or id, label[, segment]: what was "
-    "counted before is refused as a duplicate, so a run that broke off is simply repeated; exit code 1 when "
-    "a label was refused for another reason. Or it is a folder, a bucket such as s3://bucket/labels, or a "
-    "topic kafka://HOST:PORT/TOPIC?group=GROUP, whose labels are sent as they come, each counted once "
-    "through restarts of anything, until Ctrl-C or SIGTERM.",
+    details="SOURCE is a CSV, Parquet or JSON lines file with the columns receipt or id, label[, model, by, "
+    "segment]: what was counted before is refused as a duplicate, so a run that broke off is repeated. "
+    "Or it is a folder, a bucket such as s3://bucket/labels, or a topic kafka://HOST:PORT/TOPIC?group=GROUP, "
+    "whose labels are sent as they come, each counted once through restarts of anything, until Ctrl-C or "
+    "SIGTERM. Exit code 1 where a label was refused, or is a dead letter, and a person must look at it.",
 )
 
 _GRACE = 3.0  # seconds for which an answer of the watch is waited for after a signal to stop
-_FINE = {"duplicate", "not_wanted"}  # refusals that repeating a file and a budget of labels bring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,8 @@ def label(
     source: str,
     *,
     options: Annotated[Options, Flat] = Options(),
-    columns: Annotated[LabelColumns, shown_as("Of a file")] = LabelColumns(),
+    columns: Annotated[LabelColumns, shown_as("How labels are read")] = LabelColumns(),
+    refused: Annotated[RefusedRows, shown_as("Of a file")] = RefusedRows(),
     followed: Annotated[Followed, shown_as("Of a folder, bucket or topic")] = Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
@@ -89,15 +90,15 @@ def label(
 
     rare = pairs(options.option, "--option")
     if "://" in source or Path(source).is_dir():
-        _refuse(columns, LabelColumns(), "is for a file of labels")
+        check(refused.refused is None, "refused", "is for a file of labels; dead letters are these of others")
         check(followed.dead_letter is not None, "dead_letter", "must say where what cannot be counted goes")
-        collecting = completed(CollectOptions, (followed,), rare)
-        refuse_left(rare, CollectOptions, held=(options, followed))
+        collecting = completed(CollectOptions, (followed, columns), rare)
+        refuse_left(rare, CollectOptions, held=(options, followed, columns))
         wait = parse_duration(str(followed.wait), what="--wait")
         return _collect(source, options, followed, replace(collecting, wait=wait))
     _refuse(followed, Followed(), f"is for a folder, a bucket or a topic, and {source} is none")
-    sending = completed(LabelOptions, (options, columns), rare)
-    refuse_left(rare, LabelOptions, held=(options, columns))
+    sending = completed(LabelOptions, (options, columns, refused), rare)
+    refuse_left(rare, LabelOptions, held=(options, columns, refused))
     return _send(source, options, sending, as_json=output.json)
 
 
@@ -116,16 +117,21 @@ def _token(options: Options) -> str:
 
 
 def _send(source: str, options: Options, sending: LabelOptions, *, as_json: bool) -> int:
-    from calib_serve.watch.sender import send_label_file
+    from calib_serve.collect import send_label_file
 
-    with progress("labels", quiet=as_json) as advance:
-        sent = send_label_file(source, sending, token=_token(options), progress=advance)
+    with stages("labels", quiet=as_json) as show:
+        sent = send_label_file(
+            source,
+            sending,
+            token=_token(options),
+            progress=lambda done, total: show("labels", done, total),
+        )
+    note(sent.named(sending.refused))
     if as_json:
-        print_json({"accepted": sent.accepted, "refused": dict(sent.refused)})
+        print_json({"accepted": sent.accepted, "held": sent.held, "refused": dict(sent.refused)})
     else:
-        refused = ", ".join(f"{count} {reason}" for reason, count in sent.refused.most_common())
-        sys.stdout.write(f"{sent.accepted} counted" + (f"; refused: {refused}" if refused else "") + "\n")
-    return 1 if set(sent.refused) - _FINE else 0
+        sys.stdout.write(f"{sent}\n")
+    return 1 if sent.wrong else 0
 
 
 def _collect(source: str, options: Options, followed: Followed, collecting: CollectOptions) -> int:
@@ -149,7 +155,7 @@ def _collect(source: str, options: Options, followed: Followed, collecting: Coll
         note([f"collecting labels from {source}"])
         totals = collector.run(once=followed.once)
     sys.stdout.write(f"{totals}\n")
-    return 0
+    return 1 if totals.dead else 0
 
 
 def _publish(collector: "Collector", labels: "Source", followed: Followed) -> None:

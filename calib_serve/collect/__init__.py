@@ -2,9 +2,11 @@
 
 from calib_serve.collect.collector import Collector, Totals
 from calib_serve.collect.opening import open_dead_letters, open_source
+from calib_serve.collect.reading import Columns
+from calib_serve.collect.sending import Sent, send_label_file
 from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source, Stream
 
 __all__ = [
-    "Collector", "DeadLetter", "DeadLetters", "Piece", "Source", "Stream", "Totals", "open_dead_letters",
-    "open_source",
+    "Collector", "Columns", "DeadLetter", "DeadLetters", "Piece", "Sent", "Source", "Stream", "Totals",
+    "open_dead_letters", "open_source", "send_label_file",
 ]  # fmt: skip

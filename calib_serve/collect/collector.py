@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from calib_serve.collect.sending import in_batches, post_in_parts
 from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.errors import ServerError
 from calib_serve.names import parse_duration
 from calib_serve.options import CollectOptions, changed
-from calib_serve.watch.sender import Rejected, Unanswered, post_items
+from calib_serve.watch.sender import Unanswered, post_items
 
 __all__ = ["FOR_GOOD", "LATER", "Collector", "Totals"]
 
@@ -35,8 +35,6 @@ LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead"
 """Why a label is refused that may be counted later: its prediction, a key, a version or the time comes."""
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until a label that is held back is tried again
-_TOO_MUCH = (400, 413, 422)  # of a batch: then one of its labels is to blame, or there are too many
-_BYTES = 1 << 20  # of a request
 _TELL_EVERY = 60.0  # seconds between summaries in the log
 _IDLE = 1.0  # seconds to wait for more
 
@@ -45,9 +43,10 @@ _IDLE = 1.0  # seconds to wait for more
 class Totals:
     """What became of labels since this process began; safe to read at any time.
 
-    ``labels``: by ``accepted``, or the reason of the refusal that settled them. ``dead``: dead letters by
-    reason. ``failures``: by what failed, and was tried again. ``held``: labels that wait to be tried again.
-    ``sent_at``: when the watch last answered, seconds since 1970.
+    ``labels``: by ``accepted``, ``held`` in the watch until their version is known, or the reason of the
+    refusal that settled them. ``dead``: dead letters by reason. ``failures``: by what failed, and was tried
+    again. ``held``: labels that wait here to be tried again. ``sent_at``: when the watch last answered,
+    seconds since 1970.
     """
 
     labels: Counter[str] = field(default_factory=Counter)
@@ -58,9 +57,11 @@ class Totals:
 
     def __str__(self) -> str:
         """A summary for people."""
-        refused = ", ".join(f"{n} {why}" for why, n in self.labels.most_common() if why != "accepted")
+        taken = ("accepted", "held")
+        refused = ", ".join(f"{n} {why}" for why, n in self.labels.most_common() if why not in taken)
         dead = ", ".join(f"{n} {why}" for why, n in self.dead.most_common())
         told = [f"{self.labels['accepted']} counted"]
+        told += [f"{self.labels['held']} wait for their version to be watched"] * bool(self.labels["held"])
         told += [f"refused: {refused}"] * bool(refused) + [f"dead letters: {dead}"] * bool(dead)
         return "; ".join(told + [f"{self.held} wait"] * bool(self.held))
 
@@ -135,24 +136,10 @@ class Collector:
         elif not items:
             self._source.alive()
             self._stop.wait(self._idle())
-        for batch in self._batches(items):
+        for batch in in_batches(items, self._batch, row=lambda one: one.row):
             self._settle(batch)
         self._source.commit()
         self._tell()
-
-    def _batches(self, items: Sequence[_Item]) -> Iterator[list[_Item]]:
-        """As many as a request may have, and not so long that a watch hangs up on it."""
-        batch: list[_Item] = []
-        size = 0
-        for item in items:
-            more = len(json.dumps(item.row)) + 2
-            if batch and (len(batch) == self._batch or size + more > _BYTES):
-                yield batch
-                batch, size = [], 0
-            batch.append(item)
-            size += more
-        if batch:
-            yield batch
 
     def _idle(self) -> float:
         return min(_IDLE, max(self._held[0][0] - self._clock(), 0.0)) if self._held else _IDLE
@@ -172,9 +159,10 @@ class Collector:
             return
         buried = []
         for item, outcome in zip(items, self._send([one.row for one in items]), strict=True):
-            reason = "" if outcome["accepted"] else str(outcome["reason"])
-            if not reason or reason in FOR_GOOD:
-                self.totals.labels[reason or "accepted"] += 1
+            taken = "held" if outcome.get("held") else "accepted"
+            reason = taken if outcome["accepted"] else str(outcome["reason"])
+            if outcome["accepted"] or reason in FOR_GOOD:
+                self.totals.labels[reason] += 1
                 self._done(item.piece)
             elif reason in LATER and self._hold(item):
                 pass
@@ -202,14 +190,7 @@ class Collector:
     def _send(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         try:
             self.sending = True
-            found = self._post(rows)
-        except Rejected as error:
-            if error.status not in _TOO_MUCH:
-                raise
-            if len(rows) == 1:
-                return [{"accepted": False, "reason": "malformed", "message": str(error)}]
-            middle = len(rows) // 2
-            return self._send(rows[:middle]) + self._send(rows[middle:])
+            found = post_in_parts(self._post, rows)
         finally:
             self.sending = False
         self.totals.sent_at = time.time()

@@ -28,9 +28,11 @@ class _Collected(Collector):
         """The families of one scrape; every reason is there from the start."""
         totals = self._totals
         labels = CounterMetricFamily(
-            "calib_collect_labels_total", "Labels settled: accepted, or why refused.", labels=["outcome"]
+            "calib_collect_labels_total",
+            "Labels settled: accepted, held, or why refused.",
+            labels=["outcome"],
         )
-        for outcome in ("accepted", *REASONS):
+        for outcome in ("accepted", "held", *REASONS):
             labels.add_metric([outcome], totals.labels[outcome])
         dead = CounterMetricFamily(
             "calib_collect_dead_letters_total", "Labels and messages set aside.", labels=["reason"]

@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from calib_serve.collect.reading import KINDS, Row, read_rows
-from calib_serve.collect.source import Piece, Stream
+from calib_serve.collect.reading import KINDS, USUAL, Columns, Row, read_rows
+from calib_serve.collect.source import DeadLetter, Piece, Stream
 from calib_serve.errors import InputError, MissingDependency, ServerError
 from calib_serve.files import make_private
 
@@ -107,7 +107,8 @@ class FileSource:
     """A ``Source`` over the files under ``address``: CSV, Parquet or JSON lines; others are passed over.
 
     ``settle``: seconds for which a file must not have changed; ``every``: seconds between two looks.
-    ``skip``: an address below, whose files are left out. InputError for an address that cannot be.
+    ``skip``: an address below, whose files are left out. ``columns``: what they are called. InputError for an
+    address that cannot be.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class FileSource:
         settle: float = 5.0,
         every: float = 5.0,
         skip: str = "",
+        columns: Columns = USUAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         try:
@@ -126,7 +128,7 @@ class FileSource:
             raise InputError(f"files cannot be read from {address!r}: {error}") from error
         if "file" in self._fs.protocol and not Path(self._root).exists():
             raise InputError(f"there is no folder {self._root}; make it, or check the address")
-        self.failures = 0
+        self.failures, self._columns = 0, columns
         self._local = "file" in self._fs.protocol
         self._state, self._settle, self._every, self._clock = state, settle, every, clock
         self._skip = fsspec.core.url_to_fs(skip)[1] if skip else ""
@@ -232,7 +234,7 @@ class FileSource:
                 continue
             read = self._state.of(self._address(path))
             start = read.rows if read is not None and read.version == version else 0
-            rows = islice(read_rows(local, path), start, None)
+            rows = islice(_rows(local, path, self._columns), start, None)
             self._current = _Reading(path, version, rows, start=start)
             self._open.append(self._current)
             return
@@ -248,8 +250,7 @@ class FileSource:
     def _rows(self, one: _Reading) -> list[Piece]:
         pieces = []
         try:
-            for labels, dead in islice(one.rows, _ROWS):
-                where = dead[0].where if dead else f"{one.address} row {one.at + 1}"
+            for where, labels, dead in islice(one.rows, _ROWS):
                 pieces.append(Piece(one.stream, one.at, where, labels, dead))
                 one.at += 1
         except OSError as error:
@@ -316,6 +317,15 @@ class FileSource:
         self.commit()
         self._scratch.cleanup()
         self._state.close()
+
+
+def _rows(path: Path, name: str, columns: Columns) -> Iterator[Row]:
+    """The rows of a file; a dead letter where it is no table of labels."""
+    try:
+        yield from read_rows(path, name, columns)
+    except InputError as error:
+        told = str(error).replace(str(path), name)
+        yield Row(name, [], [DeadLetter("unreadable", told, name, item={"file": name})])
 
 
 def _version(info: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from calib_serve.collect.reading import read_message
+from calib_serve.collect.reading import USUAL, Columns, read_message
 from calib_serve.collect.source import DeadLetter, Piece, Stream
 from calib_serve.errors import InputError, MissingDependency, ServerError
 
@@ -32,12 +32,19 @@ _LAG_EVERY = 1.0
 class KafkaSource:
     """A ``Source`` over the ``topic`` of these brokers, as a member of the consumer group ``group``.
 
-    ``servers``: ``host:port`` with commas between. ``config``: more of librdkafka's, such as for TLS. A group
-    that is new begins with the oldest message. InputError for a configuration that cannot be.
+    ``servers``: ``host:port`` with commas between. ``config``: more of librdkafka's, such as for TLS.
+    ``columns``: how fields are called. A group that is new begins with the oldest message. InputError for a
+    configuration that cannot be.
     """
 
     def __init__(
-        self, servers: str, topic: str, *, group: str, config: Mapping[str, str] | None = None
+        self,
+        servers: str,
+        topic: str,
+        *,
+        group: str,
+        config: Mapping[str, str] | None = None,
+        columns: Columns = USUAL,
     ) -> None:
         own: dict[str, Any] = {
             "bootstrap.servers": servers,
@@ -45,7 +52,7 @@ class KafkaSource:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
         }
-        self.failures = 0
+        self.failures, self._columns = 0, columns
         self._streams: dict[tuple[str, int], Stream] = {}
         self._committed: dict[Stream, int] = {}
         self._waiting: list[Any] = []
@@ -99,8 +106,8 @@ class KafkaSource:
         if stream is None:
             stream = self._streams[topic, partition] = Stream(f"{topic}/{partition}", offset)
             self._committed[stream] = offset  # at which it begins
-        labels, dead = read_message(message.value(), where)
-        return Piece(stream, offset, where, labels, dead)
+        row = read_message(message.value(), where, self._columns)
+        return Piece(stream, offset, where, row.labels, row.dead)
 
     def commit(self) -> None:
         """Commit the offset before which all is settled, of each partition where it moved."""

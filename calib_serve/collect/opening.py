@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from calib_serve.addresses import holds_password, shown
+from calib_serve.collect.reading import Columns
 from calib_serve.collect.source import DeadLetters, FolderDeadLetters, Source
 from calib_serve.errors import InputError
 from calib_serve.files import read_private
@@ -39,6 +40,7 @@ def open_source(
     ``options``, or ``given`` one by one: see ``CollectOptions``. InputError for an address that cannot be.
     """
     options = changed(options or CollectOptions(), given)
+    columns = Columns.of(options)
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.collect.kafka import KafkaSource  # noqa: PLC0415  an optional extra
@@ -46,12 +48,14 @@ def open_source(
         topic = _topic(address)
         if not topic.group:
             raise InputError(f"name the consumer group: {_SHAPE}, got {shown(address)}")
-        return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka)
+        return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka, columns=columns)
     from calib_serve.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
 
     kept = State(options.state)
     try:
-        return FileSource(address, kept, settle=options.settle, every=options.every, skip=skip)
+        return FileSource(
+            address, kept, settle=options.settle, every=options.every, skip=skip, columns=columns
+        )
     except InputError:
         kept.close()
         raise

@@ -45,6 +45,7 @@ from calib_serve.options.label import (
     FollowOptions,
     LabelColumns,
     LabelOptions,
+    RefusedRows,
     SendLimits,
     TargetOptions,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "Prior",
     "PromiseOptions",
     "RefitOptions",
+    "RefusedRows",
     "Resampled",
     "SampleOptions",
     "ScoresOptions",

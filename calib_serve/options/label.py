@@ -6,19 +6,29 @@ from typing import Any, Literal
 
 from calib_serve.options.base import check, check_positive
 
-__all__ = ["CollectOptions", "FollowOptions", "LabelColumns", "LabelOptions", "SendLimits", "TargetOptions"]
+__all__ = [
+    "CollectOptions",
+    "FollowOptions",
+    "LabelColumns",
+    "LabelOptions",
+    "RefusedRows",
+    "SendLimits",
+    "TargetOptions",
+]
 
 _MOST = 10_000  # labels that the watch takes in one request
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelColumns:
-    """How a file of labels is read."""
+    """How labels are read."""
 
-    receipt_column: str = "receipt"
-    """The column of receipts."""
+    receipt_column: str | None = None
+    """The column, or field, of receipts; by default receipt, where there is one."""
+    id_column: str | None = None
+    """The column, or field, of your own ids of predictions; by default id, where there is one."""
     label_column: str = "label"
-    """The column of labels."""
+    """The column, or field, of labels."""
     by: Literal["id", "name"] | None = None
     """What labels are: by default names, else ids, and refused where both."""
 
@@ -46,7 +56,15 @@ class TargetOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelOptions(LabelColumns, SendLimits, TargetOptions):
+class RefusedRows:
+    """Where the rows of a file go that are refused."""
+
+    refused: str | Path | None = None
+    """Write refused rows here, JSON lines with the reason, to be mended and sent; else some are named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(LabelColumns, SendLimits, TargetOptions, RefusedRows):
     """Options of ``send_label_file``."""
 
 
@@ -61,7 +79,7 @@ class FollowOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectOptions(FollowOptions, SendLimits):
+class CollectOptions(LabelColumns, FollowOptions, SendLimits):
     """Options of ``Collector`` and ``open_source``."""
 
     settle: float = 5

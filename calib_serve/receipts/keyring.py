@@ -323,7 +323,8 @@ def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
         text = read_private(path).decode()
     except FileNotFoundError as error:
         raise KeyringError(
-            f"cannot read the keyring {path}: {error}; make one with: calib-serve keys new {path}"
+            f"cannot read the keyring {path}: {error}; put its copy back: with other keys, labels of what it "
+            f"signed are refused as unknown_key. Where nothing was signed yet: calib-serve keys new {path}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise KeyringError(f"cannot read the keyring {path}: {error}") from error

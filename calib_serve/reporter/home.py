@@ -12,11 +12,13 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from calib_serve.errors import CalibServeError, LedgerError, Refused, ServerError
+from calib_serve.reporter.batch_folder import Batch, BatchFolder
 from calib_serve.watch.batch import ServedReceipt, ServedSums
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.sender import Unanswered, post_body, post_items
@@ -168,32 +170,42 @@ class Patience:
             log.warning(text, *values)
 
 
+def waiting(on_disk: bool) -> str:
+    """What the log says of predictions that wait: those in memory alone would end with their process."""
+    where = "" if on_disk else ", in this process alone (give it spool=)"
+    return f"predictions wait to be counted{where}: %s"
+
+
 class HomewardQueue:
     """At most ``most`` predictions wait; what comes beyond is not counted, and ``failed("queue")`` says so.
 
-    A batch that was not answered is sent again under the same name, until it is.
+    A batch that was not answered is sent again under the same name, until it is. ``spool``: a folder where
+    they wait on disk while the watch is away, ten times as many, and outlive their process.
     """
 
-    def __init__(self, home: Home, failed: Callable[..., None], *, most: int) -> None:
+    def __init__(
+        self, home: Home, failed: Callable[..., None], *, most: int, spool: str | Path | None = None
+    ) -> None:
         self._home, self._failed, self._most = home, failed, most
+        self._folder = None if spool is None else BatchFolder(Path(spool) / "ids", most=10 * most)
         self._patience = Patience()
         self.after_fork()
 
     def after_fork(self) -> None:
         """Forget what the parent sends."""
         self._waiting: deque[Served | str] = deque()
-        self._batch: list[Served | str] = []
-        self._name = ""
+        self._batch = Batch("", ())
         self._sending = threading.Lock()
         self._patience.forget()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._batch)
+        kept = 0 if self._folder is None else len(self._folder)
+        return len(self._waiting) + len(self._batch.items) + kept
 
     def put(self, served: Sequence[Served | str]) -> None:
         """Let these wait, as far as there is room; a text is a receipt of which nothing more is said."""
-        if len(self._waiting) + len(served) > self._most:
-            room = max(self._most - len(self._waiting), 0)
+        room = max(self._most - len(self._waiting) - len(self._batch.items), 0)
+        if len(served) > room:
             served, lost = served[:room], len(served) - room
             self._failed("queue", times=lost)
             self._patience.say(
@@ -204,44 +216,73 @@ class HomewardQueue:
     def send(self, *, at_once: bool = False) -> bool:
         """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
-            if self._patience.waits and not at_once:
-                return False
-            left = len(self)  # what comes meanwhile is for the next time: in few batches, not in many
-            while left > 0 and self._fill():
-                left -= len(self._batch)
-                try:
-                    refused = self._home.predictions(self._batch, once=self._name)
-                except Unanswered as error:
-                    self._failed("watch")
-                    self._patience.say("predictions wait to be counted: %s", error)
-                    self._patience.longer()
-                    return False
-                except CalibServeError as error:  # sending it again would change nothing
-                    self._failed("watch", times=len(self._batch))
-                    self._patience.say("%d predictions are not counted: %s", len(self._batch), error)
-                else:
-                    if refused:
-                        self._failed("refused", times=len(refused))
-                        self._patience.say(
-                            "%d predictions were refused: %s", len(refused), refused[0].message
-                        )
-                self._batch = []
-                self._patience.forget()
-            return True
+            if not (self._patience.waits and not at_once) and all(map(self._settled, self._batches())):
+                return True
+            self._keep()
+            return False
+
+    def _batches(self) -> Iterator[Batch]:
+        """What lies on disk, then what waits here; each is gone when the next one is asked for."""
+        if self._folder is not None:
+            for kept in self._folder.each():
+                yield Batch(kept.name, [one if isinstance(one, str) else _served(*one) for one in kept.items])
+        left = len(self._waiting) + len(self._batch.items)
+        while left > 0 and self._fill():  # what comes meanwhile is for the next time: in few batches
+            left -= len(self._batch.items)
+            yield self._batch
+            self._batch = Batch("", ())
+
+    def _settled(self, batch: Batch) -> bool:
+        """Whether it is: counted, or refused for good."""
+        try:
+            refused = self._home.predictions(batch.items, once=batch.name)
+        except Unanswered as error:
+            self._failed("watch")
+            self._patience.say(waiting(self._folder is not None), error)
+            self._patience.longer()
+            return False
+        except CalibServeError as error:  # sending it again would change nothing
+            self._failed("watch", times=len(batch.items))
+            self._patience.say("%d predictions are not counted: %s", len(batch.items), error)
+        else:
+            if refused:
+                self._failed("refused", times=len(refused))
+                self._patience.say("%d predictions were refused: %s", len(refused), refused[0].message)
+        self._patience.forget()
+        return True
+
+    def _keep(self) -> None:
+        """Write what waits into the folder, as far as it may."""
+        if self._folder is None:
+            return
+        try:
+            while self._fill() and self._folder.put(self._batch):
+                self._batch = Batch("", ())
+        except OSError as error:
+            self._failed("spool")
+            self._patience.say("what waits for the watch cannot be written: %s", error)
 
     def drop(self) -> int:
-        """Give up what waits; how many that were."""
+        """Give up what waits and is not on disk; how many that were."""
         with self._sending:
-            lost, self._batch = len(self), []
+            self._keep()
+            lost = len(self._waiting) + len(self._batch.items)
             self._waiting.clear()
+            self._batch = Batch("", ())
             return lost
 
     def _fill(self) -> bool:
-        if not self._batch:
+        """Whether there is a batch to send: the one that was not answered, or of what waits."""
+        if not self._batch.items:
             room = _NUMBERS
-            while self._waiting and len(self._batch) < _BATCH and room > 0:
+            items: list[Served | str] = []
+            while self._waiting and len(items) < _BATCH and room > 0:
                 one = self._waiting.popleft()
-                self._batch.append(one)
+                items.append(one)
                 room -= len(one.logits or ()) if isinstance(one, Served) else 0
-            self._name = secrets.token_hex(16)
-        return bool(self._batch)
+            self._batch = Batch(secrets.token_hex(16), items)
+        return bool(self._batch.items)
+
+
+def _served(receipt: str, id: str, logits: Sequence[float] | None) -> Served:
+    return Served(receipt, id, None if logits is None else tuple(logits))

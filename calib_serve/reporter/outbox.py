@@ -24,7 +24,7 @@ import numpy as np
 
 from calib_serve.errors import CalibServeError, ConflictError, InputError
 from calib_serve.files import write_whole
-from calib_serve.reporter.home import Home, Patience
+from calib_serve.reporter.home import Home, Patience, waiting
 from calib_serve.watch.batch import ServedSums
 from calib_serve.watch.sender import Unanswered
 
@@ -208,7 +208,7 @@ class Outbox:
             refused = self._home.served(batch.items, time=batch.time, once=batch.name)
         except Unanswered as error:
             self._failed("watch")
-            self._patience.say("predictions wait to be counted: %s", error)
+            self._patience.say(waiting(self._spool is not None), error)
             self._patience.longer()
             return False
         except CalibServeError as error:  # sending it again would change nothing

@@ -64,8 +64,8 @@ class Reporter:
 
     What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence; predictions with
     an ``id`` or ``logits`` go one by one. ``most``: sums, and such predictions, that may wait while the watch
-    is away; ``spool``: a folder where sums wait, so that they outlive their process and the next one sends
-    them.
+    is away; ``spool``: a folder where they wait, so that they outlive their process and the next one sends
+    them; of such predictions ten times as many.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
     counted when the process ends by itself, within five seconds.
@@ -116,7 +116,7 @@ class Reporter:
             ring.failed = functools.partial(self._sink.failed, "keyring")
         home = None if watch is None else home_of(watch, token)
         self._home = home
-        self._queue = None if home is None else HomewardQueue(home, self._sink.failed, most=most)
+        self._queue = None if home is None else HomewardQueue(home, self._sink.failed, most=most, spool=spool)
         contract = None if self.artifact is None else self.artifact.contract
         outbox = None
         if home is not None:

@@ -45,10 +45,12 @@ class Classes:
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
         """The class id of an id or a name, or Refused.
 
-        A number is an id. A text is a name, else the digits of an id; refused where it is the name of one
-        class and the id of another, unless ``by`` says which. Where classes are pairs, ``predicted`` says
-        which label it is about: then 0 and 1, false and true, and the two names are taken.
+        A whole number, 1 or 1.0, is an id. A text is a name, else the digits of an id; refused where it is
+        the name of one class and the id of another, unless ``by`` says which. Where classes are pairs,
+        ``predicted`` says which label it is about: then 0 and 1, false and true, and the two names are taken.
         """
+        if isinstance(label, float) and label.is_integer():
+            label = int(label)  # as pandas has numbers of a column with gaps
         if self.pairs:
             return self._of_pair(label, predicted - predicted % 2, by)
         if isinstance(label, str):
@@ -70,7 +72,7 @@ class Classes:
         found = set()
         if isinstance(label, str):
             found = {i for i, name in enumerate(names) if name == label and by != "id"}
-            texts = {"false": 0, "true": 1, "0": 0, "1": 1}
+            texts = {"false": 0, "true": 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1}
             found |= {texts[label.lower()]} if by != "name" and label.lower() in texts else set()
         elif isinstance(label, int) and label in (0, 1) and by != "name":
             found = {int(label)}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "detector_rows", "sum_rows", "sums_of", "trouble_rows"]
 
-_STAGES = ("ids", "keyring", "ledger", "samples", "scrape", "tokens")
+_STAGES = ("held", "ids", "keyring", "ledger", "samples", "scrape", "tokens")
 
 Row = tuple[str, tuple[str, ...], float]
 """A series, the values of its labels, and its value."""

@@ -165,6 +165,7 @@ class Watch:
         self._tell_policies()
         self.feed.also(self.learn, every=_LEARN_EVERY)
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
+        self.feed.also(self.give_up_held, every=_TELL_EVERY)
         self.checks = Checks(
             *counting_checks(ledger, self.intake, program=f"process {os.getpid()}", ttl=ttl, clock=clock),
             drift_check(self.feed),
@@ -249,6 +250,18 @@ class Watch:
         for version in self.ledger.held():
             while version in self.models and self._released(version):
                 pass
+
+    def give_up_held(self) -> None:
+        """Give up what has waited for its version for a day; it is lost, which is counted and logged."""
+        lost: Counter[Version] = Counter()
+        for row in self.ledger.drop_held(self._clock() - DAY):
+            served = [] if row.kind == "label" else json.loads(row.content)["served"]
+            lost[row.version] += ServedSums(*row.version, *served).count if served else 1
+        for (model, version), n in lost.items():
+            self.counts.errors["held"] += n
+            logger.error(
+                "%d predictions and labels of %s %s are lost: nobody told of it for a day", n, model, version
+            )
 
     def _unknown_versions(self) -> None:
         """InputError where something waits for a version that nobody told of, or the list is not readable.

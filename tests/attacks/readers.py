@@ -32,9 +32,10 @@ from calib_serve import Artifact, Keyring, LogitMap
 from calib_serve.artifact import Contract
 from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.tensors import read_plainly
+from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
 from calib_serve.data import load_data, read_texts
-from calib_serve.errors import CalibServeError
+from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx.graph import fuse_onnx
@@ -48,7 +49,6 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
-from calib_serve.watch.sender import read_labels
 from calib_serve.watch.versions import FollowedVersions
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
@@ -183,7 +183,7 @@ def request(path: Path, route: str) -> None:
     told = json.loads(answer.content, parse_constant=not_json)
     assert len(answer.content) < 100_000 + 40 * len(body)
     if answer.status_code == 200:
-        assert all(set(one) <= {"accepted", "reason", "message", "receipt"} for one in told["items"])
+        assert all(set(one) <= {"accepted", "held", "reason", "message", "receipt"} for one in told["items"])
     still_sound()
 
 
@@ -372,8 +372,9 @@ def checkpoint(path: Path) -> None:
 
 def labels_file(path: Path) -> None:
     """A table of labels to send."""
-    for _ in read_labels(path):
-        pass
+    for row in read_rows(path):
+        for letter in row.dead:
+            raise InputError(letter.message)
 
 
 def tokens(path: Path) -> None:

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
+from buckets import bucket  # noqa: F401  a fixture
 from real_servers import Server
 
 from calib_serve.collect import Collector, open_dead_letters, open_source

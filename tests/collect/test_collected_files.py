@@ -89,9 +89,9 @@ def test_a_table_that_breaks_off_is_said_and_read_again_when_it_is_mended(run, s
     whole = (folder / "a.csv").read_text()
     (folder / "a.csv").write_text(whole.rpartition(",")[0])
     totals = run()
-    assert (totals.labels["accepted"], dict(totals.dead)) == (2, {"unreadable": 1})
+    assert (totals.labels["accepted"], dict(totals.dead)) == (2, {"malformed": 1})
     (letter,) = dead_letters(tmp_path)
-    assert "row 3" in letter["dead"]["message"]
+    assert letter["dead"]["where"].endswith("a.csv row 3")
     (folder / "a.csv").write_text(whole)
     assert run().labels == {"accepted": 1, "duplicate": 2}
 
@@ -104,11 +104,11 @@ def test_values_that_json_has_no_form_for_are_set_aside(run, server, folder, tmp
     labels = pa.array([wrong]) if wrong is not None else pa.array([None], pa.int64())
     pq.write_table(pa.table({"id": ["order-1"], "label": labels}), folder / "a.parquet")
     write(folder / "b.jsonl", [good])
-    totals = run(wait=1.0)  # the id of what can be a label is not known
+    totals = run(wait=1.0)
     assert totals.labels == {"accepted": 1}
     assert sum(totals.dead.values()) == 1
     (letter,) = dead_letters(tmp_path)
-    assert letter.get("id") == "order-1" or letter["dead"]["reason"] == "unreadable", letter
+    assert letter["id"] == "order-1"
 
 
 def test_files_that_are_not_whole_or_no_labels_are_left_alone(run, server, folder, tmp_path):
@@ -184,7 +184,10 @@ def test_it_may_be_killed_at_any_moment(server, folder, options, tmp_path):
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert subprocess.run(run, check=True, capture_output=True, timeout=120).returncode == 0
+    assert subprocess.run(run, check=False, capture_output=True, timeout=120).returncode in (
+        0,
+        1,
+    )  # by poison
     assert counted(server) == before + 10_000
     assert len({one["dead"]["where"] for one in dead_letters(tmp_path)}) == 7
 

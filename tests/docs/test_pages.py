@@ -64,7 +64,10 @@ FIRST = {ROOT / "README.md", DOCS / "quickstart.md"}
 FROM_NOTHING = {*FIRST, *DOCS.glob("tutorials/*.md")}
 
 # Pages that a test of their own follows, as their server is not one of ours.
-FOLLOWED_ELSEWHERE = {DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py"}
+FOLLOWED_ELSEWHERE = {
+    DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py",
+    DOCS / "how-to" / "batch-labels.md": "tests/collect/test_label_recipes.py",
+}
 
 # --- what a page finds in its folder besides the quickstart's files, or just before a command ------
 
@@ -110,14 +113,6 @@ def late_labels(t: Terminal) -> None:
     (t.folder / "labels.csv").write_text("\n".join(["receipt,label", *lines]))
 
 
-def a_watch_with_tokens(t: Terminal) -> None:
-    (t.folder / "token").write_text("a-token-of-this-very-test\n")
-    (t.folder / "token").chmod(0o600)
-    t.type("calib-serve keys new keyring.json")
-    t.type("calib-serve watch digits:1.0=artifact --keyring keyring.json --token-file token")
-    late_labels(t)
-
-
 def a_changed_world(t: Terminal) -> None:
     """Predictions with logits and their labels, on which the artifact is overconfident."""
     import httpx
@@ -151,7 +146,6 @@ def a_linear_model(t: Terminal) -> None:
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "docs/serving.md": a_model_of_letters,
     "docs/monitoring.md": lambda t: t.copy("deploy"),
-    "docs/how-to/batch-labels.md": a_watch_with_tokens,
     "docs/how-to/hugging-face.md": a_text_classifier,
     "docs/how-to/fastapi.md": a_linear_model,
     "docs/how-to/migration.md": image,

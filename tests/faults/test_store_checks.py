@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from cut_proxy import cut_after_commit
-from engines import restarting_postgres
 from real_watch import RING, make_watch, talk_to
 
 from calib_serve.receipts import DAY
@@ -77,25 +76,4 @@ def test_of_a_batch_whose_commit_was_not_answered_it_is_said_that_its_fate_is_un
             text = client.get("/metrics").text
             assert 'calib_batches_unknown_total{batch="predictions"} 1.0' in text
             assert 'calib_batches_unknown_total{batch="labels"} 1.0' in text
-        ledger.close()
-
-
-def test_a_postgresql_that_is_away_for_a_while_is_503_and_then_all_goes_on(tmp_path: Path) -> None:
-    with restarting_postgres() as server:
-        ledger = Ledger(server.url, timeout=2)
-        watch = Watch(RING, ledger, models={("m", "1"): Watched(Classes(3))})
-        with talk_to(watch) as client:
-            items = client.post("/v1/predictions", json=[ONE] * 3).json()["items"]
-            labels = [{"receipt": one["receipt"], "label": 1} for one in items]
-            assert client.post("/v1/labels", json=labels[:1]).json()["accepted"] == 1
-            server.stop()
-            away = client.post("/v1/labels", json=labels)
-            assert (away.status_code, away.headers["retry-after"]) == (503, "5")
-            watch.checks.run()
-            assert watch.checks.status != "ready"
-            assert "calib_feedback_total{" not in client.get("/metrics").text
-            server.start()
-            assert client.post("/v1/labels", json=labels).json()["accepted"] == 2
-            watch.checks.run()
-            assert "calib_feedback_total{" in client.get("/metrics").text
         ledger.close()

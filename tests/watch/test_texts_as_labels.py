@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from calib_serve.errors import InputError, Refused
-from calib_serve.receipts import Keyring
-from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.sender import read_labels
+from calib_serve.errors import Refused
+from calib_serve.watch.intake import Classes
 
-RING = Keyring("k", {"k": bytes(32)})
 SHIFTED = ("1", "2", "3")  # the class with id 0 is called "1"
 
 
@@ -50,39 +41,20 @@ def test_a_text_that_may_be_two_classes_is_refused_and_says_what_to_do() -> None
     assert found(classes, 1, by="name") == ["bad_label"]
 
 
-def intake(folder: Path, names: Sequence[str]) -> Intake:
-    models = {("m", "1"): Classes(len(names), tuple(names))}
-    return Intake(RING, Ledger(folder / "l.db"), models=models)
+def test_a_whole_number_is_an_id_however_it_is_written() -> None:
+    classes = Classes(3, ("a", "b", "c"))
+    assert found(classes, 1.0, "1.0", "2.", "2.000", 1.5, "1.5", float("nan"), float("inf"), "1e0") == [
+        *(1, 1, 2, 2),
+        *["bad_label"] * 5,
+    ]
+    assert found(classes, 1.0, "1.0", by="name") == ["bad_label"] * 2
+    assert found(Classes.of_labels(2), 1.0, "1.0", 0.0, 2.0) == [1, 1, 0, "bad_label"]
 
 
-def receipts(count: int, predicted: int = 0) -> list[str]:
-    return [RING.sign(model="m", version="1", predicted=predicted, confidence=0.9) for _ in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("receipt,label,label\nr,1,2\n", "names a column twice: label"),
-        ("receipt,label\nr,crane, a bird\n", "row 1 of .* has 3 of 2 cells"),
-        ("receipt,class\nr,1\n", "needs columns 'receipt' and 'label'"),
-    ],
-)
-def test_a_table_that_would_lose_a_column_is_refused(text: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / "l.csv").write_text(text)
-    with pytest.raises(InputError, match=told):
-        list(read_labels(tmp_path / "l.csv"))
-
-
-@pytest.mark.parametrize("how", ["rows", "bytes", "texts"])
-def test_a_parquet_bomb_is_refused_before_it_is_unpacked(how: str, tmp_path: Path) -> None:
-    path = tmp_path / "l.parquet"
-    if how == "rows":  # run-length encoded: a hundred million labels in a few kilobytes
-        columns = {"receipt": pa.repeat("r", 10**7), "label": pa.repeat(1, 10**7)}
-    elif how == "bytes":
-        columns = {"receipt": [" " * (70 << 20)], "label": [1]}
-    else:  # one long text in every row
-        columns = {"receipt": pa.repeat("r" * 100_000, 10_000), "label": pa.repeat(1, 10_000)}
-    pq.write_table(pa.table(columns), path, compression="zstd")
-    assert path.stat().st_size < 1 << 20
-    with pytest.raises(InputError, match=r"as a bomb does|a text of more than"):
-        list(read_labels(path))
+def test_a_name_that_is_written_like_a_float_is_still_one_class_or_refused() -> None:
+    # As pandas writes the classes "1", "2" and "3" where one label is missing.
+    assert found(Classes(3, SHIFTED), "1.0", "3.0", "0.0") == ["bad_label", 2, 0]
+    assert found(Classes(3, SHIFTED), "1.0", "3.0", by="name") == [0, 2]
+    versions = Classes(2, ("1.0", "1.1"))
+    assert found(versions, "1.0", "1.1", "0") == ["bad_label", 1, 0]
+    assert found(versions, "1.0", by="name") + found(versions, "1.0", by="id") == [0, 1]

@@ -136,13 +136,17 @@ def test_what_was_told_and_cannot_be_used_is_logged_once(
     assert V in watch.models
 
 
-def test_after_a_day_they_are_gone(url: str) -> None:
+def test_after_a_day_they_are_lost_and_that_is_counted(url: str) -> None:
     now = [NOW]
     with Watch(RING, Ledger(url), models={("m", "1"): Watched(Classes(3))}, clock=lambda: now[0]) as watch:
         watch.predictions([ServedPrediction(*V, 1, 0.9)])
         now[0] += 0.9 * DAY
         watch.predictions([ServedPrediction(*V, 1, 0.9)])
-        watch.ledger.sweep(now[0] + 0.2 * DAY)
+        now[0] += 0.2 * DAY
+        watch.give_up_held()
+        assert watch.counts.errors["held"] == 1
+        watch.give_up_held()
+        assert watch.counts.errors["held"] == 1
         watch.tell(V, {"classes": 3})
         assert served(watch) == (1, 0)
 

@@ -46,8 +46,8 @@ def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
     ]  # fmt: skip
     first, again = (calib_serve(*arguments) for _ in range(2))
     assert first.exit_code == again.exit_code == 0, first.output
-    assert json.loads(first.stdout) == {"accepted": 250, "refused": {}}
-    assert json.loads(again.stdout) == {"accepted": 0, "refused": {"duplicate": 250}}
+    assert json.loads(first.stdout) == {"accepted": 250, "held": 0, "refused": {}}
+    assert json.loads(again.stdout) == {"accepted": 0, "held": 0, "refused": {"duplicate": 250}}
     assert counted(server) == 250
 
 

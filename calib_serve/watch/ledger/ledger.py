@@ -386,6 +386,15 @@ class Ledger:
                 connection.execute(delete(HELD).where(this), keys)
             return rows
 
+    def drop_held(self, before: float) -> list[Held]:
+        """Take out what came before that time and still waits for its version."""
+        with self.transaction() as connection:
+            gone = connection.execute(delete(HELD).where(HELD.c.came_at < before).returning(HELD))
+            return [
+                Held(row.kind, row.name, (row.model, row.version), row.content, row.source, row.came_at)
+                for row in gone
+            ]
+
     # --- sums ---
 
     def sums(self) -> dict[Version, Sums]:
@@ -625,7 +634,6 @@ class Ledger:
         with self.transaction() as connection:
             expired = self._trusted(connection, now) - self.retention
             connection.execute(delete(BATCH).where(BATCH.c.expires_at <= now))
-            connection.execute(delete(HELD).where(HELD.c.came_at < now - DAY))
             connection.execute(delete(PREDICTION_ID).where(PREDICTION_ID.c.bound_at < expired))
             self._merge_spans(connection, now)
             return expired
