@@ -40,6 +40,7 @@ def loaded(archive: Path, folder: Path) -> tuple[Any, Context]:
     context = Context(read.name, str(folder), manifest, 8, None, "0.12", model_yaml_config=dict(read.config))
     context.metrics = MetricsCacheYamlImpl(config_file_path=str(shipped("handlers/metrics.yaml")))
     context.metrics.initialize_cache()
+    context.metrics.model_name = read.name
     sys.path.insert(0, str(folder))
     module = importlib.import_module(Path(manifest["model"]["handler"]).stem)
     handler = list_classes_from_module(module)[0]()
@@ -55,6 +56,7 @@ def measure(archive: str, body: str, batch: str, result: str) -> None:
         best, end = float("inf"), time.perf_counter() + SECONDS
         while time.perf_counter() < end:
             context.request_processor = [RequestProcessor({}) for _ in rows]
+            context.request_ids = context.metrics.request_ids = ids
             start = time.perf_counter()
             replies = handler.handle(rows, context)
             sent = create_predict_response(replies, ids, "Prediction success", 200, context=context)

@@ -30,6 +30,7 @@ GROUND = (
     "words",
     "bins",
     "nonces",
+    "oip",
     "receipts",
     "engines",
     "scores",

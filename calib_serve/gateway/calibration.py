@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.gateway.tensors import Tensor
+from calib_serve.oip import Tensor
 from calib_serve.receipts import SignedReceipt
 from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
 

@@ -20,7 +20,7 @@ from calib_serve.errors import CalibServeError, InputError
 from calib_serve.gateway.calibration import ADDED, About, Calibrated, Calibration, Calibrations
 from calib_serve.gateway.exporter import Counts
 from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
-from calib_serve.gateway.tensors import Tensor, of_list, of_raw, raw_of
+from calib_serve.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
 
 __all__ = [
     "UNCALIBRATED", "Ask", "Asked", "Inference", "Reply", "Route", "Unsupported", "Wanted",
@@ -244,10 +244,7 @@ class Reply:
         """The output of this name, None if there is none."""
         for place, one in enumerate(self.document["outputs"]):
             if one.get("name") == output:
-                datatype, shape = one.get("datatype"), one.get("shape")
-                if place in self.blobs:
-                    return Tensor(output, datatype, of_raw(datatype, shape, self.blobs[place]))
-                return Tensor(output, datatype, of_list(datatype, shape, one.get("data")))
+                return read_tensor(one, self.blobs.get(place))
         return None
 
     def own(self) -> frozenset[str]:
@@ -272,17 +269,11 @@ class Reply:
             entries.append(one)
             blobs += [] if blob is None else [blob]
         for tensor in ask.picked(calibrated.added, self.own()):
-            entry: dict[str, Any] = {
-                "name": tensor.name,
-                "datatype": tensor.datatype,
-                "shape": tensor.shape,
-            }
+            entry = as_entry(tensor)
             if binary:
+                del entry["data"]
                 blobs.append(raw_of(tensor))
                 entry["parameters"] = {"binary_data_size": len(blobs[-1])}
-            else:
-                data = tensor.values.ravel().tolist()
-                entry["data"] = [one.decode() for one in data] if tensor.datatype == "BYTES" else data
             entries.append(entry)
         head = json.dumps({**self.document, "outputs": entries}, separators=(",", ":")).encode()
         return b"".join([head, *blobs]), len(head) if blobs else None
@@ -361,6 +352,8 @@ def found(
         raise InputError(f"there is no calibration of version {version[:40]!r}")
     if scores is None:
         raise InputError(f"the reply has no output {calibration.output!r}")
+    if scores.datatype not in FLOATS:
+        raise InputError(f"scores are {', '.join(FLOATS)}, {calibration.output!r} is {scores.datatype}")
     return calibration, scores
 
 

@@ -1,7 +1,8 @@
 """The TorchServe handler that receives labels; its workers share a ledger, and one is enough.
 
-A label is in the ledger before it is acknowledged, and the server's metrics page shows the ledger's sums: a
-killed worker loses nothing.
+A label is in the ledger before it is acknowledged, and the server's metrics page shows the ledger's sums as
+gauges of absolute values: TorchServe adds to a counter what it is sent, and keeps a gauge as it was set. So a
+worker that dies loses nothing and publishes nothing twice: the next one sets the same sums.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,13 +26,12 @@ from calib_serve.fuse.mar_options import (
     from_environment,
 )
 from calib_serve.options import WatchOptions
-from calib_serve.serve.emit import Emitter
-from calib_serve.serve.envelope import check_requests, take_place
-from calib_serve.serve.lifecycle import end_cleanly
+from calib_serve.serve.emit import BY_NAME, Emitter
 from calib_serve.serve.observer import host_sample_log, live_keyring
-from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
-from calib_serve.serve.publish import Publisher
-from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
+from calib_serve.serve.replies import refusal, tensor, v2_reply
+from calib_serve.serve.requests import Message, as_text, read_messages, read_tensors
+from calib_serve.serve.worker import WorkerHandler, check_requests
+from calib_serve.watch.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.service import Watch
@@ -39,20 +40,21 @@ from calib_serve.watch.sources import is_source
 from calib_serve.watch.sums import Version
 from calib_serve.watch.versions import Watched, read_versions
 
-__all__ = ["CalibrationFeedback", "parse_items"]
+__all__ = ["CalibrationFeedback", "Publisher", "parse_items"]
 
 log = logging.getLogger(__name__)
 
 _COUNTED = {"ttl_days": float, "arl": float, "tolerance": float, "block": int}
 """Options of the watch that an archive may carry."""
+_LOOK_EVERY = 5.0  # seconds between looks at what has turned mature
 
 
-class CalibrationFeedback:
+class CalibrationFeedback(WorkerHandler):
     """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, in every protocol."""
 
     def initialize(self, ctx: Any) -> None:
         """Open the watch, and publish what it holds."""
-        take_place(ctx, self.handle)
+        self.without_envelope()
         self._names = {
             "model": str(ctx.manifest["model"]["modelName"]),
             "version": str(ctx.manifest["model"]["modelVersion"]),
@@ -74,10 +76,9 @@ class CalibrationFeedback:
         self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
         self._publisher.publish()
         self._publisher.start()
-        self._worker = str(os.getpid())
-        self._before_answer = end_cleanly(self._flush)
+        self.started(self._flush)
 
-    def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
+    def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
         """One JSON text per request: how many labels were counted, and the outcome of each."""
         check_requests(data, ctx)
         messages = read_messages(data, ctx)
@@ -104,9 +105,7 @@ class CalibrationFeedback:
             outcomes, lost = iter(()), f"{what}; send them again, each is counted once"
         replies = []
         for index, (message, items) in enumerate(zip(messages, parsed, strict=True)):
-            ctx.set_response_header(index, "x-calib-worker", self._worker)
             ctx.set_response_content_type(index, "application/json")
-            end_stream(ctx, index)
             if isinstance(items, str):
                 reply = self._refused(400, "Bad Request", items, message, ctx=ctx, index=index)
             elif lost is not None:
@@ -115,7 +114,6 @@ class CalibrationFeedback:
                 reply = self._reply(message, [next(outcomes) for _ in items])
             replies.append(json.dumps(reply))
         self._publisher.wake()
-        self._before_answer()
         return replies
 
     def _refused(
@@ -130,8 +128,8 @@ class CalibrationFeedback:
             return {"predictions": told}
         if message.form == "v2":
             columns = [
-                numbers("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
-                texts("reason", [outcome.reason or "" for outcome in outcomes]),
+                tensor("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
+                tensor("reason", "BYTES", [outcome.reason or "" for outcome in outcomes]),
             ]
             return v2_reply(message, columns, **self._names)
         counted = sum(outcome.accepted for outcome in outcomes)
@@ -141,6 +139,66 @@ class CalibrationFeedback:
         if self._watch.samples is not None:
             self._watch.samples.flush()
         self._publisher.publish()
+
+
+class Publisher:
+    """Sends what ``watch`` counted to the server, every ``interval`` seconds at most."""
+
+    def __init__(self, watch: Watch, emitter: Emitter, *, interval: float = 1.0) -> None:
+        self._watch, self._emitter, self._interval = watch, emitter, interval
+        self._sent: dict[tuple[str, tuple[str, ...]], float] = {}
+        self._fresh = threading.Event()
+        self._fresh.set()
+        self._turn = threading.RLock()  # SIGTERM may publish on the very thread that does
+
+    def wake(self) -> None:
+        """Signal new sums."""
+        self._fresh.set()
+
+    def start(self) -> None:
+        """Start publishing in a thread."""
+        threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
+
+    def publish(self) -> None:
+        """Send what has changed since it was sent last."""
+        with self._turn:
+            try:
+                self._send(self._rows())
+            except Exception as error:  # retried next time
+                log.error("the ledger's sums could not be published: %s", type(error).__name__)
+                self._emitter.failed("publish")
+                self._emitter.flush()
+                self._fresh.set()
+
+    def _rows(self) -> list[Row]:
+        watch, versions = self._watch, list(self._watch.models)
+        published = watch.ledger.published()
+        sums = sums_of(published, versions, bins=watch.ledger.bins)
+        return [
+            *sum_rows(sums, published, of=("labels",)),  # the classifiers' workers count predictions
+            *detector_rows(watch, versions, published),
+            *trouble_rows(watch),
+        ]
+
+    def _send(self, rows: list[Row]) -> None:
+        for name, labels, value in rows:
+            before = self._sent.get((name, labels))
+            if before == value:
+                continue
+            if BY_NAME[name].in_torchserve == "gauge":
+                self._emitter.set(name, value, *labels)
+            else:  # what this process counted itself
+                self._emitter.add(name, value - (before or 0.0), *labels)
+            self._sent[name, labels] = value
+        self._emitter.flush()
+
+    def _run(self) -> None:
+        while True:
+            # Labels turn mature while none comes in.
+            self._fresh.wait(_LOOK_EVERY)
+            self._fresh.clear()
+            self.publish()
+            time.sleep(self._interval)
 
 
 def read_source() -> Callable[[Mapping[str, Any]], str]:
@@ -178,8 +236,8 @@ def _parse(message: Message) -> list[object] | str:
 def _of_tensors(message: Message) -> list[object]:
     """Items of the input tensors ``receipt``, ``label``, maybe ``by`` and ``segment``: one value an item."""
     columns: dict[str, list[Any]] = {}
-    for name, tensor in read_tensors(message).items():
-        values = tensor.values if isinstance(tensor.values, list) else tensor.values.ravel().tolist()
+    for name, one in read_tensors(message).items():
+        values = one.values.ravel().tolist()
         columns[name] = [_unquoted(as_text(v)) if isinstance(v, (str, bytes)) else v for v in values]
     if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "by", "segment"}:
         raise InputError("send the input tensors receipt and label, one value each for every prediction")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +27,18 @@ from calib_serve.fuse.mar_options import (
 )
 from calib_serve.options import ServeOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
-from calib_serve.reporter.recorder import Recorder
+from calib_serve.reporter.recorder import Recorder, Tag
 from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.ids import IdWriter
-from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog
 
-__all__ = ["Observer", "host_sample_log", "live_keyring", "observe"]
+if TYPE_CHECKING:
+    from calib_serve.watch.ids import Binding, PredictionIds
+
+__all__ = ["IdWriter", "Observer", "host_sample_log", "live_keyring", "observe"]
 
 
 def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
@@ -65,6 +69,10 @@ def host_sample_log() -> SampleLog | None:
 
 log = logging.getLogger(__name__)
 
+_MOST_IDS = 100_000  # ids that wait for the ledger
+_IDS_AT_ONCE = 500
+_PATIENCE = 0.25  # seconds that one prediction waits for a ledger which others write to
+
 _DROPPED = (
     "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
     " unless model_metrics_auto_detect=true. Print a file that has all:"
@@ -75,7 +83,7 @@ _DROPPED = (
 def observe(
     options: ModelOptions, artifact: Artifact, *, model: str, version: str, folder: Path | None = None
 ) -> Observer:
-    """An observer for this worker, which sends its last counts when the worker ends.
+    """An observer for this worker; its ``flush`` sends what is counted.
 
     ``folder``: where the archive lies, for the artifact that runs in the shadow of the served one, if any.
     """
@@ -105,7 +113,6 @@ def observe(
     )
     if options.shadow and observer.shadow is None:
         observer.broken("shadow")
-    observer.before_answer = end_cleanly(observer.flush)
     return observer
 
 
@@ -121,7 +128,7 @@ def _shadow(options: ModelOptions, artifact: Artifact, folder: Path | None) -> R
 
 
 class Observer(Recorder):
-    """A recorder into the ``emitter`` of a worker; ``before_answer`` is called before each reply.
+    """A recorder into the ``emitter`` of a worker.
 
     ``shadow`` says of the logits that come with predictions what it would have served.
     """
@@ -152,7 +159,6 @@ class Observer(Recorder):
         self._ids = IdWriter(
             from_environment(LEDGER), model=model, failed=lambda times: self.broken("ids", times=times)
         )
-        self.before_answer: Callable[[], None] = lambda: None
         emitter.before_flush = self.settle
         emitter.failed("emit", "ids", times=0)
         emitter.flush()
@@ -175,7 +181,6 @@ class Observer(Recorder):
                 self._ids.put(tags, receipts)
             except Exception as error:  # fails open
                 self.broken("ids", error, times=len(tags))
-        self.before_answer()
         return receipts
 
     def settle(self) -> None:
@@ -193,3 +198,65 @@ class Observer(Recorder):
             self._emitter.flush()
         except Exception as error:  # fails open
             self.broken("record", error)
+
+
+class IdWriter:
+    """Binds the ids of one model's predictions in the ledger ``where``; None: there is none.
+
+    An id is bound before its prediction is answered, so that its label may come at once. While the ledger is
+    away predictions do not wait for it, and their ids do. ``failed`` is called with a number of ids that name
+    no prediction, or cannot yet.
+    """
+
+    def __init__(self, where: str | None, *, model: str, failed: Callable[[int], None]) -> None:
+        self._where, self._model, self._failed = where, model, failed
+        self._waiting: deque[Binding] = deque()
+        self._ids: PredictionIds | None = None
+        self._said, self._away = False, False
+        self._turn = threading.Lock()
+
+    def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
+        """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
+        from calib_serve.watch.ids import Binding, is_id  # noqa: PLC0415 - only where ids come
+
+        named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]
+        if self._where is None and named and not self._said:
+            self._said = True
+            log.warning(
+                "requests name ids, and %s names no ledger to keep them: labels need receipts", LEDGER
+            )
+        room = 0 if self._where is None else _MOST_IDS - len(self._waiting)
+        made = [Binding(self._model, id, str(one)) for id, one in named if one is not None and is_id(id)]
+        self._waiting.extend(made[:room])
+        if lost := len(named) - len(made[:room]):
+            self._failed(lost)
+        if not self._away:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bind what waits, durable on return; it goes on to wait where the ledger fails."""
+        with self._turn:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._waiting:
+            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), _IDS_AT_ONCE))]
+            try:
+                bound = self._opened().bind(some, now=time.time())
+            except (CalibServeError, OSError) as error:
+                log.error("ids cannot be kept yet: %s", error)
+                self._waiting.extendleft(reversed(some))
+                self._failed(len(some))
+                self._away = True
+                return
+            self._away = False
+            if lost := len(bound) - sum(bound):  # another prediction has the id
+                self._failed(lost)
+
+    def _opened(self) -> PredictionIds:
+        if self._ids is None:
+            from calib_serve.watch.ids import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
+            from calib_serve.watch.ledger import Ledger  # noqa: PLC0415
+
+            self._ids = PredictionIds(Ledger(str(self._where), timeout=_PATIENCE))
+        return self._ids

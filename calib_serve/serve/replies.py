@@ -1,92 +1,178 @@
-"""Replies in a request's own protocol, as JSON objects."""
+"""Replies in a request's own protocol, and how those of somebody else's handler carry what is said of them.
+
+A client that read the reply of that handler before still reads it: headers add nothing to it, and in the body
+only members are added that KServe's protocols leave room for. Who asks for the body gets the reply inside
+another object.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
+from calib_serve.oip import Tensor, as_entry
 from calib_serve.reporter.decisions import Decision
-from calib_serve.serve.decided import as_dict, insides
-from calib_serve.serve.protocols import Message, Tensor
-from calib_serve.serve.results import AnyPrediction, LabelsPrediction, Prediction
+from calib_serve.serve.predictions import AnyPrediction, Decided, LabelsPrediction, Prediction
+from calib_serve.serve.requests import Message
 
 __all__ = [
+    "ASKING",
+    "MOST_IN_HEADER",
     "Columns",
-    "in_full",
-    "label_columns",
-    "numbers",
-    "of_labels",
-    "own_columns",
-    "prediction_columns",
+    "columns",
+    "full_reply",
+    "in_body",
+    "in_headers",
+    "in_protocol",
+    "receipts_of",
     "refusal",
-    "texts",
+    "tensor",
     "v2_reply",
 ]
 
-Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
-"""The output tensors of a model by name, each made of a request's predictions."""
+ASKING = "x-calib-receipt"
+"""The header, or gRPC input, that asks with "body" for receipts in the body."""
+
+MOST_IN_HEADER = 32
+"""Receipts of one request; more would break clients and proxies that limit a header's length."""
+
+_MOST_IDS = 256
+"""Classes in the sets of one request, for the same reason."""
 
 
-def in_full(
-    prediction: Prediction, options: ModelOptions, names: Sequence[str], *, model: str, version: str
-) -> dict[str, Any]:
-    """The reply to one request, with all that the ``options`` ask for; ``names`` of the classes, or none."""
-    reply: dict[str, Any] = {
-        "predicted": prediction.predicted,
-        **({"label": names[prediction.predicted]} if names else {}),
-        "confidence": prediction.confidence,
-        "model": model,
-        "version": version,
-    }
-    if options.top:
-        reply["top"] = _top(prediction, options.top, names)
-    if options.probabilities:
-        reply["probabilities"] = prediction.probabilities.tolist()
-    reply |= as_dict(prediction.decided, names)
+# --- What is said of one prediction -------------------------------------------------------------
+
+
+def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | Decision]:
+    """All of a prediction that have a confidence and a receipt: itself, or the decisions about its labels."""
+    return prediction.decisions if isinstance(prediction, LabelsPrediction) else (prediction,)
+
+
+def said(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
+    """Confidence, receipt and decisions, for JSON; classes by their ``names``, or by id where there are none.
+
+    Of a multi-label model, ``labels`` has these of each label.
+    """
+    if isinstance(prediction, LabelsPrediction):
+        return {"labels": [one.as_dict(names) for one in prediction.decisions]}
+    found: dict[str, Any] = {"confidence": prediction.confidence}
+    in_set, abstain, act = prediction.decided
+    if in_set is not None:
+        found["set"] = [names[k] if names else k for k in in_set]
+    if abstain is not None:
+        found["abstain"] = abstain
+    if act is not None:
+        found["act"] = act
     if prediction.receipt is not None:
-        reply["receipt"] = prediction.receipt
+        found["receipt"] = prediction.receipt
         if not prediction.receipt.wanted:
-            reply["label_wanted"] = False
-    return reply
+            found["label_wanted"] = False
+    return found
 
 
-def of_labels(
-    prediction: LabelsPrediction, options: ModelOptions, names: Sequence[str], *, model: str, version: str
+def full_reply(
+    prediction: AnyPrediction, options: ModelOptions, names: Sequence[str], *, model: str, version: str
 ) -> dict[str, Any]:
-    """The same of a multi-label model: ids, and by name where labels have one."""
-    p = prediction.probabilities.tolist()
-    reply: dict[str, Any] = {
-        "predicted": list(prediction.predicted),
-        **({"labels": [names[k] for k in prediction.predicted]} if names else {}),
-        "model": model,
-        "version": version,
-    }
+    """The reply to one request of our own classifier, with all that the ``options`` ask for."""
+    p = prediction.probabilities
+    reply: dict[str, Any] = {"predicted": prediction.predicted, "model": model, "version": version}
     if options.top:
-        reply["top"] = _top(prediction, options.top, names)
+        order = np.argsort(-p, kind="stable")[: options.top].tolist()
+        name = {k: {"label": names[k]} if names else {} for k in order}
+        reply["top"] = [{"class": k, **name[k], "probability": float(p[k])} for k in order]
+    if isinstance(prediction, Prediction):
+        if names:
+            reply["label"] = names[prediction.predicted]
+        if options.probabilities:
+            reply["probabilities"] = p.tolist()
+        return {**reply, **said(prediction, names)}
+    reply["predicted"] = list(prediction.predicted)
+    if names:
+        reply["labels"] = [names[k] for k in prediction.predicted]
     if options.probabilities:
-        reply["probabilities"] = dict(zip(names, p, strict=True)) if len({*names}) == len(p) else p
+        listed = p.tolist()
+        different = len({*names}) == len(p)
+        reply["probabilities"] = dict(zip(names, listed, strict=True)) if different else listed
     if any(one.receipt is not None for one in prediction.decisions):
-        reply["receipts"] = [one.as_dict(names) for one in prediction.decisions]
+        reply["receipts"] = said(prediction, names)["labels"]
     return reply
 
 
-def _top(prediction: AnyPrediction, top: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    order = np.argsort(-prediction.probabilities, kind="stable")[:top].tolist()
-    p = prediction.probabilities
-    return [{"class": k, **({"label": names[k]} if names else {}), "probability": float(p[k])} for k in order]
+# --- Tensors of the Open Inference Protocol -----------------------------------------------------
+
+Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
+"""Output tensors by name, each made of a request's predictions."""
+
+
+def tensor(name: str, datatype: str, values: Any) -> Tensor:
+    """A tensor of one value, or one row of values, for each row asked about; BYTES are texts."""
+    return Tensor(name, datatype, np.array(values, object) if datatype == "BYTES" else np.asarray(values))
+
+
+def columns(
+    options: ModelOptions, artifact: Artifact, *, reply: Callable[[Any], str] | None = None
+) -> Columns:
+    """The outputs of a model, by its ``options``, its artifact, and this host's settings.
+
+    ``reply``: the JSON of a handler with replies of its own, which stands for all but the receipts.
+    """
+    made = dict[str, Callable[[Sequence[Any]], Tensor]]()
+
+    def column(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
+        made[name] = lambda found: tensor(name, datatype, [value(one) for one in found])
+
+    names, labels = artifact.class_names, artifact.is_multilabel
+    if reply is not None:
+        column("reply", "BYTES", reply)
+    elif labels:
+        column("predicted", "BOOL", lambda one: one.probabilities >= options.threshold)
+    else:
+        column("predicted", "INT64", lambda one: one.predicted)
+        column("confidence", "FP64", lambda one: one.confidence)
+        if names:
+            column("label", "BYTES", lambda one: names[one.predicted])
+    if reply is None and options.probabilities:
+        column("probabilities", "FP64", lambda one: one.probabilities)
+    if reply is None and artifact.sets is not None:
+        column("set", "BOOL", lambda one: _insides(one.decided, artifact.classes))
+    if reply is None and (artifact.abstain is not None or options.abstain_below is not None):
+        column("abstain", "BOOL", lambda one: one.decided.abstain)
+    if reply is None and artifact.contract is not None and artifact.contract.decides:
+        column("act", "BOOL", lambda one: one.decided.act)
+    if from_environment(KEYRING) is None:
+        return made
+
+    def each(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
+        """Of a multi-label model (n, receipts)."""
+        of_labels = lambda one: [value(decision) for decision in one.decisions]  # noqa: E731
+        column(name, datatype, of_labels if labels else value)
+
+    each("receipt", "BYTES", lambda one: one.receipt or "")
+    if labels:
+        each("receipt_label", "INT64", lambda one: one.label)
+        each("confidence", "FP64", lambda one: one.confidence)
+    if from_environment(LABEL_BUDGET) is not None:
+        each("label_wanted", "BOOL", lambda one: one.receipt is not None and one.receipt.wanted)
+    return made
+
+
+def _insides(decided: Decided, classes: int) -> NDArray[np.bool_]:
+    """A set as (K,): whether each class is in, as fused models return it."""
+    inside = np.zeros(classes, np.bool_)
+    inside[list(decided.in_set or ())] = True
+    return inside
 
 
 def v2_reply(message: Message, outputs: Sequence[Tensor], *, model: str, version: str) -> dict[str, Any]:
-    """An Open Inference Protocol reply; data are flat, as gRPC needs them."""
-    found = []
-    for one in outputs:
-        shape = [len(one.values)] if isinstance(one.values, list) else list(one.values.shape)
-        data = one.values if isinstance(one.values, list) else one.values.ravel().tolist()
-        found.append({"name": one.name, "datatype": one.datatype, "shape": shape, "data": data})
+    """An Open Inference Protocol reply."""
+    found = [as_entry(one) for one in outputs]
     return {"id": message.id, "model_name": model, "model_version": version, "outputs": found}
 
 
@@ -97,96 +183,94 @@ def refusal(message: Message, status: int, reason: str, *, model: str, version: 
     ``code`` are the outputs.
     """
     if message.grpc:
-        outputs = [texts("error", [reason]), numbers("code", "INT32", [status])]
+        outputs = [tensor("error", "BYTES", [reason]), tensor("code", "INT32", [status])]
         return v2_reply(message, outputs, model=model, version=version)
     return {"code": status, "message": reason} if message.form == "plain" else {"error": reason}
 
 
-def numbers(name: str, datatype: str, values: Any) -> Tensor:
-    """A tensor of one number, or one row of numbers, for each row asked about."""
-    return Tensor(name, datatype, np.asarray(values))
+# --- In the replies of somebody else's handler --------------------------------------------------
 
 
-def texts(name: str, values: Sequence[Any]) -> Tensor:
-    """A tensor of one text, or one row of texts, for each row asked about."""
-    return Tensor(name, "BYTES", np.array(values, object))
+def in_headers(put: Callable[[str, str], None], rows: Sequence[AnyPrediction]) -> bool:
+    """Call ``put`` with each header's name and value; several rows, and labels, are joined by commas.
+
+    The ids of a set's classes are joined by spaces. Returns False where sets are left out, as together they
+    are of more than 256 classes.
+    """
+    each = [one for row in rows for one in receipts_of(row)]
+    put("x-calib-confidence", ", ".join(repr(one.confidence) for one in each))
+    if labels := [str(one.label) for one in each if isinstance(one, Decision)]:
+        put("x-calib-label", ", ".join(labels))
+    receipts = [one.receipt for one in each if one.receipt is not None]
+    if receipts:
+        put("x-calib-receipt", ", ".join(receipts))
+        if not all(receipt.wanted for receipt in receipts):
+            put("x-calib-label-wanted", ", ".join(str(receipt.wanted).lower() for receipt in receipts))
+    decided = [one.decided for one in rows if isinstance(one, Prediction)]
+    if abstained := [str(one.abstain).lower() for one in decided if one.abstain is not None]:
+        put("x-calib-abstain", ", ".join(abstained))
+    if acts := [str(one.act).lower() for one in decided if one.act is not None]:
+        put("x-calib-act", ", ".join(acts))
+    sets = [one.in_set for one in decided if one.in_set is not None]
+    if sum(map(len, sets)) > _MOST_IDS:
+        return False
+    if sets:
+        put("x-calib-set", ", ".join(" ".join(map(str, ids)) for ids in sets))
+    return True
 
 
-def prediction_columns(options: ModelOptions, artifact: Artifact) -> Columns:
-    """The outputs of a model of classes, by its ``options``, its artifact, and this host's settings."""
-    names = artifact.class_names
-    columns: dict[str, Callable[[Sequence[Prediction]], Tensor]] = {
-        "predicted": lambda found: numbers("predicted", "INT64", [one.predicted for one in found]),
-        "confidence": lambda found: numbers("confidence", "FP64", [one.confidence for one in found]),
-    }
-    if names:
-        columns["label"] = lambda found: texts("label", [names[one.predicted] for one in found])
-    if options.probabilities:
-        columns["probabilities"] = lambda found: numbers(
-            "probabilities", "FP64", np.stack([one.probabilities for one in found])
-        )
-    if artifact.sets is not None:
-        columns["set"] = lambda found: numbers(
-            "set", "BOOL", insides([one.decided for one in found], artifact.classes)
-        )
-    if artifact.abstain is not None or options.abstain_below is not None:
-        columns["abstain"] = lambda found: numbers("abstain", "BOOL", [one.decided.abstain for one in found])
-    if artifact.contract is not None and artifact.contract.decides:
-        columns["act"] = lambda found: numbers("act", "BOOL", [one.decided.act for one in found])
-    return {**columns, **_receipt_columns()}
+_BESIDE = ("confidence", "receipt", "receipt_label", "label_wanted", "set", "abstain", "act")
+"""The columns that stand beside another handler's own outputs."""
+_LISTS = {"confidence": "confidences", "receipt": "receipts", "set": "sets", "abstain": "abstentions"} | {
+    "act": "acts",
+    "labels": "labels",
+}
 
 
-def label_columns(options: ModelOptions, _: Artifact) -> Columns:
-    """The same of a multi-label model: one number for each label of each row."""
-    columns: dict[str, Callable[[Sequence[LabelsPrediction]], Tensor]] = {
-        "predicted": lambda found: numbers(
-            "predicted", "BOOL", np.stack([one.probabilities for one in found]) >= options.threshold
-        )
-    }
-    if options.probabilities:
-        columns["probabilities"] = lambda found: numbers(
-            "probabilities", "FP64", np.stack([one.probabilities for one in found])
-        )
-    return {**columns, **_decision_columns()}
+def in_protocol(
+    reply: Any, message: Message, rows: Sequence[AnyPrediction], names: Sequence[str], made: Columns
+) -> Any:
+    """The reply of a KServe envelope with its rows' receipts and confidences beside the predictions.
+
+    v1: lists ``receipts``, ``confidences``, ``sets``, ``abstentions`` and ``acts``, or ``labels``. v2:
+    ``parameters`` of each output, and over gRPC, which drops these, output tensors, the ``made`` columns. Any
+    other reply as it is.
+    """
+    body = _parsed(reply)
+    each = [said(one, names) for one in rows]
+    if message.form == "v1" and isinstance(body, dict) and len(body.get("predictions") or ()) == len(rows):
+        lists = {many: [one[name] for one in each] for name, many in _LISTS.items() if _in_all(each, name)}
+        body = {**body, **lists}
+    elif message.form == "v2" and isinstance(body, dict) and len(body.get("outputs") or ()) == len(rows):
+        outputs = [
+            {**output, "parameters": {**output.get("parameters", {}), **_parameters(one)}}
+            for output, one in zip(body["outputs"], each, strict=True)
+        ]
+        more = [made[name](rows) for name in _BESIDE if name in made] if message.grpc else []
+        body = {**body, "outputs": [*outputs, *map(as_entry, more)]}
+    return json.dumps(body) if isinstance(reply, str) else body
 
 
-def own_columns(reply: Callable[[Any], str], *, multilabel: bool) -> Columns:
-    """The outputs of a model with replies of its own: their JSON, and the receipts."""
-    receipts = _decision_columns() if multilabel else _receipt_columns()
-    return {"reply": lambda found: texts("reply", [reply(one) for one in found]), **receipts}
+def in_body(reply: Any, rows: Sequence[AnyPrediction], names: Sequence[str]) -> dict[str, Any]:
+    """``{"prediction": reply, "confidence": ..., "receipt": ...}``; ``instances`` where rows are several."""
+    each = [said(one, names) for one in rows]
+    return {"prediction": _parsed(reply), **(each[0] if len(each) == 1 else {"instances": each})}
 
 
-def _decision_columns() -> Columns:
-    """Receipts of a multi-label model (n, receipts), which label each is of, and its confidence."""
-    if from_environment(KEYRING) is None:
-        return {}
-
-    def of_each(name: str, datatype: str, value: Callable[[Decision], Any]) -> Callable[[Any], Tensor]:
-        kind = object if datatype == "BYTES" else None
-        return lambda found: Tensor(
-            name, datatype, np.array([[value(d) for d in one.decisions] for one in found], kind)
-        )
-
-    columns = {
-        "receipt": of_each("receipt", "BYTES", lambda d: d.receipt or ""),
-        "receipt_label": of_each("receipt_label", "INT64", lambda d: d.label),
-        "confidence": of_each("confidence", "FP64", lambda d: d.confidence),
-    }
-    if from_environment(LABEL_BUDGET) is not None:
-        columns["label_wanted"] = of_each(
-            "label_wanted", "BOOL", lambda d: d.receipt is not None and d.receipt.wanted
-        )
-    return columns
+def _in_all(each: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return all(name in one for one in each)
 
 
-def _receipt_columns() -> Columns:
-    if from_environment(KEYRING) is None:
-        return {}
-    columns: dict[str, Callable[[Sequence[Prediction]], Tensor]] = {
-        "receipt": lambda found: texts("receipt", [one.receipt or "" for one in found])
-    }
-    if from_environment(LABEL_BUDGET) is not None:
-        columns["label_wanted"] = lambda found: numbers(
-            "label_wanted", "BOOL", [one.receipt is not None and one.receipt.wanted for one in found]
-        )
-    return columns
+def _parameters(one: Mapping[str, Any]) -> dict[str, Any]:
+    """For the Open Inference Protocol, whose parameters are texts, numbers, true or false."""
+    return {name: json.dumps(value) if isinstance(value, list) else value for name, value in one.items()}
+
+
+def _parsed(reply: Any) -> Any:
+    """What a reply's text says, where it is JSON."""
+    if isinstance(reply, (bytes, bytearray)):
+        reply = bytes(reply).decode("utf-8", "replace")
+    if isinstance(reply, str):
+        with contextlib.suppress(ValueError):
+            return json.loads(reply)
+    return reply

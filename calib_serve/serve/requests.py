@@ -1,26 +1,147 @@
-"""What a classifier is asked for by one request of any protocol: one payload and one tag a row."""
+"""Requests in the protocols that TorchServe speaks, told apart by a request's body alone.
+
+``plain``: the body is one input, or labels. ``v1``: KServe v1 and TorchServe's JSON envelope,
+``{"instances": [...]}``. ``v2``: the Open Inference Protocol, ``{"inputs": [{"name", "shape", "datatype",
+"data"}, ...]}``. The server passes all of them to a worker in the same way, whatever the address was.
+"""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from calib_serve.errors import InputError
+from calib_serve.oip import Tensor, read_tensor
 from calib_serve.reporter.recorder import Tag
-from calib_serve.serve.protocols import Message, Tensor, as_text, read_headers, read_tensors
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
-__all__ = ["MOST_ROWS", "Request", "message_tag", "opened", "plain_tags", "read_request"]
+__all__ = [
+    "MOST_ROWS",
+    "Form",
+    "Message",
+    "Request",
+    "as_text",
+    "message_tag",
+    "opened",
+    "plain_tags",
+    "read_message",
+    "read_messages",
+    "read_request",
+    "read_tensors",
+]
+
+Form = Literal["plain", "v1", "v2"]
 
 MOST_ROWS = 1_000
 """Rows in one request: a batch of the server's holds several, and their replies wait for each other."""
 
+_MARKS = ('"instances"', '"inputs"')
 _NO_TAG = Tag()
-SEGMENT, GROUP, ID = "x-calib-segment", "x-calib-group", "x-calib-id"
+_SEGMENT, _GROUP, _ID = "x-calib-segment", "x-calib-group", "x-calib-id"
 _BASE64 = re.compile(rb"\s?([A-Za-z0-9+/\s]{16,}={0,2})\s?")
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """One request: ``body`` is the payload of a plain one, the JSON object of the others, None if missing.
+
+    ``headers``: HTTP's, or what gRPC's input map holds besides the body; lower-case names. ``fields``: the
+    names of what was sent. ``id``: the client's, else the server's. ``grpc``: whether by OIP ModelInfer.
+    """
+
+    form: Form
+    body: Any
+    headers: Mapping[str, str]
+    fields: tuple[str, ...] = ()
+    id: str = ""
+    grpc: bool = False
+
+
+def read_messages(data: Sequence[Mapping[str, Any]], ctx: Any) -> list[Message]:
+    """Read all requests of a batch, of TorchServe's rows and context."""
+    return [
+        read_message(row, ctx.get_all_request_header(i), id=str(ctx.get_request_id(i) or ""))
+        for i, row in enumerate(data)
+    ]
+
+
+def read_message(row: Mapping[str, Any], headers: Mapping[str, Any], *, id: str = "") -> Message:
+    """Read one request, of TorchServe's row (names to values) and headers.
+
+    >>> read_message({"body": b'{"instances": [[1, 2]]}'}, {}).form
+    'v1'
+    """
+    payload, named = row.get("data", row.get("body")), _headers(row, headers)
+    document = _document(payload)
+    if isinstance(document.get("instances"), list):
+        return Message("v1", document, named, tuple(row), id)
+    # What TorchServe makes of a ModelInfer; over HTTP, there is always a host.
+    grpc = "host" not in named and {"id", "model_name", "inputs"} <= document.keys()
+    inputs = document.get("inputs")
+    if grpc or (isinstance(inputs, list) and inputs and all(_is_tensor(one) for one in inputs)):
+        return Message("v2", document, named, tuple(row), str(document.get("id") or id), grpc)
+    return Message("plain", payload, named, tuple(row), id)
+
+
+def _headers(row: Mapping[str, Any], headers: Mapping[str, Any]) -> dict[str, str]:
+    """The request's headers; gRPC has none, so what ``row`` names like one of ours counts as one."""
+    # TorchServe puts each parameter's type among the headers, as a dict.
+    found = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
+    if len(row) > 1:
+        for name, value in row.items():
+            if name.lower().startswith("x-calib-"):
+                found[name.lower()] = as_text(value)
+    return found
+
+
+def as_text(value: object) -> str:
+    """A text that may have come as bytes."""
+    return bytes(value).decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)
+
+
+def _document(payload: Any) -> dict[str, Any]:
+    """The JSON object of KServe's protocols in a payload; empty where it is anything else."""
+    if isinstance(payload, (str, bytes, bytearray)):
+        is_text = isinstance(payload, str)
+        marks: Sequence[Any] = _MARKS if is_text else [mark.encode() for mark in _MARKS]
+        if not any(mark in payload for mark in marks):
+            return {}  # most requests end here, without being parsed twice
+        try:
+            payload = json.loads(payload)
+        except (ValueError, RecursionError):
+            return {}
+    return payload if isinstance(payload, dict) else {}
+
+
+def _is_tensor(given: object) -> bool:
+    return isinstance(given, dict) and "datatype" in given
+
+
+def read_tensors(message: Message) -> dict[str, Tensor]:
+    """Read the input tensors of a v2 request by name; InputError where they are not as the protocol says."""
+    found: dict[str, Tensor] = {}
+    inputs = message.body.get("inputs")
+    for given in inputs if isinstance(inputs, list) else ():
+        data = given.get("data") if _is_tensor(given) else [...]
+        if not isinstance(data, list) or (message.grpc and not data):
+            how = (
+                "its contents; TorchServe does not pass on raw_input_contents"
+                if message.grpc
+                else 'its "data" as a JSON array; TorchServe does not read binary tensors'
+            )
+            raise InputError(f"the tensor {str(given.get('name'))[:40]!r} holds no data; send {how}")
+        tensor = read_tensor(given, from_java=message.grpc)
+        if tensor.name in found:
+            raise InputError(f"there are two input tensors {tensor.name[:40]!r}; names must differ")
+        found[tensor.name] = tensor
+    return found
+
+
+# --- What a classifier is asked for -------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +159,7 @@ class Request:
 
 
 def read_request(message: Message, *, shape: Sequence[int | None]) -> Request:
-    """The rows of a request; ``shape`` is that of one input, without the batch. It never raises."""
+    """Read the rows of a request; ``shape`` is that of one input, without the batch. It never raises."""
     try:
         if message.form == "v1":
             return _of_instances(message)
@@ -50,8 +171,8 @@ def read_request(message: Message, *, shape: Sequence[int | None]) -> Request:
 
 
 def plain_tags(data: Sequence[Mapping[str, Any]], ctx: Any) -> list[Tag]:
-    """What each request of a batch names, one row a request; ``data`` and ``ctx`` are TorchServe's."""
-    return [_tag(read_headers(row, ctx.get_all_request_header(i))) for i, row in enumerate(data)]
+    """What each request of a batch names, one row a request."""
+    return [_tag(_headers(row, ctx.get_all_request_header(i))) for i, row in enumerate(data)]
 
 
 def message_tag(message: Message) -> Tag:
@@ -60,8 +181,8 @@ def message_tag(message: Message) -> Tag:
 
 
 def _tag(headers: Mapping[str, str]) -> Tag:
-    if SEGMENT in headers or GROUP in headers or ID in headers:
-        return Tag(headers.get(SEGMENT, "")[:LONGEST_SEGMENT], headers.get(GROUP, ""), headers.get(ID, ""))
+    if _SEGMENT in headers or _GROUP in headers or _ID in headers:
+        return Tag(headers.get(_SEGMENT, "")[:LONGEST_SEGMENT], headers.get(_GROUP, ""), headers.get(_ID, ""))
     return _NO_TAG
 
 
@@ -121,7 +242,7 @@ def _instance(index: int, given: Any) -> Any:
 
 def _of_tensors(message: Message, shape: Sequence[int | None]) -> Request:
     tensors = read_tensors(message)
-    ours = {name: tensors.pop(name) for name in (SEGMENT, GROUP) if name in tensors}
+    ours = {name: tensors.pop(name) for name in (_SEGMENT, _GROUP) if name in tensors}
     if len(tensors) != 1:
         names = ", ".join(repr(name[:40]) for name in list(tensors)[:5]) or "none"
         raise InputError(f"the model takes one input tensor, got {names}")
@@ -132,8 +253,8 @@ def _of_tensors(message: Message, shape: Sequence[int | None]) -> Request:
 
 
 def _rows(tensor: Tensor, shape: Sequence[int | None]) -> list[Any]:
-    if isinstance(tensor.values, list):
-        return tensor.values
+    if tensor.datatype == "BYTES":
+        return list(tensor.values.ravel().tolist())
     found = tensor.values.shape
     one = len(found) == len(shape) and all(w in (None, f) for f, w in zip(found, shape, strict=True))
     rows: list[Any] = tensor.values.tolist() if len(found) > 1 and not one else [tensor.values.tolist()]
@@ -160,14 +281,13 @@ def _tags(message: Message, n: int, tensors: Mapping[str, Tensor]) -> list[Tag]:
     if not isinstance(parameters, dict):
         raise InputError('"parameters" must be an object, such as {"segment": "DE"}')
     columns = []
-    for short, name in (("segment", SEGMENT), ("group", GROUP)):
+    for short, name in (("segment", _SEGMENT), ("group", _GROUP)):
         given: Any = parameters.get(short, message.headers.get(name, ""))
         if name in tensors:
-            values = tensors[name].values
-            given = values if isinstance(values, list) else values.ravel().tolist()
+            given = tensors[name].values.ravel().tolist()
             given = given[0] if len(given) == 1 else given
         columns.append(_column(short, given, n))
-    own = Tag(id=message.headers.get(ID, ""))
+    own = Tag(id=message.headers.get(_ID, ""))
     return [
         Tag(segment[:LONGEST_SEGMENT], group, own.of_row(row, n).id)
         for row, (segment, group) in enumerate(zip(*columns, strict=True))

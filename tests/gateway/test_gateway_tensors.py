@@ -20,7 +20,7 @@ from calib_serve.errors import InputError
 from calib_serve.gateway.calibration import About, Calibration
 from calib_serve.gateway.http import Full, TooLarge, Waiting
 from calib_serve.gateway.rest import Ask, Reply, decoded, read_request, read_route
-from calib_serve.gateway.tensors import Tensor, of_list, of_raw, raw_of
+from calib_serve.oip import Tensor, of_list, of_raw, raw_of
 
 
 class Unsigned:
@@ -44,7 +44,14 @@ def test_bf16_is_rounded_as_ml_dtypes_rounds_it(values: np.ndarray) -> None:
         ("FP32", [2], [1]),
         ("FP32", [1 << 62, 4], []),
         ("FP32", [-1], [1]),
-        ("INT64", [1], [1]),
+        ("INT64", [1], [1.5]),
+        ("UINT8", [1], [256]),
+        ("UINT8", [1], [-1]),
+        ("BOOL", [1], [1]),
+        ("BYTES", [1], [1]),
+        ("FP32", [1], ["1"]),
+        ("FP32", [1], [None]),
+        ("FP128", [1], [1]),
         ("FP32", [2], [[1], [2, 3]]),
         ("FP32", [1], [True]),
         ("FP32", [1], 10**400),

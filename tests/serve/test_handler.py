@@ -25,6 +25,7 @@ from calib_serve.receipts import group_number
 from calib_serve.serve import observer
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction
 from calib_serve.serve.emit import Emitter
+from calib_serve.serve.worker import Ending
 from calib_serve.serve.wrapped import CalibratedWrapper
 
 with warnings.catch_warnings():  # it leaves its version file open
@@ -37,7 +38,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str
     """Metrics go to a list, signals and exit hooks are left alone, receipts are on."""
     sent: list[str] = []
     monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=sent.append, interval=3600))
-    monkeypatch.setattr(observer, "end_cleanly", lambda flush: lambda: None)
+    monkeypatch.setattr(Ending, "listen", lambda self: None)
     Keyring.new().save(tmp_path / "keyring.json")
     monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
     return sent

@@ -22,8 +22,8 @@ from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.torchserve import pack
 from calib_serve.serve import observer
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.protocols import read_message
-from calib_serve.serve.requests import MOST_ROWS, opened, read_request
+from calib_serve.serve.requests import MOST_ROWS, opened, read_message, read_request
+from calib_serve.serve.worker import Ending
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
@@ -99,7 +99,7 @@ def test_large_unsigned_numbers_come_from_java_as_negative_ones() -> None:
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A packed classifier, unpacked; metrics go nowhere."""
     monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=lambda text: None, interval=3600))
-    monkeypatch.setattr(observer, "end_cleanly", lambda flush: lambda: None)
+    monkeypatch.setattr(Ending, "listen", lambda self: None)
     Keyring.new().save(tmp_path / "keyring.json")
     monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
     path = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")

@@ -10,17 +10,11 @@ import pytest
 from calib_serve import Artifact, LogitMap
 from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions
+from calib_serve.oip import Tensor
 from calib_serve.receipts.receipt import SignedReceipt, UnwantedReceipt
 from calib_serve.reporter.decisions import Decision
-from calib_serve.serve.decided import NOTHING, Decided, decide_rows
-from calib_serve.serve.protocols import Tensor
-from calib_serve.serve.replies import (
-    in_full,
-    of_labels,
-    own_columns,
-    prediction_columns,
-)
-from calib_serve.serve.results import LabelsPrediction, Prediction
+from calib_serve.serve.predictions import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
+from calib_serve.serve.replies import columns, full_reply
 
 NAMES = ("ant", "bee", "cat", "dog")
 P = np.array([0.2, 0.4, 0.1, 0.3])
@@ -29,11 +23,13 @@ ONE = Prediction(P, 1, 0.4, np.log(P))
 OTHER = Prediction(P[::-1].copy(), 2, 0.45, np.log(P[::-1]))
 ARTIFACT = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=4, class_names=NAMES)
 
+MULTILABEL = replace(ARTIFACT, model={"outputs": "label_logits"})
+
 
 def told(
     prediction: Prediction = ONE, names: tuple[str, ...] = NAMES, **options: object
 ) -> dict[str, object]:
-    return in_full(prediction, replace(OPTIONS, **options), names, model="pets", version="3.1")
+    return full_reply(prediction, replace(OPTIONS, **options), names, model="pets", version="3.1")
 
 
 # Plain replies
@@ -86,15 +82,15 @@ def labels(*receipts: SignedReceipt | None) -> LabelsPrediction:
 
 
 def test_a_multi_label_reply_lists_labels_by_id_and_by_name() -> None:
-    assert of_labels(labels(None), OPTIONS, NAMES, model="pets", version="3") == {
+    assert full_reply(labels(None), OPTIONS, NAMES, model="pets", version="3") == {
         "predicted": [1, 3], "labels": ["bee", "dog"], "model": "pets", "version": "3", "top": told()["top"],
     }  # fmt: skip
-    bare = of_labels(labels(None), replace(OPTIONS, top=0, probabilities=True), (), model="m", version="v")
+    bare = full_reply(labels(None), replace(OPTIONS, top=0, probabilities=True), (), model="m", version="v")
     assert bare == {"predicted": [1, 3], "model": "m", "version": "v", "probabilities": [0.2, 0.4, 0.1, 0.3]}
     every = replace(OPTIONS, top=0, probabilities=True)
-    named = of_labels(labels(None), every, NAMES, model="m", version="v")
+    named = full_reply(labels(None), every, NAMES, model="m", version="v")
     assert named["probabilities"] == {"ant": 0.2, "bee": 0.4, "cat": 0.1, "dog": 0.3}
-    twice = of_labels(labels(None), every, ("ant", "ant", "cat", "dog"), model="m", version="v")
+    twice = full_reply(labels(None), every, ("ant", "ant", "cat", "dog"), model="m", version="v")
     assert twice["probabilities"] == [0.2, 0.4, 0.1, 0.3]  # two of one name would be one entry
     assert twice["labels"] == ["ant", "dog"]
 
@@ -103,8 +99,7 @@ def test_a_multi_label_reply_lists_labels_by_id_and_by_name() -> None:
 
 
 def plain(column: Tensor) -> tuple[str, str, list[object]]:
-    values = column.values if isinstance(column.values, list) else column.values.tolist()
-    return column.name, column.datatype, values
+    return column.name, column.datatype, column.values.tolist()
 
 
 @pytest.fixture
@@ -123,7 +118,7 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
         replace(OTHER, decided=Decided((2,), False, True), receipt=UnwantedReceipt("r1")),
         replace(OTHER, decided=Decided((), True, True)),
     ]
-    made = prediction_columns(replace(OPTIONS, probabilities=True), full)
+    made = columns(replace(OPTIONS, probabilities=True), full)
     expected = {
         "predicted": ("INT64", [1, 2, 2]),
         "confidence": ("FP64", [0.4, 0.45, 0.45]),
@@ -137,18 +132,18 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
         name: (name, *column) for name, column in expected.items()
     }
     bare.setenv(KEYRING, "keys.json")
-    made = prediction_columns(OPTIONS, ARTIFACT)
+    made = columns(OPTIONS, ARTIFACT)
     assert [*made] == ["predicted", "confidence", "label", "receipt"]
     assert plain(made["receipt"](rows)) == ("receipt", "BYTES", ["r0", "r1", ""])
     bare.setenv(LABEL_BUDGET, "0.1")
-    made = prediction_columns(OPTIONS, ARTIFACT)
+    made = columns(OPTIONS, ARTIFACT)
     assert plain(made["label_wanted"](rows)) == ("label_wanted", "BOOL", [True, False, False])
 
 
 def test_replies_of_a_handler_of_its_own_go_as_text(bare: pytest.MonkeyPatch) -> None:
-    made = own_columns(lambda one: f"<{one.predicted}>", multilabel=False)
+    made = columns(OPTIONS, ARTIFACT, reply=lambda one: f"<{one.predicted}>")
     assert plain(made["reply"]([ONE, OTHER])) == ("reply", "BYTES", ["<1>", "<2>"])
     assert [*made] == ["reply"]
     bare.setenv(KEYRING, "keys.json")
-    assert [*own_columns(str, multilabel=False)] == ["reply", "receipt"]
-    assert [*own_columns(str, multilabel=True)] == ["reply", "receipt", "receipt_label", "confidence"]
+    assert [*columns(OPTIONS, ARTIFACT, reply=str)] == ["reply", "receipt"]
+    assert [*columns(OPTIONS, MULTILABEL, reply=str)] == ["reply", "receipt", "receipt_label", "confidence"]
