@@ -11,6 +11,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -175,7 +176,7 @@ class Artifact:
         if self.contract is not None:
             raise InputError("a contract is for one class a sample, not for labels")
 
-    @property
+    @cached_property
     def is_multilabel(self) -> bool:
         """Whether its classes are labels, of which any number may be true."""
         return self.model.outputs in LABELS
@@ -237,17 +238,17 @@ class Artifact:
         """The new last layers, if any."""
         return next(iter(self._of(Head)), None)
 
-    @property
+    @cached_property
     def logit_maps(self) -> tuple[LogitMap, ...]:
         """The steps on the logits."""
         return self._of(LogitMap)
 
-    @property
+    @cached_property
     def mixture(self) -> Mixture | None:
         """The step from logits to probabilities, where that is no softmax."""
         return next(iter(self._of(Mixture)), None)
 
-    @property
+    @cached_property
     def table(self) -> ProbTable | None:
         """The step on probabilities, if any."""
         return next(iter(self._of(ProbTable)), None)

@@ -172,10 +172,10 @@ def _scores(value: Any, classes: int | None) -> Scores:
 def _array(value: Any) -> NDArray[np.float64] | None:
     """``value`` as an array with its own kind of dtype, floats as float64; None for what is no array."""
     if hasattr(value, "detach"):
-        tensor = value.detach()
-        if tensor.is_floating_point():
-            return np.asarray(tensor.double().cpu().numpy())
-        return np.asarray(tensor.cpu().numpy())
+        tensor = value.detach().cpu()
+        narrow = str(tensor.dtype) == "torch.bfloat16"  # which numpy does not know
+        found: NDArray[Any] = (tensor.float() if narrow else tensor).numpy()
+        return found.astype(np.float64) if found.dtype.kind == "f" else found
     if isinstance(value, list) and _is_rows(value):
         arrays = [np.atleast_2d(array) for array in map(_array, value) if array is not None]
         return np.concatenate(arrays)
@@ -227,7 +227,8 @@ def _like(old: Any, values: NDArray[np.float64]) -> Any:
     if hasattr(old, "new_tensor"):
         from torch import from_numpy  # noqa: PLC0415 - a tensor is here, so torch is too
 
-        return from_numpy(np.ascontiguousarray(values)).to(old)  # its dtype and device
+        narrow = values.astype(np.float32) if old.element_size() <= 4 else np.ascontiguousarray(values)
+        return from_numpy(narrow).to(old)  # its dtype and device
     if isinstance(old, np.ndarray):
         return values.astype(old.dtype)
     if _is_rows(old):

@@ -5,8 +5,8 @@ archive says. It fails on requests of another form, and KServe's read the first 
 our handlers read requests as they came; one around somebody else's handler asks the envelope for the replies.
 
 When a worker's connection closes, the server kills the worker and stops reading its output. So metrics must
-be sent and counted while the connection is still open. Requests that the server has taken from its queue for a
-worker that leaves are never answered, and it takes the next ones right after a reply. So after SIGTERM the
+be sent and counted while the connection is still open. Requests that the server has taken from its queue for
+a worker that leaves are never answered, and it takes the next ones right after a reply. So after SIGTERM the
 worker sends its reply itself and closes the connection at once, before the server takes the next requests.
 An idle worker leaves after a second without a request.
 """
