@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from calib_serve.distributions import RUNTIMES
 from calib_serve.errors import CalibServeError, InputError, ServerError
 from calib_serve.files import GROUP_READS
-from calib_serve.serve.java import find_java
+from calib_serve.serve.process import find_java
 from calib_serve.serve.properties import Ports, is_free, read_properties
 
 __all__ = ["Asked", "Finding", "Level", "examine", "installed", "known_extras", "missing"]

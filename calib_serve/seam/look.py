@@ -18,16 +18,17 @@ from calib_serve.seam.form import EACH, Form, all_scores, find_scores
 from calib_serve.seam.handler import (
     INFERENCE,
     Handler,
+    Recorder,
     functions,
     is_network,
     is_session,
     load_handler,
     places,
     put_around,
+    sigmoids,
 )
 from calib_serve.seam.host import Answer, Request, Ticks, ask, context_of, made_up, told, varied
 from calib_serve.seam.proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
-from calib_serve.seam.recorder import Recorder, sigmoids
 from calib_serve.seam.reply import as_json, shown_as
 
 __all__ = ["initialize", "look", "manifest_of_model", "recorded"]
@@ -87,7 +88,7 @@ def look(
             continue
         place, batched, reason = _together(place, known[: max(2, batch_size)], alone, output)
         return {
-            "seam": each.name,
+            "place": each.name,
             "output": str(place.form),
             "kind": each.kind,
             "columns": each.columns,

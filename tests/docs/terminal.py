@@ -20,7 +20,7 @@ import httpx
 from doc_blocks import ROOT
 from processes import free_ports
 
-from calib_serve.serve.java import find_java
+from calib_serve.serve.process import find_java
 from calib_serve.serve.properties import read_properties
 
 PORTS = (8000, 8080, 8081, 8082, 7070, 7071, 9300, 9090)  # those that pages name

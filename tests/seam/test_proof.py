@@ -20,9 +20,9 @@ from calib_serve.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 from calib_serve.seam.form import Form
+from calib_serve.seam.handler import Recorder
 from calib_serve.seam.host import Answer, Request
 from calib_serve.seam.proof import NotOneRow, Place, Seen, prove_batches, prove_reply
-from calib_serve.seam.recorder import Recorder
 
 Floats = np.ndarray
 Net = Callable[[Floats], Floats]

@@ -1,15 +1,32 @@
 """TorchServe archives: packing, re-packing, reading."""
 
-from calib_serve.fuse.torchserve.archive import read_archive, staged
-from calib_serve.fuse.torchserve.contents import Batching, artifact_of, is_calibrated, load_artifact, shipped
-from calib_serve.fuse.torchserve.feedback import labelled_models, pack_feedback
-from calib_serve.fuse.torchserve.foreign import ForeignArchive, unpacked
-from calib_serve.fuse.torchserve.forms import is_archive, stored_archives
-from calib_serve.fuse.torchserve.mar import pack
-from calib_serve.fuse.torchserve.names import check_names, remarks
-from calib_serve.fuse.torchserve.recalibration import recalibrated, same_model, served_artifact
-from calib_serve.fuse.torchserve.repacking import pack_around
-from calib_serve.fuse.torchserve.seam_trial import SECONDS, Seam, find_seam, some_of
+from calib_serve.fuse.torchserve.archive import is_archive, read_archive, staged, stored_archives
+from calib_serve.fuse.torchserve.contents import (
+    Batching,
+    artifact_of,
+    check_names,
+    is_calibrated,
+    load_artifact,
+    remarks,
+    shipped,
+)
+from calib_serve.fuse.torchserve.packing import (
+    labelled_models,
+    pack,
+    pack_feedback,
+    recalibrated,
+    same_model,
+    served_artifact,
+)
+from calib_serve.fuse.torchserve.repacking import (
+    SECONDS,
+    ForeignArchive,
+    Seam,
+    find_seam,
+    pack_around,
+    some_of,
+    unpacked,
+)
 
 __all__ = [
     "SECONDS",

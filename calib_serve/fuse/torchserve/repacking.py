@@ -1,17 +1,28 @@
-"""Re-pack an existing archive with a calibration where its class scores pass."""
+"""Re-pack an existing archive with a calibration where its class scores pass.
+
+Its handler is asked before and after, in a process of its own: the seam is found, the replies are compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calib_serve.artifact import Artifact
-from calib_serve.data import read_requests
-from calib_serve.errors import FuseError
+from calib_serve.data import LabelledRequests, read_requests
+from calib_serve.errors import FuseError, ModelError
+from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve.archive import (
     CONFIG,
+    MANIFEST,
     Archive,
     Content,
     digest,
@@ -22,18 +33,41 @@ from calib_serve.fuse.torchserve.archive import (
     unpack,
     write_archive,
 )
-from calib_serve.fuse.torchserve.contents import artifact_files, package_files, shipped, with_section
-from calib_serve.fuse.torchserve.names import check_names
-from calib_serve.fuse.torchserve.seam_trial import check_kind, find_seam, prove_seam, some_of
+from calib_serve.fuse.torchserve.contents import (
+    MAPPING,
+    artifact_files,
+    artifact_of,
+    called,
+    check_names,
+    is_calibrated,
+    listed_names,
+    package_files,
+    shipped,
+    with_section,
+)
 from calib_serve.options import AroundOptions, changed
-from calib_serve.scores import Outputs
-from calib_serve.seam import INFERENCE, Request, alternatives
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, class_count, exact, to_logits
+from calib_serve.seam import INFERENCE, SECONDS, Request, alternatives, leaves, run_trial, same_format
 
-__all__ = ["number", "pack_around", "wrappable"]
+__all__ = [
+    "SECONDS",
+    "ForeignArchive",
+    "Seam",
+    "check_kind",
+    "find_seam",
+    "number",
+    "pack_around",
+    "prove_seam",
+    "some_of",
+    "unpacked",
+    "wrappable",
+]
 
 T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"
 _ARTIFACT = "calibration"
+_MOST = 8  # samples that are sent to find a seam
+_CLOSE = 1e-4  # confidences that are the same
 _OTHER_LOOPS = ("asyncCommunication", "continuousBatching")
 # Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
 _NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
@@ -234,3 +268,272 @@ def wrappable(handler: str, files: Sequence[str], source: object) -> str:
     if ".py" in handler and not carried:
         raise FuseError(f"{source} names the handler {handler} but does not carry it")
     return handler
+
+
+@dataclass(frozen=True)
+class ForeignArchive:
+    """``folder`` holds the archive's files, and beside it is room; ``handler`` is the one to ask.
+
+    ``sha256`` of its serialized file, None where it has none; ``batch_size`` of its requests. ``artifact``
+    and ``options``, of an archive that ``pack_around`` made: what calibrates its scores, and where.
+    """
+
+    archive: Archive
+    folder: Path
+    handler: str
+    sha256: str | None
+    batch_size: int
+    artifact: Artifact | None = None
+    options: ModelOptions | None = None
+
+    def class_names(self, classes: int, mapping: Any = None) -> list[tuple[str, ...]]:
+        """What each class is called, the name that replies show last; empty where no class has a name.
+
+        From the archive's index_to_name.json, else from the handler's own ``mapping``. Raises ModelError
+        where that does not name every class.
+        """
+        try:
+            if MAPPING in self.archive.files:
+                return listed_names(self.archive, classes)
+            return called(mapping, classes) if mapping else []
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"{MAPPING} in {self.archive.path} {error}") from error
+
+
+@contextmanager
+def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
+    """The archive at ``source``, unpacked into a temporary folder.
+
+    Raises ModelError and FuseError for an archive that is unsafe, or has no classifier's handler.
+    """
+    archive = read_archive(Path(source))
+    options = ModelOptions.read(archive.config) if is_calibrated(archive) else None
+    if options is not None and options.kind != "wrapped":
+        raise ModelError(
+            f"{source} was packed from a model, not around a handler; take its model file and use --model"
+        )
+    handler = str(archive.model.get("handler", "") if options is None else options.wraps)
+    handler = wrappable(handler, archive.files, source)
+    serialized = archive.model.get("serializedFile")
+    if serialized and serialized not in archive.files:
+        raise FuseError(f"{source} names the model {serialized} but does not carry it")
+    with scratch() as folder:
+        copy = unpack(archive, folder / "archive")
+        if options is not None:
+            manifest = {**archive.manifest, "model": {**archive.model, "handler": handler}}
+            (copy / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+        yield ForeignArchive(
+            archive,
+            copy,
+            handler,
+            sha256(copy / serialized) if serialized else None,
+            max(1, number(archive, archive.config, "batchSize")),
+            artifact=None if options is None else artifact_of(archive),
+            options=options,
+        )
+
+
+@dataclass(frozen=True)
+class Seam:
+    """Where the class scores of a handler pass, and what was found there.
+
+    ``place``, ``output`` and ``padded`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
+    number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
+    body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
+    once, in order and in reverse. ``in_order``: whether they passed one after another, not on several
+    threads; ``alone_because``: why it cannot be asked so, or nothing. ``form``: which of the forms given the
+    first was answered in; ``class_names`` of the handler's mapping.
+    """
+
+    place: str
+    output: str
+    kind: Outputs
+    columns: int
+    padded: bool
+    rows: NDArray[np.float64]
+    requests: Sequence[Mapping[str, str]]
+    replies: Sequence[Any]
+    batched: tuple[NDArray[np.float64], ...]
+    in_order: bool
+    alone_because: str
+    form: int
+    bare: bool
+    handler: str
+    places: Sequence[str]
+    class_names: Mapping[str, Any] | None = None
+
+    @property
+    def batches(self) -> bool:
+        """Whether it answers several at once, and which row is whose is proved."""
+        return not self.alone_because
+
+    @property
+    def reply(self) -> Any:
+        """The first."""
+        return self.replies[0]
+
+    @property
+    def shows_scores(self) -> bool:
+        """Whether the first reply is the scores as they are, and no more: no class, no probability."""
+        numbers = list(leaves(self.reply).values())
+        row = self.rows[0]
+        return self.kind not in PROBABILITIES and all(
+            not isinstance(one, str) and bool((np.abs(one.value - row) < 1e-5).any()) for one in numbers
+        )
+
+    def as_request(self) -> bytes:
+        """The request, as an archive keeps it for its workers."""
+        return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
+
+    @property
+    def classes(self) -> int:
+        """K, or L of labels."""
+        return class_count(self.kind, self.columns)
+
+
+def some_of(data: LabelledRequests) -> list[tuple[Request, ...]]:
+    """Some samples from first to last, each in the forms that it may be sent in."""
+    some = np.unique(np.linspace(0, len(data) - 1, _MOST).astype(int)).tolist()
+    return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
+
+
+def find_seam(
+    folder: Path,
+    *,
+    requests: Sequence[Request] = (),
+    others: Sequence[Sequence[Request]] = (),
+    input_shape: tuple[int | None, ...] | None = None,
+    classes: int | None = None,
+    seam: str | None = None,
+    output: str | None = None,
+    kind: Outputs | None = None,
+    batch_size: int = 1,
+    seconds: float = SECONDS,
+) -> Seam:
+    """Find and prove the seam of the archive unpacked in ``folder``, by asking its handler in a process.
+
+    ``requests``: one sample in the forms that it may be sent in (default: made-up pictures, arrays, texts),
+    ``others``: more samples in the same forms (default: made from the one). ``seam``, ``output`` and
+    ``kind``: where they are known; ``seconds`` that an answer may take. Raises ModelError, which says what
+    was tried.
+    """
+    found = run_trial(
+        folder,
+        "look",
+        seconds=seconds,
+        requests=[request.as_dict() for request in requests],
+        others=[[request.as_dict() for request in forms] for forms in others],
+        shape=None if input_shape is None else [-1 if size is None else size for size in input_shape],
+        classes=classes,
+        seam=seam,
+        output=output,
+        outputs=kind,
+        batch_size=batch_size,
+    )
+    measured: Outputs = found.pop("kind")
+    if kind is not None and exact(kind, found["columns"]) != measured:
+        raise ModelError(
+            f"{kind} are expected at the seam {found['place']!r}; its values are {measured}: say --outputs "
+            f"{measured}, with an artifact that was fitted on such"
+        )
+    arrays = {"rows": np.array(found.pop("rows")), "batched": tuple(map(np.array, found.pop("batched")))}
+    return Seam(kind=kind or measured, **arrays, **found)
+
+
+def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
+    """FuseError where the artifact's steps give other probabilities for scores of another kind.
+
+    A temperature makes the same of logits and of log-probabilities; a weight for each class does not.
+    """
+    fitted = artifact.model.outputs
+    if artifact.is_multilabel != (seam.kind in LABELS):
+        raise FuseError(_of_other_truths(seam, artifact))
+    if artifact.takes(seam.kind) or (fitted is None and seam.kind == "logits"):
+        return
+    if fitted is not None:
+        raise FuseError(
+            f"the artifact was fitted on {fitted}, and {seam.kind} pass the seam {seam.place!r}: what it "
+            "makes of them differs; fit it on this archive with: calib-serve fit --from"
+        )
+    if told is None:
+        raise FuseError(
+            f"{seam.kind} pass the seam {seam.place!r}, and the artifact does not say what it was fitted on; "
+            f"give --outputs {seam.kind} if it was fitted on such, else fit it on this archive with --from"
+        )
+
+
+def _of_other_truths(seam: Seam, artifact: Artifact) -> str:
+    fitted = artifact.model.outputs or "scores"
+    if artifact.is_multilabel:
+        label = "label_probabilities" if seam.kind in PROBABILITIES else "label_logits"
+        return (
+            f"the artifact was fitted on {fitted}, of labels of which any may be true, and {seam.kind} pass "
+            f"the seam {seam.place!r}, of which one class is true as far as can be seen; say --outputs "
+            f"{label} if each is of a label of its own"
+        )
+    return (
+        f"{seam.kind} pass the seam {seam.place!r}: one sigmoid a label (multi-label). The artifact was "
+        f"fitted on {fitted}, of which one class is true, so that they would become nonsense; fit one on "
+        f"this archive with: calib-serve fit --from ARCHIVE --outputs {seam.kind}"
+    )
+
+
+def prove_seam(
+    folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
+) -> None:
+    """Ask the calibrated archive unpacked in ``folder`` what the original answered, alone and at once.
+
+    ``in_body``: its replies hold the original's as ``prediction``.
+
+    Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
+    a reply has another format.
+    """
+    some = seam.requests[: len(seam.batched[0])] if seam.batched else ()
+    ordered = [list(some), list(reversed(some))] if some else []
+    batches = [*([request] for request in seam.requests), *ordered]
+    rows = [*(row[None] for row in seam.rows), *seam.batched]
+    before = [*([reply] for reply in seam.replies), *([None] * len(batch) for batch in ordered)]
+    try:
+        got = run_trial(
+            folder,
+            "answer",
+            seconds=seconds,
+            batches=[[dict(request) for request in batch] for batch in batches],
+            bare=seam.bare,
+        )
+        for asked, scores, replies in zip(got, rows, before, strict=True):
+            for row, headers, first, reply in zip(
+                scores, asked["headers"], replies, asked["replies"], strict=True
+            ):
+                now = reply["prediction"] if in_body else reply
+                _check_one(seam, artifact, row, headers, first=first, now=now)
+    except ModelError as error:
+        raise FuseError(f"the handler {seam.handler} cannot be calibrated: {error}") from error
+
+
+def _check_one(
+    seam: Seam,
+    artifact: Artifact,
+    row: NDArray[np.float64],
+    headers: Mapping[str, str],
+    *,
+    first: Any,
+    now: Any,
+) -> None:
+    """One request's answer; ``first`` is the uncalibrated one, None if not to be compared."""
+    if "x-calib-confidence" not in headers:
+        raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
+    if first is not None and not same_format(first, now):
+        raise ModelError(f"the reply changes its format, from {first!r:.200} to {now!r:.200}")
+    if artifact.model_steps:  # these change the logits themselves
+        return
+    probs = artifact.of_logits(to_logits(row[None], seam.kind))[0]
+    served = [float(text) for text in headers["x-calib-confidence"].split(",")]
+    wanted = [float(probs.max())]
+    if artifact.is_multilabel:
+        labels = [int(text) for text in headers["x-calib-label"].split(",")]
+        wanted = [max(float(probs[k]), 1 - float(probs[k])) for k in labels]
+        served = [max(c, 1 - c) for c in served]  # by any threshold
+    for one, other in zip(served, wanted, strict=True):
+        if not abs(one - other) < _CLOSE:
+            raise ModelError(f"the calibrated handler's confidence is {one:.6f}, the artifact's {other:.6f}")

@@ -1,10 +1,10 @@
-"""A model and its calibration as a TorchServe archive (.mar) that runs by itself."""
+"""Archives of ours: a model with its calibration, the feedback model, another calibration in an archive."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,22 +12,34 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import Kind, ModelOptions
-from calib_serve.fuse.torchserve.archive import CONFIG, scratch, write_archive
+from calib_serve.fuse.torchserve.archive import CONFIG, new_file, read_archive, scratch, staged, write_archive
 from calib_serve.fuse.torchserve.contents import (
     SHADOW,
     Batching,
     artifact_files,
+    artifact_of,
+    class_names,
     config_file,
+    is_calibrated,
     package_files,
     shadow_files,
     shipped,
+    with_section,
 )
-from calib_serve.options import AnswerOptions, PackOptions, changed
+from calib_serve.options import AnswerOptions, FeedbackOptions, PackOptions, changed
 from calib_serve.pictures import Preprocessing
 
-__all__ = ["pack"]
+__all__ = [
+    "labelled_models",
+    "pack",
+    "pack_feedback",
+    "recalibrated",
+    "same_model",
+    "served_artifact",
+]
 
-VERSION = "1.0"
+FEEDBACK, VERSION = "calibration_feedback", "1.0"
+_PACKAGE = "calib_serve/"
 
 
 def pack(
@@ -176,3 +188,150 @@ def _pictures(
             "leave that out, or fit it again on pictures prepared as they are served"
         )
     return wanted
+
+
+def pack_feedback(
+    out: str | Path,
+    options: FeedbackOptions | None = None,
+    *,
+    archives: Sequence[str | Path] = (),
+    name: str = FEEDBACK,
+    version: str = VERSION,
+    **given: Any,
+) -> Path:
+    """Write the archive of the feedback model; it accepts labels of the models in ``archives``.
+
+    Each of the ``options`` may be ``given`` as a keyword argument.
+    """
+    asked = changed(options or FeedbackOptions(), given)
+    entry = shipped("handlers/calibration_feedback.py")
+    own = {name: value for name, value in vars(asked).items() if name != "standalone" and value is not None}
+    section: dict[str, Any] = {"models": labelled_models(archives), **own}
+    # One worker: one process owns the detectors. A short wait lets requests share a transaction.
+    batching = Batching(workers=1, batch_size=32, delay=5)
+    files: dict[str, bytes | Path] = {
+        entry.name: entry,
+        CONFIG: config_file(batching, section),
+        **(package_files("calib_serve.serve.feedback") if asked.standalone else {}),
+    }
+    return write_archive(Path(out) / f"{name}.mar", files, name=name, version=version, handler=entry.name)
+
+
+def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """Name, version, class count and names of every calibrated archive among ``archives``.
+
+    ``multilabel`` and the ``contract``, where it has one.
+
+    The names are the artifact's, else those of the archive's index_to_name.json.
+    """
+    found = []
+    for path in archives:
+        archive = read_archive(Path(path), verify=False)
+        if is_calibrated(archive):
+            artifact = artifact_of(archive)
+            found.append(
+                {
+                    "name": archive.name,
+                    "version": archive.version,
+                    "classes": artifact.classes,
+                    "class_names": list(class_names(archive, artifact).names),
+                    **({"multilabel": True} if artifact.is_multilabel else {}),
+                    **({"contract": artifact.contract.facts} if artifact.contract else {}),
+                }
+            )
+    return found
+
+
+def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
+    """(artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
+    archive = read_archive(Path(source))
+    if not is_calibrated(archive):
+        raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
+    return artifact_of(archive), archive.name, archive.version
+
+
+def same_model(one: str | Path, other: str | Path) -> bool:
+    """Whether two archives that ``calib-serve pack`` wrote hold the same model, by the SHA-256 of its file.
+
+    Of a wrapped handler that names no model file, by those of all files but our own.
+    """
+    return _model(Path(one)) == _model(Path(other))
+
+
+def _model(path: Path) -> str | dict[str, str]:
+    archive = read_archive(path, verify=False)
+    options = ModelOptions.read(archive.config)
+    ours = (f"{options.artifact}/", _PACKAGE, "MAR-INF/", *_folders(options.shadow))
+    config = archive.manifest["model"]["configFile"]
+    return options.sha256 or {
+        name: told for name, told in archive.hashes.items() if name != config and not name.startswith(ours)
+    }
+
+
+def recalibrated(
+    source: str | Path,
+    artifact: Artifact,
+    out: str | Path,
+    *,
+    version: str,
+    shadow: Artifact | None = None,
+    force: bool = False,
+) -> Path:
+    """Write ``out/NAME-VERSION.mar``: the model, handler and options of ``source``.
+
+    ``shadow`` runs in the shadow of ``artifact``; the one of ``source`` stays behind.
+
+    Only output steps may differ: an input shift or a head is part of the model that is served. Sets and
+    abstention are those of the new artifact, or none.
+    Raises InputError for a shadow that acts on other logits, FuseError where an inner step differs, where
+    ``version`` is that of ``source``, and, without ``force``, where another archive of that name is there.
+    """
+    served, name, old_version = served_artifact(source)
+    if version == old_version:
+        raise FuseError(
+            f"{source} is version {version} already; receipts tell versions apart, so name a new one"
+        )
+    same = artifact.model.sha256 in (None, served.model.sha256)
+    if not same or artifact.classes != served.classes or not artifact.has_model_steps_of(served):
+        raise FuseError(
+            f"the artifact changes more than the output of the model in {source}; pack it from --model"
+        )
+    archive = read_archive(Path(source), verify=False)
+    target = new_file(source, out, name=name, version=version)
+    options = ModelOptions.read(archive.config)
+    options.check_artifact(artifact)
+    beside = SHADOW if shadow is not None else ""
+    changed = {}
+    if options.shadow != beside:
+        section = replace(options, shadow=beside).as_dict()
+        changed[archive.manifest["model"]["configFile"]] = with_section(archive.config, section)
+    with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
+        gone = _folders(options.shadow)
+        if carried := [name for name in kept if name.startswith(_PACKAGE)]:
+            # The package that it carries may be of before, and know no shadows or contracts.
+            gone += (_PACKAGE,)
+        others = {name: file for name, file in kept.items() if not name.startswith(gone)}
+        if own := [name for name in others if name.startswith(_folders(beside))]:
+            raise FuseError(
+                f"{source} has files of its own where a shadow lies, such as {own[0]}; rename them"
+            )
+        entry = "calib_serve.serve.wrapped" if options.wraps else "calib_serve.serve.classifier"
+        write_archive(
+            stage / target.name,
+            {
+                **others,
+                **(package_files(entry) if carried else {}),
+                **artifact_files(artifact, copy, name=options.artifact),
+                **shadow_files(shadow, artifact, copy),
+                **changed,
+            },
+            name=name,
+            version=version,
+            manifest=archive.manifest,
+        )
+    return target
+
+
+def _folders(name: str) -> tuple[str, ...]:
+    """What the names of the files in a folder of the archive begin with; none of no folder."""
+    return (f"{name}/",) if name else ()
