@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import time
@@ -22,13 +21,7 @@ from calib_serve.serve.management import Management, Tokens, client_of
 from calib_serve.serve.process import Process
 from calib_serve.serve.properties import Ports
 
-__all__ = [
-    "Log",
-    "Server",
-    "Startup",
-    "Tokens",
-    "ensure_keyring",
-]
+__all__ = ["Server", "Tokens", "ensure_keyring"]
 
 
 _ERROR = re.compile(
@@ -218,7 +211,7 @@ class Server:
         while True:
             if (code := process.exit_code()) is not None:
                 raise ServerError(f"TorchServe ended at once (code {code}); {self._taken()}{log.hint()}")
-            with contextlib.suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
+            with suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
                 if startup.done(self._api()):
                     return startup.failures
             if time.monotonic() > end:

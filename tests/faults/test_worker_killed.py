@@ -96,6 +96,18 @@ def test_after_sigterm_every_answered_prediction_is_counted(running: Running) ->
     assert max(lost) <= 4, "of each connection, no more than the request in hand"
 
 
+def test_workers_without_a_request_leave_soon_after_sigterm_and_lose_no_count(running: Running) -> None:
+    before = counted(running)
+    answered = sum(reply.status_code == 200 for reply in running.predict_all(inputs(40, seed=7)))
+    idle = {name: running.server.workers(name) for name in ("digits", "calibration_feedback")}
+    for pid in (pid for pids in idle.values() for pid in pids):
+        os.kill(pid, signal.SIGTERM)
+    for name, pids in idle.items():
+        until(lambda: len(found := running.server.workers(name)) == len(pids) and not {*found} & {*pids})  # noqa: B023
+    assert counted(running) - before == answered == 40
+    assert running.predict(inputs(1)[0].tolist()).status_code == 200
+
+
 @pytest.mark.nightly
 def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running) -> None:
     load, victim, at, live = end_one_under_load(running, signal.SIGKILL)

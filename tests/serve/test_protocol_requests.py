@@ -9,6 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from live_server import CLASSES, inputs, temperature_artifact, torchscript
 
 from calib_serve import Keyring
+from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.torchserve import pack
 from calib_serve.serve import observer
@@ -29,6 +31,7 @@ with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
     from ts.context import RequestProcessor
     from ts.model_loader import TsModelLoader
+    from ts.torch_handler.request_envelope.base import BaseEnvelope
 
 HTTP = {"Host": "here", "Content-Type": "application/json"}
 JSON = st.recursive(
@@ -156,3 +159,24 @@ def test_an_instance_that_the_model_fails_on_fails_its_request_uncounted(archive
     assert first == (500, {"error": "instance 1: the model's output for this input is NaN or infinite"})
     assert second[0] == 200
     assert served == [(2, 1)]
+
+
+def test_an_envelope_of_somebody_s_own_is_refused_at_the_load_and_left_as_it_is(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = BaseEnvelope.__init__
+    theirs = ModuleType("ts.torch_handler.request_envelope.theirs")
+    theirs.Theirs = type("Theirs", (BaseEnvelope,), {"__module__": theirs.__name__})
+    theirs.Theirs.__abstractmethods__ = frozenset()
+    monkeypatch.setitem(sys.modules, theirs.__name__, theirs)
+    with pytest.raises(ModelError, match="not of theirs"):
+        loaded(archive, "theirs")
+    assert BaseEnvelope.__init__ is made
+
+
+def test_a_handler_with_an_init_of_its_own_has_no_envelope_before_it_either(archive: Path) -> None:
+    entry = archive / "calibrated_classifier.py"
+    entry.write_text(entry.read_text() + "\n    def __init__(self):\n        self.mine = 1\n")
+    ((status, reply),) = answered(loaded(archive, "kserve"), inputs(1)[0].tolist())
+    assert status == 200, "KServe's envelope would not read it"
+    assert "receipt" in reply

@@ -436,8 +436,8 @@ def find_seam(
             f"{kind} are expected at the seam {found['place']!r}; its values are {measured}: say --outputs "
             f"{measured}, with an artifact that was fitted on such"
         )
-    arrays = {"rows": np.array(found.pop("rows")), "batched": tuple(map(np.array, found.pop("batched")))}
-    return Seam(kind=kind or measured, **arrays, **found)
+    rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
+    return Seam(kind=kind or measured, rows=rows, batched=batched, **found)
 
 
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
