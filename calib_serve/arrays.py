@@ -27,6 +27,8 @@ def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDA
     >>> as_array([[0.5, 0.5]]).shape
     (1, 2)
     """
+    if type(values) is np.ndarray and values.dtype.kind in "fiub":
+        return values  # most are, at each request of a server
     try:
         array = _converted(values)
         if array.dtype.kind == "O":

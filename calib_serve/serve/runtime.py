@@ -145,6 +145,8 @@ def _run_torch(network: nn.Module, device: str) -> Run:
     def run(batch: NDArray[Any]) -> NDArray[Any]:
         with torch.inference_mode():
             outputs = network(torch.from_numpy(batch) if on_cpu else torch.from_numpy(batch).to(device))
-        return outputs.float().cpu().numpy()  # type: ignore[no-any-return]
+        if outputs.dtype != torch.float32 or not on_cpu:
+            outputs = outputs.float().cpu()
+        return outputs.numpy()  # type: ignore[no-any-return]
 
     return run
