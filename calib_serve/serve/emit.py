@@ -155,7 +155,7 @@ class Emitter:
         self._host = label_value(host) if host else _host()
         self._waiting: dict[Key, float] = {}
         self._updates = 0
-        # Re-entrant: SIGTERM may flush on the very thread that is adding.
+        # Re-entrant: a flush adds what others hold back, and many updates flush.
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self.before_flush: Callable[[], None] = lambda: None

@@ -149,7 +149,7 @@ class Publisher:
         self._sent: dict[tuple[str, tuple[str, ...]], float] = {}
         self._fresh = threading.Event()
         self._fresh.set()
-        self._turn = threading.RLock()  # SIGTERM may publish on the very thread that does
+        self._turn = threading.Lock()
 
     def wake(self) -> None:
         """Signal new sums."""

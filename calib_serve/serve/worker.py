@@ -48,6 +48,7 @@ class WorkerHandler:
 
     _front: _Front
     _ending: Ending
+    _worker: str
 
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
         """The replies to a batch of the server's requests."""

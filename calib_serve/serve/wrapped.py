@@ -31,7 +31,7 @@ from calib_serve.serve.replies import (
 from calib_serve.serve.requests import Message, message_tag, read_messages
 from calib_serve.serve.runtime import check_file
 
-__all__ = ["CalibratedWrapper", "Passing"]
+__all__ = ["CalibratedWrapper"]
 
 log = logging.getLogger(__name__)
 
