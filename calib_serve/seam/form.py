@@ -173,8 +173,10 @@ def _array(value: Any) -> NDArray[np.float64] | None:
     """``value`` as an array with its own kind of dtype, floats as float64; None for what is no array."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
-        narrow = str(tensor.dtype) == "torch.bfloat16"  # which numpy does not know
-        found: NDArray[Any] = (tensor.float() if narrow else tensor).numpy()
+        try:
+            found: NDArray[Any] = tensor.numpy()
+        except TypeError:  # numpy has no bfloat16
+            found = tensor.double().numpy()
         return found.astype(np.float64) if found.dtype.kind == "f" else found
     if isinstance(value, list) and _is_rows(value):
         arrays = [np.atleast_2d(array) for array in map(_array, value) if array is not None]
