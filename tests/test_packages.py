@@ -144,11 +144,11 @@ def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(
     np.savez(tmp_path / "cal.npz", logits=logits, labels=labels)
     command = python.with_name("calib-serve")
     assert "evaluate" in run(command, "--help", cwd=tmp_path)
-    run(command, "fit", "--logits", "cal.npz", "--method", "temperature", "-o", "artifact", cwd=tmp_path)
+    run(command, "fit", "cal.npz", "--method", "temperature", "-o", "artifact", cwd=tmp_path)
     assert "temperature" in run(command, "inspect", "artifact", cwd=tmp_path)
     assert "ece" in run(command, "evaluate", "cal.npz", "--artifact", "artifact", "--json", cwd=tmp_path)
     for method in ("auto", "isotonic"):
-        run(command, "fit", "--logits", "cal.npz", "--method", method, "-o", method, cwd=tmp_path)
+        run(command, "fit", "cal.npz", "--method", method, "-o", method, cwd=tmp_path)
     model = ("--model", "net.pt2", "--data", "cal.npz", "-o", "model")
     assert "calib-serve[torch]" in run(command, "fit", *model, cwd=tmp_path, fails=True)
     listing = "from importlib.metadata import distributions as d; print(*(x.name for x in d()))"

@@ -78,7 +78,7 @@ def test_the_artifact_and_every_command_say_what_moves(tmp_path: Path) -> None:
     files = ["--data", str(tmp_path / "s.npz"), "--split", "cal"]
     out = ["-o", str(tmp_path / "a"), "--force"]
     assert "of predictions change class" in run("fit", *files, "--test-split", "test", *out)
-    assert "No prediction changes class" in run("fit", *files, *out, "--keep-predictions")
+    assert "No prediction changes class" in run("fit", *files, *out, "--option", "keep_predictions=true")
     told = json.loads(run("compare", *files[:2], "--methods", "temperature,vector", "--json", *SPLITS))
     rows = {row["method"]: row["moved"] for row in told["methods"]}
     assert rows["temperature"] == 0

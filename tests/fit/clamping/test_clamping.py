@@ -149,8 +149,8 @@ def test_ranks_fit_what_one_process_fits(classifier, drawn, tmp_path, ranks, bat
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
         "-m", "calib_serve", "fit", "--model", f"{__file__}:network", "--data", str(tmp_path / "data.npz"),
-        "--method", "neural-clamping", "--weights", str(tmp_path / "weights.pt"), "--resolution", "1",
-        "--batch-size", str(batch), "--out", str(tmp_path / "artifact"), "--json",
+        "--method", "neural-clamping", "--weights", str(tmp_path / "weights.pt"), "--option", "resolution=1",
+        "--option", f"batch_size={batch}", "--out", str(tmp_path / "artifact"), "--json",
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False,
