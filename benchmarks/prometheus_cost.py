@@ -18,14 +18,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from calib_serve.monitoring import WINDOWS, rules_file
-from calib_serve.monitoring.queries import in_ledger
-from calib_serve.monitoring.rules import SUMMED, recorded_series
+from calib_serve.monitoring import monitoring_files
 from calib_serve.watch.series import SERIES, WORKERS
 
 BINS = 15
 EVERY = 15  # seconds between scrapes
 _COUNTS = ("predictions", "feedback", "feedback_weight", "feedback_correct")
+SUMMED = (
+    "predictions", "feedback", "feedback_weight", "feedback_confidence", "feedback_correct", "feedback_noise",
+)  # fmt: skip
 _OF_EACH = ("calib_predictions_", "calib_invalid_", "calib_uncalibrated_")
 _LEDGER = 'ledger="5eef",edition="1"'
 _FAMILIES = [one for one in (*SERIES, *WORKERS) if {"model", "version"} <= set(one.labels)]
@@ -54,8 +55,8 @@ def recorded_before(versions: int) -> list[tuple[str, str, float]]:
     draw = random.Random(1)
     return [
         (
-            in_ledger(name),
-            f'{in_ledger(name)}{{model="model-{v}",version="1",bin="{b}",{_LEDGER}}}',
+            "ledger:calib_sums:max",
+            f'ledger:calib_sums:max{{sum="{name}",model="model-{v}",version="1",bin="{b}",{_LEDGER}}}',
             draw.uniform(1, 40),
         )
         for name in SUMMED
@@ -88,40 +89,40 @@ def disk(versions: int, hours: float, folder: Path) -> float:
 
 
 def evaluation(versions: int, replicas: int, folder: Path, *, rounds: int) -> dict[str, Any]:
-    """Processor seconds that each group of rules takes for a version, and how many series it records.
+    """Processor seconds that the rules take for a version, and how many series they record.
 
-    Every window finds the samples that it reads: of the last hour all, of a day and of a week one for each of
-    the steps of their rules.
+    They find the samples that they read: of the last hour all, of a day one for each of their steps.
     """
     now = int(time.time())
     times = {
-        *range(now - 7 * 86_400, now, 900),
         *range(now - 86_400, now, 120),
         *range(now - 3600, now, EVERY),
     }
     _backfilled([*rows(versions, replicas), *recorded_before(versions)], sorted(times), folder)
     # What ledgers hold now: more than all that is told of the past.
     fresh = [(name, series, 1e6) for name, series, _ in rows(versions) if _LEDGER in series]
-    seconds = {}
-    for window, (reads, _) in WINDOWS.items():
-        (folder / "rules.yml").write_text(rules_file({window: (reads, "5s")}))
-        with served(fresh) as target, running(folder, target=target, rules=True) as url:
-            while number(url, "count(ledger:calib_feedback_total:max >= 1e6)") < BINS * versions:
-                time.sleep(1)
-            _evaluations(url, _evaluations(url, 1) + 2)
-            cpu, done = _metric(url, "process_cpu_seconds_total"), _evaluations(url, 1)
-            more = _evaluations(url, done + rounds) - done
-            seconds[window] = (_metric(url, "process_cpu_seconds_total") - cpu) / more / versions
-    of_ledger = len(recorded_before(1))
-    return {"recorded_series": recorded_series(), "of_ledger": of_ledger, "seconds": seconds}
+    text = monitoring_files(parts=["rules"])["prometheus/rules.yml"]
+    (folder / "rules.yml").write_text(text.replace("interval: 2m", "interval: 5s"))
+    with served(fresh) as target, running(folder, target=target, rules=True) as url:
+        while number(url, "count(ledger:calib_sums:max{sum='feedback'} >= 1e6)") < BINS * versions:
+            time.sleep(1)
+        _evaluations(url, _evaluations(url, 1) + 2)
+        cpu, done = _metric(url, "process_cpu_seconds_total"), _evaluations(url, 1)
+        more = _evaluations(url, done + rounds) - done
+        seconds = (_metric(url, "process_cpu_seconds_total") - cpu) / more / versions
+        recorded = number(url, "count({__name__=~'model_version.*', exported_instance=''})") / versions
+    return {"recorded_series": recorded, "of_ledger": len(recorded_before(1)), "seconds": seconds}
 
 
 def _evaluations(url: str, least: float) -> float:
-    """How often the group was evaluated, once that is at least so often."""
+    """How often the numbers were evaluated, once that is at least so often."""
     until = time.monotonic() + 600
     while time.monotonic() < until:
-        done = _metric(url, "prometheus_rule_group_iterations_total")
-        done -= _metric(url, "prometheus_rule_group_iterations_missed_total")
+        done, missed = (
+            _metric(url, rf'prometheus_rule_group_iterations{what}_total{{rule_group="[^"]*calib_numbers"}}')
+            for what in ("", "_missed")
+        )
+        done -= missed
         if done >= least:
             return done
         time.sleep(1)

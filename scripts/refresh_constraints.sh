@@ -42,8 +42,9 @@ echo hatchling editables | tr ' ' '\n' | lock lock/build.txt 3.11.7 - "${same[@]
 lock lock/all.txt 3.11.7 pyproject.toml --extra all "${same[@]}"
 lock lock/dev.txt 3.11.7 pyproject.toml --extra dev "${same[@]}"
 
-# The images. torchvision and captum are what TorchServe's image_classifier imports; torchvision is of the CPU
+# The images: of the watch alone, and of TorchServe. torchvision and captum are what TorchServe's image_classifier imports; torchvision is of the CPU
 # build there, as torch is.
+lock lock/watch.txt 3.11.7 pyproject.toml --extra postgres "${same[@]}"
 image=(--extra torchserve --extra onnx --extra postgres --no-emit-package torchvision "${same[@]}")
 printf '%s\n' captum torchvision | lock lock/torchserve.txt 3.11.7 pyproject.toml - "${image[@]}"
 printf '%s\n' captum torchvision transformers | lock lock/transformers.txt 3.11.7 pyproject.toml - "${image[@]}"

@@ -69,7 +69,7 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "sklearn": (*GROUND, "fit", "fuse"),
     "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "refit"),
     "doctor": (*GROUND, "serve"),
-    "quickstart": GROUND,
+    "quickstart": (*GROUND, "monitoring"),
     "app": (
         *(*GROUND, "model", "fit", "fuse", "watch", "report", "study", "doctor", "quickstart", "archives"),
         *("archive_look", "contracts", "refit", "audit", "reporter", "collect", "gateway", "serve"),

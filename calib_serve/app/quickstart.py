@@ -14,7 +14,7 @@ __all__ = ["app"]
 
 app = command(
     "quickstart",
-    "calib-serve quickstart my-project\ncalib-serve quickstart my-project --kind sklearn",
+    "calib-serve quickstart my-project\ncalib-serve quickstart my-project --kind triton",
     details="The project calibrates, serves and watches a model; put your model and data into it.",
 )
 
@@ -23,8 +23,8 @@ app = command(
 class Options:
     """Options of ``calib-serve quickstart``."""
 
-    kind: Literal["torch", "sklearn", "logits"] = "torch"
-    """What you have: a torch model, one of scikit-learn, or logits."""
+    kind: Literal["fastapi", "litserve", "torchserve", "triton"] = "fastapi"
+    """What serves the model."""
     force: bool = False
     """Write into a folder that is not empty; files that are there stay."""
 
@@ -37,7 +37,7 @@ def quickstart(
 ) -> None:
     """Write a small project."""
     from calib_serve.doctor import installed, missing
-    from calib_serve.quickstart import KINDS, write_project
+    from calib_serve.quickstart import KINDS, first_commands, write_project
 
     chosen, packages = KINDS[options.kind], installed()
     if lacks := sorted({name for extra in chosen.extras for name in missing(extra, packages)}):
@@ -47,5 +47,5 @@ def quickstart(
     note(f"{folder / name} is there already, and stays as it is" for name in written.kept)
     console().print(f"written to {folder}: {', '.join(written.made) or 'nothing'}")
     console().print("next, as README.md there says:")
-    for line in (f"cd {shlex.quote(str(folder))}", *chosen.first):
+    for line in (f"cd {shlex.quote(str(folder))}", *first_commands(options.kind)):
         console().print(f"  {line}")

@@ -1,12 +1,17 @@
-"""What Prometheus, Alertmanager and Grafana are given: rules, alerts, dashboards and example settings.
+"""What Prometheus, Alertmanager and Grafana are given: rules, alerts, a dashboard and example settings.
 
-``monitoring_files`` makes them and ``export_monitoring`` writes them; those in deploy/ are written that way.
+Each is a file in ``templates``, in which a handful of values are filled in; deploy/ holds what comes of it.
 """
 
-from calib_serve.monitoring.files import PARTS, Part, export_monitoring, monitoring_files
-from calib_serve.monitoring.options import MonitoringOptions
-from calib_serve.monitoring.queries import REPLICA_LABELS, WINDOWS
-from calib_serve.monitoring.rules import recorded_clause_series, recorded_series, rules_file
+from calib_serve.monitoring.files import (
+    PARTS,
+    REPLICA_LABELS,
+    WINDOWS,
+    MonitoringOptions,
+    Part,
+    export_monitoring,
+    monitoring_files,
+)
 
 __all__ = [
     "PARTS",
@@ -16,7 +21,4 @@ __all__ = [
     "Part",
     "export_monitoring",
     "monitoring_files",
-    "recorded_clause_series",
-    "recorded_series",
-    "rules_file",
 ]

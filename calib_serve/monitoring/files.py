@@ -1,58 +1,164 @@
-"""The monitoring files, and how they are written."""
+"""The monitoring files: templates whose few values are filled in, and how they are written."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
-from calib_serve.monitoring.alerts import alerts_file
-from calib_serve.monitoring.dashboard import dashboard_file
-from calib_serve.monitoring.options import MonitoringOptions
-from calib_serve.monitoring.queries import WINDOWS
-from calib_serve.monitoring.rules import rules_file
 
-__all__ = ["PARTS", "Part", "export_monitoring", "monitoring_files"]
+__all__ = [
+    "PARTS", "REPLICA_LABELS", "WINDOWS", "MonitoringOptions", "Part", "export_monitoring",
+    "monitoring_files",
+]  # fmt: skip
 
 Part = Literal["rules", "alerts", "dashboards", "prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = get_args(Part)
 """Recording rules, alerts, the dashboard, and examples of what reads them."""
 
-_SHIPPED = Path(__file__).parent / "examples"
-_EXAMPLES: dict[Part, str] = {
-    "prometheus": "prometheus/prometheus.yml",
-    "alertmanager": "prometheus/alertmanager.yml",
-    "grafana": "grafana",
+WINDOWS = {"1h": ("1h", "1m"), "24h": ("24h:2m", "2m"), "7d": ("7d:15m", "4m")}
+"""The range that a window's rules read, and their interval. Longer ranges read one sample in minutes, not
+all; no interval reaches the five minutes after which Prometheus takes a series for gone."""
+
+_OF_LEDGERS = ("ledger", "edition")
+REPLICA_LABELS = (
+    "instance", "job", "pod", "container", "endpoint", "service", "node", "hostname", "worker", *_OF_LEDGERS,
+)  # fmt: skip
+"""What tells the replicas of one deployment apart, as scrapes add it, and the ledgers that they count in.
+
+Every other label is kept, as opposite errors of staging and production must not cancel."""
+
+_HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
+"""The ECE's standard deviation over the gap's standard error: half-normal gaps, bins independent."""
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_TARGET = re.compile(r"([A-Za-z0-9_-]+)=([A-Za-z0-9._-]+:\d+)")
+_PLACE = re.compile(r"[A-Za-z0-9._~:/?&=%+@,;-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringOptions:
+    """Limits, links and labels of the monitoring files; InputError for what no file could be made of.
+
+    >>> MonitoringOptions(keep=("job",)).replica_labels[:3]
+    ('instance', 'pod', 'container')
+    """
+
+    tolerance: float = 0.02
+    """The gap between confidence and accuracy that is no error. Verdicts of the watch have their own."""
+    sigmas: float = 4
+    """Standard errors beyond it."""
+    runbooks: str = "docs/runbooks.md"
+    """The page with a section for each alert, an address or a path: alerts and the dashboard link to it."""
+    window: str = "24h"
+    """Over which numbers are: 1h, 24h or 7d."""
+    targets: tuple[str, ...] = ("calib-serve-watch=127.0.0.1:9300",)
+    """What Prometheus scrapes, as JOB=HOST:PORT, commas between."""
+    token_file: str = ""
+    """Where Prometheus runs, the file with the token that jobs of calib-serve ask for."""
+    jobs: str = ""
+    """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
+    add_over: tuple[str, ...] = ()
+    """Further labels that tell replicas apart."""
+    keep: tuple[str, ...] = ()
+    """Labels that do not, such as job: they are kept."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < 0.5:
+            raise InputError(f"the tolerance must lie between 0 and 0.5, got {self.tolerance}")
+        if not (math.isfinite(self.sigmas) and self.sigmas > 0):
+            raise InputError(f"sigmas must be a number above 0, got {self.sigmas}")
+        if not _PLACE.fullmatch(self.runbooks):
+            raise InputError(f"runbooks must be an address or a path without '#', got {self.runbooks!r}")
+        if self.window not in WINDOWS:
+            raise InputError(f"the window is one of {', '.join(WINDOWS)}, got {self.window!r}")
+        if self.token_file and not _PLACE.fullmatch(self.token_file):
+            raise InputError(f"the token's file must be a path, got {self.token_file!r}")
+        for target in self.targets:
+            if not _TARGET.fullmatch(target):
+                raise InputError(f"a target is job=host:port, got {target!r}")
+        try:
+            re.compile(self.jobs)
+        except re.error as error:
+            raise InputError(f"jobs must be a regular expression: {error}") from error
+        if set(self.jobs) & set("'\"\\\n"):
+            raise InputError(f"jobs must hold no quote and no backslash, got {self.jobs!r}")
+        for name in self.add_over:
+            if not _LABEL.fullmatch(name) or name in ("model", "version", "bin", "sum"):
+                raise InputError(f"{name!r} is no label that replicas could differ by")
+        if missing := set(self.keep) - set(REPLICA_LABELS):
+            raise InputError(
+                f"only {', '.join(REPLICA_LABELS)} are dropped, not {', '.join(sorted(missing))}"
+            )
+
+    @property
+    def replica_labels(self) -> tuple[str, ...]:
+        """The labels that sums over replicas drop."""
+        return tuple(dict.fromkeys(n for n in (*REPLICA_LABELS, *self.add_over) if n not in self.keep))
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What stands in the templates for each of their names."""
+        reads, interval = WINDOWS[self.window]
+        jobs: dict[str, list[str]] = {}
+        for job, _, place in (target.partition("=") for target in self.targets):
+            jobs.setdefault(job, []).append(f'"{place}"')
+        token = f"    authorization: {{credentials_file: {self.token_file}}}\n" if self.token_file else ""
+        return {
+            "@window": self.window,
+            "@range": reads,
+            "@interval": interval,
+            "@tolerance": f"{self.tolerance:g}",
+            "@squared": f"{self.tolerance**2:.12g}",
+            "@sigmas": f"{self.sigmas:g}",
+            "@noise": f"{self.sigmas * _HALF_NORMAL:.6g}",
+            "@runbooks": self.runbooks,
+            "@jobs": self.jobs or "|".join(jobs),
+            "@scrapes": "\n".join(
+                f"  - job_name: {job}\n{token if job.startswith('calib-serve') else ''}"
+                f"    static_configs:\n      - targets: [{', '.join(places)}]"
+                for job, places in jobs.items()
+            ),
+            "@replica": ", ".join(self.replica_labels),
+            "@scrape": ", ".join(name for name in self.replica_labels if name not in _OF_LEDGERS),
+        }
+
+    def fill(self, text: str) -> str:
+        """Return the text of a template with its values."""
+        for name, value in self.values.items():
+            text = text.replace(name, value)
+        return text
+
+
+_FILES: dict[Part, tuple[str, ...]] = {
+    "rules": ("prometheus/rules.yml",),
+    "alerts": ("prometheus/alerts.yml",),
+    "dashboards": ("grafana/dashboards/calibration.json",),
+    "prometheus": ("prometheus/prometheus.yml",),
+    "alertmanager": ("prometheus/alertmanager.yml",),
+    "grafana": (
+        "grafana/contact-points.yml",
+        "grafana/provisioning/dashboards/calib-serve.yml",
+        "grafana/provisioning/datasources/prometheus.yml",
+    ),
 }
 
 
 def monitoring_files(
     options: MonitoringOptions | None = None, *, parts: Collection[Part] = PARTS
 ) -> dict[str, str]:
-    """The text of each file by its path.
+    """Return the text of each file by its path.
 
     >>> sorted(monitoring_files(parts=["rules", "dashboards"]))
     ['grafana/dashboards/calibration.json', 'prometheus/rules.yml']
     """
     chosen = options or MonitoringOptions()
-    windows = {name: WINDOWS[name] for name in chosen.ordered_windows}
-    made: dict[Part, tuple[str, Callable[[], str]]] = {
-        "rules": ("prometheus/rules.yml", lambda: rules_file(windows)),
-        "alerts": ("prometheus/alerts.yml", lambda: alerts_file(chosen)),
-        "dashboards": ("grafana/dashboards/calibration.json", lambda: dashboard_file(chosen)),
-    }
-    found = {path: chosen.with_replica_labels(text()) for part, (path, text) in made.items() if part in parts}
-    for part, path in _EXAMPLES.items():
-        if part in parts:
-            found |= _read(_SHIPPED / path)
-    return found
-
-
-def _read(source: Path) -> dict[str, str]:
-    there = [source] if source.is_file() else sorted(one for one in source.rglob("*") if one.is_file())
-    return {one.relative_to(_SHIPPED).as_posix(): one.read_text("utf-8") for one in there}
+    paths = [path for part in PARTS if part in parts for path in _FILES[part]]
+    return {path: chosen.fill((_TEMPLATES / path).read_text("utf-8")) for path in paths}
 
 
 def export_monitoring(
@@ -62,7 +168,7 @@ def export_monitoring(
     parts: Collection[Part] = PARTS,
     force: bool = False,
 ) -> list[Path]:
-    """Write the files below ``folder``; those that it wrote, and none that stood there already.
+    """Write the files below ``folder``; return those that were written, without those that said so already.
 
     InputError where a file of that name says something else, unless ``force``: then nothing is written. And
     where the folder cannot be written.

@@ -20,8 +20,9 @@ _MATCHER = re.compile(r"(\w+)(=~|!~|!=|=)'([^']*)'")
 _DROPPED = re.compile(r"(without|ignoring) \(([a-z_, ]+)\)")
 _TOLD = re.compile(r"(?<=[<>] )-?\d+\.\d+|(?<=\w )0\.0(?= ?\})")
 """A number that a text is compared with, or a query inside a text."""
-_OWN = {"bin", "clause", "model", "reason", "status", "version", "window"}
+_OWN = {"bin", "clause", "model", "reason", "sum", "version", "window"}
 """Labels that say what a number is of; all others that are dropped tell replicas apart."""
+# Not "sum without (sum)": that is of a single series, whose label goes.
 _SWAPS = {
     " > ": (" >= ", " < "),
     " >= ": (" > ", " < "),
@@ -40,7 +41,11 @@ _SWAPS = {
     "min without": ("max without",),
     "increase(": ("rate(",),
     "rate(": ("increase(",),
-    "sum without": ("max without",),
+    "sum without (bin": ("max without (bin",),
+    "sum without (instance": ("max without (instance",),
+    "sum without (ledger": ("max without (ledger",),
+    "sum without (model": ("max without (model",),
+    "sum without (reason": ("max without (reason",),
     "clamp_min(": ("clamp_max(",),
     "abs(": ("(",),
     "sqrt(": ("(",),
@@ -54,10 +59,9 @@ _SWAPS_OF_TEXTS = {
     " - ": (" + ",),
     "gt $": ("lt $",),
     "lt $": ("gt $",),
-    "if not ": ("if ",),
+    "if $": ("if not $",),
     "humanizePercentage": ("humanize",),
     "max without": ("min without",),
-    "sort_desc(": ("sort(",),
 }
 
 
@@ -110,12 +114,11 @@ def _of_setting(line: str) -> Iterator[tuple[str, str]]:
         space, name, count, unit = found.groups()
         yield f"{name} {count}{unit} -> 0", f"{space}{name}: 0{unit}"
         yield f"{name} {count}{unit} -> {2 * int(count)}{unit}", f"{space}{name}: {2 * int(count)}{unit}"
-    if found := re.search(r"severity: (\w+)", line):
-        other = "info" if found[1] != "info" else "critical"
-        yield f"severity {found[1]} -> {other}", line.replace(found[0], f"severity: {other}")
-        yield "severity dropped", re.sub(r"severity: \w+(, )?", "", line)
-    if found := re.search(r", window: \"\w+\"", line):
-        yield "window dropped", line.replace(found[0], "")
+    if "severity: " in line:
+        for word, other in (("warning", "info"), ("critical", "info"), ("eq", "ne")):
+            if re.search(rf"\b{word}\b", line):
+                yield f"severity {word} -> {other}", re.sub(rf"\b{word}\b", other, line)
+        yield "severity dropped", re.sub(r"\{severity: .*\}$", "{}", line)
 
 
 def _of_annotation(line: str) -> Iterator[tuple[str, str]]:

@@ -22,19 +22,17 @@ import numpy as np
 import yaml
 from rules_by_numpy import BINS, bins_by_numpy, bins_of, by_numpy
 
-from calib_serve.monitoring import REPLICA_LABELS, MonitoringOptions
-from calib_serve.monitoring.alerts import alerts
-from calib_serve.monitoring.queries import in_ledger
-from calib_serve.monitoring.rules import SUMMED
+from calib_serve.monitoring import REPLICA_LABELS
 from calib_serve.watch.series import CONTRACTS, LEDGER_LABELS, SERIES, SUMS, WATCH, WORKERS
 
-ALERTS = alerts(MonitoringOptions())
 DECLARED = {series.name: series.labels for series in (*SERIES, *WORKERS, *WATCH, *CONTRACTS)}
 LABELS = {
     "model": "m", "version": "1", "bin": "3", "clause": "act", "kind": "class", "slice": "7",
     "source": "lab", "stage": "ledger", "check": "clock",
 }  # fmt: skip
-OTHER_WINDOW = {"24h": "7d", "7d": "24h"}
+SUMMED = (
+    "predictions", "feedback", "feedback_weight", "feedback_confidence", "feedback_correct", "feedback_noise",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +47,8 @@ class Case:
     files: tuple[str, ...] = ("alerts.yml",)
     evaluated: int = 0
     """Minutes between two evaluations, where they are not the ``step`` between two samples."""
+    window: str = "24h"
+    """That of the rules."""
 
     def test(self) -> dict[str, Any]:
         """Return the test as promtool reads it."""
@@ -87,7 +87,10 @@ def _write(path: Path, whole: Any) -> None:
 
 def cases() -> list[Case]:
     """Return all cases."""
-    return [*ledger_cases(), *number_cases(), *clause_cases(), *map(row_case, ROWS), *ONE_BY_ONE, *TEXTS]
+    return [
+        ledger_case(), *sums_cases(), *hour_cases(), *number_cases(), *watch_cases(), *verdict_cases(),
+        *map(row_case, ROWS), *ONE_BY_ONE, *TEXTS,
+    ]  # fmt: skip
 
 
 def selector(name: str, **labels: str) -> str:
@@ -116,12 +119,11 @@ def wanted(samples: list[tuple[str, float]]) -> list[dict[str, Any]]:
 
 WINDOWS = {"1h": (1, 60), "24h": (2, 720), "7d": (15, 672)}
 """Minutes from sample to sample, and how many of them."""
-HOUR_ALONE = "debiased_l2_squared"
 NUMBERS = (
-    "labels", "served", "served_confidence", "coverage", "ece", "noise_floor", "gap_error", "signed_gap",
-    "mce", "accuracy", "brier", "confidence_psi", HOUR_ALONE,
+    "labels", "served", "coverage", "ece", "noise_floor", "signed_gap", "accuracy", "confidence_psi",
+    "verdict",
 )  # fmt: skip
-COLUMNS = ("weight", "share", "confidence", "accuracy")
+COLUMNS = ("share", "gap", "confidence", "accuracy", "variance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +151,9 @@ class World:
 
     @property
     def bins(self) -> Mapping[str, np.ndarray]:
-        return bins_by_numpy(self.c, self.y, self.w, self.labelled, served=self.served)
+        return bins_by_numpy(
+            self.c, self.y, self.w, self.labelled, served=self.served, effect=self.effect or 1.0
+        )
 
 
 def world(
@@ -181,8 +185,8 @@ WORLDS = (
         {2: -0.2, 5: 0.1, 8: 0.6, 10: 0.5}, effect=2.0,
         reference={2: 0.1, 5: 0.2, 8: 0.3, 10: 0.15, 13: 0.25},
     ),
-    # Labels that few need are five; an effect below 1 is none.
-    world("few", {1: 40, 5: 5.2, 9: 4.8}, {1: 600, 5: 200, 9: 200, 12: 50}, 0.2, effect=0.5),
+    # Five labels cover a bin; an effect below 1 is none.
+    world("few", {1: 40, 5: 5, 9: 4.8}, {1: 600, 5: 200, 9: 200, 12: 50}, 0.2, effect=0.5),
     # A bin without predictions, and one without any in the reference.
     world("narrow", {3: 60}, {3: 70, 7: 0, 11: 30}, reference={3: 0.5, 7: 0.49999, 11: 0.00001}),
     # Labels speak of 4 in 1,000 predictions.
@@ -191,6 +195,8 @@ WORLDS = (
         "labels alone", {2: 90, 7: 30, 12: 25}, dict.fromkeys((2, 7, 12), math.nan), weight=3.0, effect=1.3
     ),
     world("counted elsewhere", {2: 90, 7: 30, 12: 25}, {3: 0}, reference={2: 0.5, 3: 0.5}),
+    world("tiny labels alone", {2: 6}, {2: math.nan}, weight=0.0005),
+    world("tiny, and counted elsewhere", {2: 9}, {2: math.nan, 3: 0.004}),
     # The labelled predictions were served before the window.
     world("unserved", {6: 50}, {6: 0, 9: 80}, 0.2),
     world("uncovered", {6: 4.8}, {6: 80, 9: 80}),
@@ -200,11 +206,11 @@ WORLDS = (
 
 
 def number_cases() -> Iterator[Case]:
-    """Every world in every window: promtool reads no more than 10,000 samples at once, so one a case."""
-    for window, (step, many) in WINDOWS.items():
-        for one in WORLDS:
+    """Every world over a day, and one in the other windows: what follows from the sums of bins."""
+    for window in WINDOWS:
+        for one in WORLDS if window == "24h" else WORLDS[:1]:
             asks, about = [], set()
-            for name in NUMBERS if window == "1h" else [name for name in NUMBERS if name != HOUR_ALONE]:
+            for name in NUMBERS:
                 samples = [("", one.numbers[name])] if name in one.numbers else []
                 asks.append(_recorded(f"model_version:calib_{name}:{window}", samples))
                 about.add(f"model_version:calib_{name}:{window}")
@@ -212,10 +218,10 @@ def number_cases() -> Iterator[Case]:
                 found = [(f'bin="{k}"', value) for k, value in enumerate(one.bins[name]) if value == value]
                 asks.append(_recorded(f"model_version_bin:calib_{name}:{window}", found))
                 about.add(f"model_version_bin:calib_{name}:{window}")
-            asks = [{"eval_time": f"{2 * step * many}m", **ask} for ask in asks]
             yield Case(
-                f"{window}: {one.name}", frozenset(about), step, tuple(_counters(one, many)),
-                {"promql_expr_test": asks}, files=("rules.yml",), evaluated=step * many,
+                f"{window}: {one.name}", frozenset(about), 1, tuple(_sums(one, window)),
+                {"promql_expr_test": [{"eval_time": "3m", **ask} for ask in asks]}, files=("rules.yml",),
+                window=window,
             )  # fmt: skip
 
 
@@ -228,59 +234,132 @@ def _recorded(series: str, samples: list[tuple[str, float]]) -> dict[str, Any]:
     return {"expr": f"round({series}, 1e-6)", "exp_samples": wanted(found)}
 
 
-def _counters(one: World, many: int) -> Iterator[tuple[str, str]]:
-    """Yield what two ledgers hold; one of predictions is none, and restarts in the middle of the window."""
-    b, own = bins_of(one.c), {"model": "m", "version": "1", "env": "a"}
-    sums = [total for total in SUMS if total.published and total.per == "bin"]
+def _sums(one: World, window: str) -> Iterator[tuple[str, str]]:
+    """Yield what was counted in each bin, and gauges of two replicas."""
+    b, own = bins_of(one.c), {**MODEL, "env": "a"}
     for k in np.unique(b):
         on = b == k
-        for total in sums:
+        for total in (each for each in SUMS if short(each.name) in SUMMED):
             often = one.served if total.of == "predictions" else one.labelled
             if np.isnan(often[on]).any():
                 continue
             each = total.adds(one.c[on], one.y[on] * (total.of == "labels"), _weight(total, one.w[on]))
-            rise = float((often[on] * each).sum())
-            for letter, part in (("a", 0.75), ("b", 0.25)):
-                beside = letter == "b" and total.of == "predictions"
-                name = total.name if beside else in_ledger(total.name.split("_", 1)[1].removesuffix("_total"))
-                where = set(REPLICA_LABELS) - set(LEDGER_LABELS) if beside else LEDGER_LABELS
-                values = _rising(rise * part, many, restarts=beside)
-                yield selector(name, **own, bin=str(k), **dict.fromkeys(sorted(where), letter)), values
+            series = selector(
+                f"model_version_bin:calib_sums:{window}", sum=short(total.name), bin=str(k), **own
+            )
+            yield series, f"{float((often[on] * each).sum())!r}x5"
         if one.reference is not None and not np.isnan(one.reference[k]):
-            yield from _gauge("calib_reference_share", float(one.reference[k]), 2 * many, bin=str(k))
+            yield from _gauge("calib_reference_share", float(one.reference[k]), 5, bin=str(k))
     if one.effect:
-        yield from _gauge("calib_window_design_effect", one.effect, 2 * many, window="24h")
-        yield from _gauge("calib_window_design_effect", 5.0, 2 * many, window="7d")
+        yield from _gauge("calib_window_design_effect", one.effect, 5, window=window)
+        yield from _gauge("calib_window_design_effect", 5.0, 5, window="5m")
 
 
-def ledger_cases() -> Iterator[Case]:
-    """Of each ledger and edition, the greatest of what is published: two replicas share one of them."""
-    for name in SUMMED:
-        series, labels = in_ledger(name), {**MODEL, "env": "a", "bin": "3"}
-        scrape = set(REPLICA_LABELS) - set(LEDGER_LABELS)
+def sums_cases() -> Iterator[Case]:
+    """What rose in a window: of two ledgers, and of what a server counts that restarts in it."""
+    for window, (step, many) in WINDOWS.items():
+        series, own = f"model_version_bin:calib_sums:{window}", {**MODEL, "bin": "3", "env": "a"}
         given = [
             (
-                selector(f"calib_{name}_total", **labels, **ledger, **dict.fromkeys(scrape, letter)),
-                f"{value}x5",
+                selector("ledger:calib_sums:max", **own, sum=name, ledger=letter, edition="1"),
+                _rising(rise, many, restarts=False),
             )
-            for letter, ledger, value in (
-                ("a", {"ledger": "one", "edition": "1"}, 7),
-                ("b", {"ledger": "one", "edition": "1"}, 9),
-                ("a", {"ledger": "one", "edition": "2"}, 3),
-                ("c", {"ledger": "two", "edition": "1"}, 5),
-                ("d", {}, 100),
+            for name, letter, rise in (
+                ("feedback", "a", 30.0),
+                ("feedback", "b", 12.0),
+                ("predictions", "a", 5.0),
             )
         ]
+        beside = dict.fromkeys(sorted(set(REPLICA_LABELS) - set(LEDGER_LABELS)), "c")
+        given.append(
+            (selector("calib_predictions_total", **own, **beside), _rising(40.0, many, restarts=True))
+        )
+        whole = dict.fromkeys(REPLICA_LABELS, "d")  # counted in a ledger, which is read as such
+        given.append(
+            (selector("calib_predictions_total", **own, **whole), _rising(9.0, many, restarts=False))
+        )
         found = [
-            (
-                f'{series}{{bin="3",edition="{edition}",env="a",ledger="{ledger}",model="m",version="1"}}',
-                value,
-            )
-            for ledger, edition, value in (("one", "1", 9), ("one", "2", 3), ("two", "1", 5))
+            (selector(series, sum=name, **own), rise)
+            for name, rise in (("feedback", 42), ("predictions", 45))
         ]
-        ask = {"expr": series, "eval_time": "3m", "exp_samples": wanted(found)}
+        ask = {"expr": f"round({series}, 1e-6)", "eval_time": f"{2 * step * many}m", "exp_samples": [
+            {**one, "labels": one["labels"].removeprefix(series)} for one in wanted(found)
+        ]}  # fmt: skip
         yield Case(
-            series, frozenset({series}), 1, tuple(given), {"promql_expr_test": [ask]}, files=("rules.yml",)
+            f"{series}, what rose", frozenset({series}), step, tuple(given), {"promql_expr_test": [ask]},
+            files=("rules.yml",), evaluated=step * many, window=window,
+        )  # fmt: skip
+
+
+def short(name: str) -> str:
+    """Return the name of a sum as the rules label it."""
+    return name.removeprefix("calib_").removesuffix("_total")
+
+
+def ledger_case() -> Case:
+    """Of each ledger and edition, the greatest of what is published: two replicas share one of them."""
+    series, labels = "ledger:calib_sums:max", {**MODEL, "env": "a", "bin": "3"}
+    scrape = set(REPLICA_LABELS) - set(LEDGER_LABELS)
+    published_ = (
+        ("a", {"ledger": "one", "edition": "1"}, 7),
+        ("b", {"ledger": "one", "edition": "1"}, 9),
+        ("a", {"ledger": "one", "edition": "2"}, 3),
+        ("c", {"ledger": "two", "edition": "1"}, 5),
+        ("d", {}, 100),
+    )
+    names = (*SUMMED, "predictions_confidence", "feedback_squared_error")
+    given = [
+        (
+            selector(f"calib_{name}_total", **labels, **ledger, **dict.fromkeys(scrape, letter)),
+            f"{value + 10 * i}x5",
+        )
+        for i, name in enumerate(names)
+        for letter, ledger, value in published_
+    ]
+    found = [
+        ({"sum": name, "edition": edition, "ledger": ledger, **labels}, value + 10 * i)
+        for i, name in enumerate(SUMMED)
+        for edition, ledger, value in (("1", "one", 9), ("2", "one", 3), ("1", "two", 5))
+    ]
+    return _value(series, series, given, found)
+
+
+def hour_cases() -> Iterator[Case]:
+    """Labels of an hour: refused on two replicas for a fault; counted in two ledgers, in all bins."""
+    env = {"env": "a"}
+    given = [
+        (of(letter, f"calib_feedback_refused_total{{env='a',reason='{reason}'}}"), f"0x69 {many}x99")
+        for letter, reason, many in (
+            ("a", "expired", 5), ("b", "expired", 2), ("a", "duplicate", 50), ("a", "not_wanted", 50),
+            ("b", "late", 3),
+        )
+    ]  # fmt: skip
+    for minute, expired, late in ((120, 7, 3), (150, 0, 0)):
+        yield _value(
+            f"refused in an hour, after {minute}", "calib_labels_refused:1h", given,
+            [({**env, "reason": "expired"}, expired), ({**env, "reason": "late"}, late)], minute=minute,
+        )  # fmt: skip
+    given = [
+        (
+            selector(
+                "ledger:calib_sums:max", **env, model=model, version=version, ledger=ledger, edition=edition,
+                bin=str(bin_), sum=name,
+            ),
+            f"100x69 {100 + many}x99",
+        )
+        for model, version, ledger, edition, bin_, name, many in (
+            ("m", "1", "x", "1", 3, "feedback", 5), ("m", "1", "x", "1", 4, "feedback", 2),
+            ("m", "1", "y", "1", 3, "feedback", 7), ("m", "2", "x", "1", 3, "feedback", 1),
+            ("n", "1", "x", "2", 3, "feedback", 9), ("m", "1", "x", "1", 3, "predictions", 900),
+        )
+    ]  # fmt: skip
+    for minute, many in ((120, 24), (150, 0)):
+        yield _value(
+            f"counted in an hour, after {minute}",
+            "calib_labels_counted:1h",
+            given,
+            [(env, many)],
+            minute=minute,
         )
 
 
@@ -305,35 +384,102 @@ def _rising(total: float, many: int, *, restarts: bool) -> str:
     return f"{before}{2 * total!r}+{step!r}x{half} {step!r}+{step!r}x{many - half - 1}"
 
 
-def clause_cases() -> Iterator[Case]:
-    """Of clauses, each number is the worse one of two replicas."""
-    gauges = {
-        "state": ("calib_contract_state", (1, 0), 0),
-        "budget_spent": ("calib_contract_budget_left", (0.3, 0.2), 0.8),
-    }
-    for window in ("5m", "30m", "1h", "6h", "3d"):
-        gauges[f"burn_rate:{window}"] = (f"calib_contract_burn_rate{{window='{window}'}}", (3, 5), 5)
-        if window in ("1h", "6h", "3d"):
-            name = f"calib_contract_burn_rate_low{{window='{window}'}}"
-            gauges[f"burn_rate_low:{window}"] = (name, (2, 4), 4)
-    for name, (gauge, values, expected) in gauges.items():
-        series, own = f"model_version_clause:calib_contract_{name}", {"env": "a", "clause": "act", **MODEL}
+OF_WATCH = {
+    "coverage": "coverage", "accuracy": "accuracy", "signed_gap": "gap", "ece": "ece",
+    "noise_floor": "noise_floor", "verdict": "verdict",
+}  # fmt: skip
+"""The number of a window that the watch publishes, by its recorded name."""
+
+
+def watch_cases() -> Iterator[Case]:
+    """The watch's number where it counts predictions: the greater of two replicas, of this window alone."""
+    for name, theirs in OF_WATCH.items():
+        series, own = f"model_version:calib_{name}:24h", {**MODEL, "env": "a"}
         given = [
-            (selector(gauge, **own, **replica(letter)), f"{value}x5")
-            for letter, value in zip("ab", values, strict=True)
+            (selector(f"calib_window_{theirs}", **own, window=window, **replica(letter)), f"{value}x5")
+            for window, letter, value in (("24h", "a", 0.25), ("24h", "b", 0.5), ("7d", "b", 0.75))
         ]
-        if "window" in gauge:
-            other = re.sub(r"'\w+'", "'24h'", gauge)
-            given.append((selector(other, **own, **replica("a")), "9x5"))
-        labels = '{clause="act",env="a",model="m",version="1"}'
-        ask = {
-            "expr": f"round({series}, 1e-6)",
-            "eval_time": "3m",
-            "exp_samples": wanted([(labels, expected)]),
-        }
-        yield Case(
-            series, frozenset({series}), 1, tuple(given), {"promql_expr_test": [ask]}, files=("rules.yml",)
-        )
+        given += [
+            (selector("model_version:calib_watched:24h", **own), "9x5"),
+            (selector(f"calib_window_{theirs}", **MODEL, env="unwatched", window="24h"), "0.5x5"),
+        ]
+        yield _value(f"{name} of the watch", series, given, [(own, 0.5)])
+    ledgers = {"one": "aa", "two": "ab", "never": "a", "another window": "a", "new edition": "a"}
+    given = []
+    for env, names in ledgers.items():
+        for edition, letter in enumerate(names, 1 if env == "one" else 0):
+            own = {**MODEL, "env": env, "ledger": letter, "edition": str(edition)}
+            given += [(selector("ledger:calib_sums:max", **own, sum=s, bin="3"), "5x5") for s in SUMMED]
+        window = "7d" if env == "another window" else "24h"
+        for letter, value in ("a", 0), ("b", 0 if env == "never" else 7):
+            own = {**MODEL, "env": env, "window": window, **replica(letter)}
+            given.append((selector("calib_window_predictions", **own), f"{value}x5"))
+    yield _value(
+        "where the watch knows all", "model_version:calib_watched:24h", given,
+        [({**MODEL, "env": env}, 7) for env in ("one", "new edition")],
+    )  # fmt: skip
+
+
+def _value(
+    name: str, series: str, given: list[tuple[str, str]], found: list[tuple[Mapping[str, str], float]],
+    minute: int = 3,
+) -> Case:  # fmt: skip
+    """Return a case that asks for a recorded series: the labels and value of each."""
+    samples = wanted([(selector(series, **labels), value) for labels, value in found])
+    ask = {"expr": series, "eval_time": f"{minute}m", "exp_samples": samples}
+    return Case(name, frozenset({series}), 1, tuple(given), {"promql_expr_test": [ask]}, files=("rules.yml",))
+
+
+def verdict_cases() -> Iterator[Case]:
+    """By counters: off beyond four errors and the tolerance, unknown with few labels, and never within it."""
+    series, error = "model_version:calib_verdict:24h", 0.8 * 0.01
+    numbers = {"ece": 0.2, "noise_floor": 0.01, "labels": 500, "coverage": 0.8}
+    bound = 0.01 + SIGMAS * error / 0.8
+    gap = 0.02 * math.sqrt(1 + 0.0001 / 0.0004)
+    worlds_ = {
+        "off": ({}, {}, 1),
+        "just off": ({"ece": bound * 1.001}, {}, 1),
+        "chance": ({"ece": bound * 0.999}, {}, 0.5),
+        "just beyond the tolerance": ({}, {"gap": gap * 1.001}, 1),
+        "within the tolerance": ({}, {"gap": -gap * 0.999}, 0.5),
+        "within the tolerance, over": ({}, {"gap": gap * 0.999}, 0.5),
+        "at chance": ({"ece": 0.01}, {"variance": 0.0}, 0.5),
+        "chance of two bins": ({"ece": 0.01 + SIGMAS * 0.006, "two": 1}, {"share": 0.4}, 0.5),
+        "beyond the tolerance in two bins": ({"two": 1}, {"share": 0.4, "gap": math.sqrt(0.0007)}, 1),
+        "neither": ({"ece": 0}, {"gap": 0}, 0.5),
+        "few": ({"labels": 499}, {}, None),
+        "half": ({"coverage": 0.5, "ece": 0.9}, {}, 1),
+        "less than half": ({"coverage": 0.49}, {}, None),
+        "watched": ({"watched": 1}, {}, None),
+        "waiting": ({"immature": 1}, {}, None),
+        "partly waiting": ({"immature": 0.9}, {}, 1),
+        "another bin without enough labels": ({"uncovered": 1}, {}, 1),
+    }
+    given, found = [], []
+    for env, (changed, of_bin, verdict) in worlds_.items():
+        own = {**MODEL, "env": env}
+        bins = {"share": 0.8, "gap": 0.1, "variance": 0.0001, "accuracy": 0.7, **of_bin}
+        for name, value in (numbers | changed).items():
+            if name in numbers:
+                given.append((selector(f"model_version:calib_{name}:24h", **own), f"{value!r}x5"))
+        for name, value in bins.items():
+            given.append((selector(f"model_version_bin:calib_{name}:24h", **own, bin="3"), f"{value!r}x5"))
+        if "two" in changed:
+            for name, value in bins.items():
+                series_ = selector(f"model_version_bin:calib_{name}:24h", **own, bin="5")
+                given.append((series_, f"{value!r}x5"))
+        if "uncovered" in changed:
+            for name, value in (("share", 0.2), ("gap", 0.0), ("variance", 0.5)):
+                given.append((selector(f"model_version_bin:calib_{name}:24h", **own, bin="4"), f"{value}x5"))
+        if "watched" in changed:
+            given.append((selector("model_version:calib_watched:24h", **own), "9x5"))
+        given.append((selector("calib_window_immature_share", **own, window="7d"), "1x5"))
+        for letter, part in ("a", 1), ("b", 0.7):
+            if "immature" in changed:
+                waits = selector("calib_window_immature_share", **own, window="24h", **replica(letter))
+                given.append((waits, f"{part * changed['immature']}x5"))
+        found += [] if verdict is None else [(own, verdict)]
+    yield _value("verdict of counters", series, given, found)
 
 
 MODEL = {"model": "m", "version": "1"}
@@ -395,20 +541,14 @@ class Row:
 
 
 CLAUSE = {**MODEL, "clause": "act"}
-CLAUSES = "model_version_clause:calib_contract_"
 SIGMAS = 4 * math.sqrt(1 - 2 / math.pi)
 """Four standard errors of a gap, in errors of an ECE: its bins' gaps are half-normal."""
-HOUR, DAY, WEEK = (f"model_version:calib_{{}}:{window}" for window in WINDOWS)
-COUNTED = If("calib_window_predictions{window='24h'}", ">", 0)
-REFUSED, UNREAD = (
-    "calib_feedback_refused_total{reason='expired'}",
-    "calib_feedback_refused_total{reason='duplicate'}",
-)
-_BEFORE = "0x3 {0}x65 {1}x300"
-"""Refused in the hour before, and now."""
+DAY = "model_version:calib_{}:24h"
+REFUSED, COUNTED = "calib_labels_refused:1h{reason='expired'}", "calib_labels_counted:1h"
 SCRAPED = {"job": "calib-serve-watch", "instance": "a"}
 _ENDS = "_x3 1x1 _x90"
-_SERVING = {"calib_predictions_total": 5}
+BURNS = ((14.4, "1h", "5m", "critical"), (6, "6h", "30m", "critical"), (1, "3d", "6h", "warning"))
+"""(burn rate, long window, short window, severity)."""
 
 
 def _off(alert: str, series: str, lasts: int, labels: Mapping[str, str]) -> Row:
@@ -431,53 +571,19 @@ def _burning(rate: float, long: str, short: str, severity: str) -> Row:
     return Row(
         "ContractBurning", severity, 0,
         (
-            If(f"{CLAUSES}burn_rate_low:{long}", ">", rate),
-            If(f"{CLAUSES}burn_rate:{short}", ">", rate, also_without=True),
+            If(f"calib_contract_burn_rate_low{{window='{long}'}}", ">", rate),
+            If(f"calib_contract_burn_rate{{window='{short}'}}", ">", rate, also_without=True),
         ),
-        window=long, given={f"{CLAUSES}burn_rate:{long}": 2 * rate}, labels=CLAUSE,
-        quiet={"without a rate": {f"{CLAUSES}burn_rate:{long}": None}},
-    )  # fmt: skip
-
-
-def _counted(alert: str, severity: str, series: str, labels: Mapping[str, str]) -> Row:
-    return Row(alert, severity, 0, (If(series, ">", 0),), labels=labels, over=15)
-
-
-def _receipts(alert: str, severity: str, reason: str) -> Row:
-    series = f"calib_feedback_refused_total{{reason='{reason}'}}"
-    return Row(
-        alert, severity, 0, (If(series, ">=", 5),), labels={}, over=60,
-        quiet={"others": {series: 0, REFUSED: 50}},
+        window=long, labels=CLAUSE,
+        fires={"slow by its own rate": {f"calib_contract_burn_rate{{window='{long}'}}": 0.5}},
     )  # fmt: skip
 
 
 ROWS = (
     Row(
-        "CalibrationErrorHigh", "warning", 5,
-        (If("calib_window_debiased_ece_low{window='24h'}", ">", 0.02), COUNTED), window="24h",
-    ),
-    Row(
-        "CalibrationErrorHigh", "warning", 5,
-        (
-            If(HOUR.format("ece"), ">", 0.01 + SIGMAS * 0.01, near=True),
-            If(HOUR.format("debiased_l2_squared"), ">", 0.0004, near=True),
-            If(HOUR.format("labels"), ">=", 500),
-            If(HOUR.format("coverage"), ">=", 0.5),
-        ),
-        window="1h", given={HOUR.format("noise_floor"): 0.01, HOUR.format("gap_error"): 0.01},
-        fires={
-            "not counted": {COUNTED.series: 0},
-            "counted over a week": {"calib_window_predictions{window='7d'}": 5, COUNTED.series: 0},
-            "most wait": {"calib_window_immature_share{window='24h'}": 0.95},
-            "all of a week wait": {"calib_window_immature_share{window='7d'}": 1},
-        },
-        quiet={
-            "counted": {COUNTED.series: 0.005},
-            "all wait": {"calib_window_immature_share{window='24h'}": 1},
-            "all counted": {COUNTED.series: 0.005, "calib_window_immature_share{window='24h'}": 0.1},
-            "no gap": {HOUR.format(name): 0 for name in ("ece", "noise_floor", "gap_error")},
-            "just the tolerance": {HOUR.format("debiased_l2_squared"): 0.0004},
-        },
+        "CalibrationErrorHigh", "warning", 5, (If(DAY.format("verdict"), "==", 1),),
+        given={DAY.format("ece"): 0.1},
+        quiet={"no error found": {DAY.format("verdict"): 0.5}, "no ECE": {DAY.format("ece"): None}},
     ),
     Row(
         "CalibrationDrift", "warning", 0, (If("calib_incidents_open", ">", 0),), keeps=15,
@@ -485,142 +591,74 @@ ROWS = (
             "another before": {"calib_incidents_open": "0x1 2x3 stale"},
             # The gap is there for longer than the incident.
             "with a gap": {"calib_incidents_open": _ENDS, "calib_incident_gap": "0.1x90"},
-            "by a window": {
-                "calib_incidents_open": _ENDS,
-                "calib_window_gap{window='24h'}": "0.1x90",
-                COUNTED.series: "9x90",
-            },
-            "by sums": {"calib_incidents_open": _ENDS, DAY.format("signed_gap"): "0.1x90"},
+            "by a window": {"calib_incidents_open": _ENDS, DAY.format("signed_gap"): "0.1x90"},
         },
         quiet={
             "a gap": {"calib_incidents_open": 0, "calib_incident_gap": 0.1},
-            "a window": {
-                "calib_incidents_open": 0, "calib_window_gap{window='24h'}": 0.1, COUNTED.series: 9,
-            },
-            "sums": {"calib_incidents_open": 0, DAY.format("signed_gap"): 0.1},
+            "a window": {"calib_incidents_open": 0, DAY.format("signed_gap"): 0.1},
             "a gap alone": {"calib_incidents_open": None, "calib_incident_gap": 0.1},
         },
     ),
     _off("ClassOrSegmentOff", "calib_slice_gap", 5, {"kind": "class", "slice": "7"}),
-    _off("CalibrationSourceDiffers", "calib_source_gap_difference", 15, {"source": "lab"}),
     Row(
         "ConfidenceShift", "warning", 15,
-        (If(HOUR.format("confidence_psi"), ">", 0.2), If(HOUR.format("served"), ">=", 500)),
+        (If(DAY.format("confidence_psi"), ">", 0.2), If(DAY.format("served"), ">=", 500)),
     ),
     Row(
-        "ContractBroken", "critical", 0, (If(f"{CLAUSES}state", "==", -1),), keeps=15, labels=CLAUSE,
-        quiet={"kept": {f"{CLAUSES}state": 1}, "mended": {f"{CLAUSES}state": "-1x1 1x40"}},
+        "ContractBroken", "critical", 0, (If("calib_contract_state", "==", -1),), keeps=15, labels=CLAUSE,
+        quiet={"kept": {"calib_contract_state": 1}, "mended": {"calib_contract_state": "-1x1 1x40"}},
     ),
-    _burning(14.4, "1h", "5m", "critical"),
-    _burning(6, "6h", "30m", "critical"),
-    _burning(1, "3d", "6h", "warning"),
-    Row(
-        "ContractBudgetGone", "warning", 60, (If(f"{CLAUSES}budget_spent", ">=", 1),), labels=CLAUSE,
-        given={f"{CLAUSES}state": 0}, fires={"without a state": {f"{CLAUSES}state": None}},
-        quiet={"broken": {f"{CLAUSES}state": -1}},
-    ),
-    Row(
-        "ContractBudgetRunsOut", "warning", 60,
-        (
-            If("calib_contract_runs_out_seconds", "<", 3 * 86_400),
-            If(f"{CLAUSES}budget_spent", ">", 0.5),
-        ),
-        labels=CLAUSE, fires={"nearly spent": {f"{CLAUSES}budget_spent": 0.999}},
-        quiet={"spent": {f"{CLAUSES}budget_spent": 1}},
-    ),
-    Row(
-        "ContractNotKnown", "warning", 1440, (If(DAY.format("served"), ">=", 1000),), step=10,
-        given={"calib_contract_promise": 0.98}, labels=CLAUSE,
-        quiet={"known": {"calib_contract_value": 0}, "no contract": {"calib_contract_promise": None}},
-    ),
+    *(_burning(*one) for one in BURNS),
     Row(
         "LabelsMissing", "warning", 60,
         (If(DAY.format("served"), ">=", 1000), If(DAY.format("labels"), "<=", 0, also_without=True)),
-        window="24h", quiet={"a little": {DAY.format("labels"): 0.005}},
+        quiet={"a little": {DAY.format("labels"): 0.005}},
     ),
+    Row("LabelsSuspect", "warning", 60, (If("calib_label_rate_moved", "==", 1),)),
+    _off("LabelsSuspect", "calib_source_gap_difference", 60, {"source": "lab"}),
     Row(
-        "LabelsMissing", "warning", 60,
-        (
-            If(WEEK.format("served"), ">=", 1000),
-            If(WEEK.format("labels"), "<=", 0, also_without=True),
-            If(DAY.format("served"), "<", 1000, also_without=True),
-        ),
-        window="7d",
-    ),
-    Row(
-        "LabelsFew", "info", 360,
-        (If(DAY.format("labels"), "<", 200), If(DAY.format("served"), ">=", 1000)), step=5,
-        fires={"a light one": {DAY.format("labels"): 0.005}}, quiet={"none": {DAY.format("labels"): 0}},
-    ),
-    Row(
-        "PredictionsFew", "warning", 60,
-        (If(DAY.format("served"), "<", 0.1 * 1000 / 7, near=True), If(WEEK.format("served"), ">=", 1000)),
-        given=_SERVING,
-        quiet={
-            "gone": {"calib_predictions_total": None},
-            "few in the week": {DAY.format("served"): 1, WEEK.format("served"): 999},
-            "a tenth": {DAY.format("served"): 100, WEEK.format("served"): 7000},
-        },
-    ),
-    Row("LabelRateMoved", "warning", 60, (If("calib_label_rate_moved", "==", 1),)),
-    Row(
-        "LabelsImmature", "info", 1440,
-        (If("calib_window_immature_share{window='7d'}", ">", 0.9), If(WEEK.format("labels"), ">=", 100)),
-        step=10,
-    ),
-    Row(
-        "CoverageLow", "info", 360,
-        (If("calib_window_coverage{window='24h'}", "<", 0.5), If(DAY.format("labels"), ">=", 100), COUNTED),
-        step=5, given={DAY.format("coverage"): 0.9},
-        fires={"by sums": {"calib_window_coverage{window='24h'}": None, DAY.format("coverage"): 0.499}},
-        quiet={
-            "by sums, enough": {"calib_window_coverage{window='24h'}": None, DAY.format("coverage"): 0.5},
-            "sums of which watch knows better": {
-                "calib_window_coverage{window='24h'}": 0.9, DAY.format("coverage"): 0.1,
-            },
-        },
-    ),
-    Row(
-        "LabelsRefused", "warning", 5, (If(REFUSED, ">=", 20),), labels={}, over=60,
-        given={HOUR.format("labels"): 370},
+        "LabelsRefused", "warning", 5, (If(REFUSED, ">=", 20),), labels={"reason": "expired"},
+        given={COUNTED: 379},
         fires={
-            "no label": {HOUR.format("labels"): None},
-            "two reasons": {REFUSED: 12, REFUSED.replace("expired", "bad_label"): 8},
-            "many before": {REFUSED: _BEFORE.format(1000, 1020)},
-            "many sent twice": {UNREAD: 900},
+            "no label": {COUNTED: None},
         },
-        quiet={
-            "one in twenty": {HOUR.format("labels"): 382},
-            "one in twenty, and many before": {REFUSED: _BEFORE.format(100, 120), HOUR.format("labels"): 395},
-            "one in twenty, and many sent twice": {HOUR.format("labels"): 385, UNREAD: 900},
-            "few, and many before": {REFUSED: _BEFORE.format(100, 119), HOUR.format("labels"): 10},
-            "few, and many sent twice": {REFUSED: 19, HOUR.format("labels"): 10, UNREAD: 900},
-            "another model's labels": {HOUR.format("labels") + "{model='n',version='2'}": 100},
-            "sent twice": {REFUSED: 0, UNREAD: 900},
-            "not wanted": {REFUSED: 0, "calib_feedback_refused_total{reason='not_wanted'}": 900},
-        },
+        quiet={"one in twenty": {COUNTED: 380}},
     ),
-    _receipts("ReceiptsForged", "critical", "bad_signature"),
-    _receipts("KeysUnknown", "warning", "unknown_key"),
+    *(
+        Row(
+            "LabelsRefused", severity, 5,
+            (If(REFUSED.replace("expired", reason), ">=", 5),), labels={"reason": reason},
+            given={COUNTED: 900},
+        )
+        for reason, severity in (("bad_signature", "critical"), ("unknown_key", "warning"))
+    ),
+    *(
+        Row(
+            "AnswersUncalibrated", "critical", 0, (If(series, ">", 0),), labels={**MODEL, "answers": answers},
+            over=15,
+        )
+        for series, answers in (
+            ("calib_invalid_outputs_total", "NaN or infinity"),
+            ("calib_uncalibrated_total", "without its calibration"),
+        )
+    ),
     Row(
         "MonitorDown", "warning", 5, (If("up", "==", 0),), labels=SCRAPED,
         quiet={"of others": {"up": None, "up{job='node',instance='b'}": 0}},
     ),
-    Row("MonitorStale", "warning", 5, (If("calib_windows_age_seconds", ">", 900),), labels={}),
-    _counted("MonitorErrors", "warning", "calib_monitor_errors_total", {"stage": "ledger"}),
+    Row("MonitorFailing", "warning", 2, (If("calib_check_ok", "==", 0),), labels={"check": "clock"}),
     Row(
-        "CalibrationCheckFailing", "warning", 2, (If("calib_check_ok", "==", 0),),
-        labels={"check": "clock"},
+        "MonitorFailing", "warning", 2, (If("calib_monitor_errors_total", ">", 0),), over=15,
+        labels={"stage": "ledger"},
     ),
-    _counted("InvalidOutputs", "critical", "calib_invalid_outputs_total", MODEL),
-    _counted("Uncalibrated", "critical", "calib_uncalibrated_total", MODEL),
+    Row("MonitorFailing", "warning", 2, (If("calib_windows_age_seconds", ">", 900),), labels={}),
 )  # fmt: skip
 
 PLAIN = {
     "up": ("job", "instance"),
     "prometheus_rule_group_last_evaluation_timestamp_seconds": ("rule_group",),
 }
-SMALLER_COUNTS = {"calib_check_ok"}
+SMALLER_COUNTS = {"calib_check_ok", "calib_contract_state"}
 
 
 def published(name: str, env: str, values: float | str, **timeline: Any) -> Iterator[tuple[str, str]]:
@@ -628,8 +666,9 @@ def published(name: str, env: str, values: float | str, **timeline: Any) -> Iter
     bare = name.partition("{")[0]
     told = set(re.findall(r"(\w+)=", name))
     if bare.startswith("model_version"):
-        labels = {"model", "version"} | set(re.findall(r"^model_version_(\w+):", bare))
-        parts = [({}, values)]
+        labels, parts = {"model", "version"}, [({}, values)]
+    elif bare.startswith("calib_labels_"):
+        labels, parts = set(), [({}, values)]
     elif bare in PLAIN or isinstance(values, str):
         labels, parts = set(PLAIN.get(bare) or DECLARED[bare]), [({}, values)]
     else:
@@ -661,13 +700,6 @@ def worlds(row: Row) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any
         (fires if one.also_without else quiet)[f"without {one.series}"] = {**base, one.series: None}
     for found, more in ((fires, row.fires), (quiet, row.quiet)):
         found |= {name: {**base, **changed} for name, changed in more.items()}
-    # Another window says the contrary.
-    for found, contrary in ((fires, 1), (quiet, 0)):
-        for one in row.ifs:
-            if window := re.search(r"(?<=window=')\w+", one.series):
-                other = one.series.replace(window[0], OTHER_WINDOW[window[0]])
-                for values in found.values():
-                    values.setdefault(other, one.values[contrary])
     return fires, quiet
 
 
@@ -715,7 +747,7 @@ def firing(
         }
         for minute, envs in asked.items()
     ]
-    name = f"{alert} {window}".strip()
+    name = " ".join([alert, window, *(value for key, value in labels.items() if key not in MODEL)])
     return Case(name, frozenset({alert}), step, tuple(series), {"promql_expr_test": asks})
 
 
@@ -742,224 +774,214 @@ def _given(envs: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
     ]
 
 
-_STATE, _LABELLED = f"{CLAUSES}state", "calib_contract_labels"
-_FEW = {of("a", "calib_predictions_total"): "5x900"}
-_RISING = {_STATE: "0x61", of("a", _LABELLED): "10+1x61", of("b", _LABELLED): "5x61"}
+_STATE = "calib_contract_state"
 
 
-def _evaluated(letter: str, group: str = "calib_24h") -> str:
+def _evaluated(letter: str, group: str = "calib_numbers") -> str:
     series = "prometheus_rule_group_last_evaluation_timestamp_seconds"
     return of(letter, f"{series}{{rule_group='rules.yml;{group}'}}")
 
 
 ONE_BY_ONE = (
-    # The contract was there for half an hour, a day before.
-    firing(
-        "ContractGone", "warning", 5,
-        _given({
-            "gone": {_STATE: "0x6 _x900", **_FEW},
-            "there": {_STATE: "0x900", **_FEW},
-            "never there": _FEW,
-            "with its version": {_STATE: "0x6 _x900"},
-        }),
-        {1450: [], 1455: ["gone"], 1465: ["gone"], 1485: []}, labels=CLAUSE,
+    # Together they are enough, and each that was refused is named.
+    Case(
+        "LabelsRefused for two reasons", frozenset({"LabelsRefused"}), 1,
+        (
+            ("calib_labels_counted:1h", "300x9 _x20"),
+            *(
+                (f"calib_labels_refused:1h{{reason='{reason}'}}", f"{many}x9 _x20")
+                for reason, many in (("expired", 12), ("bad_label", 8), ("late", 0))
+            ),
+        ),
+        {"promql_expr_test": [
+            {
+                "expr": "count without (reason) (ALERTS{alertstate='firing'})", "eval_time": f"{minute}m",
+                "exp_samples": wanted([(
+                    selector("", alertname="LabelsRefused", alertstate="firing", severity="warning"), 2
+                )] * fires),
+            }
+            for minute, fires in ((4, 0), (5, 1), (15, 0))
+        ]},
     ),
-    firing(
-        "ContractNotKnown", "info", 360,
-        _given({
-            "doubtful": _RISING,
-            "decided long ago": {**_RISING, _STATE: "1 0x60"},
-            "broken since": {**_RISING, _STATE: "0x1 -1 0x59"},
-            "broken now": {**_RISING, _STATE: "0x55 -1 0x9"},
-            "without labels": {**_RISING, of("a", _LABELLED): "10x61"},
-        }),
-        {55 * 360: [], 57 * 360: ["decided long ago", "doubtful"],
-         59 * 360: ["broken since", "decided long ago", "doubtful"]},
-        window="14d", labels=CLAUSE,
+    # No other window burns.
+    Case(
+        "ContractBurning of other windows", frozenset({"ContractBurning"}), 1,
+        tuple(
+            (f"calib_contract_burn_rate_low{{window='{window}'}}", "99x5")
+            for window in ("5m", "30m", "24h", "7d")
+        ),
+        {"promql_expr_test": [{"expr": "ALERTS", "eval_time": "3m", "exp_samples": []}]},
     ),
-    # At a quarter of an hour the group was evaluated 900 seconds ago.
+    # At a quarter of an hour the group was evaluated 900 seconds ago, and for two minutes nothing is said.
     firing(
-        "RulesStale", "warning", 1,
+        "MonitorFailing", "warning", 1,
         _given({
-            "stands": {_evaluated("a"): "0x99"},
-            "one of two": {_evaluated("a"): "0+60x99", _evaluated("b"): "0x99"},
+            "stands": {_evaluated("a"): "0x39 2400x9"},
+            "one of two": {_evaluated("a"): "0+60x99", _evaluated("b"): "0x39 2400x9"},
             "evaluated": {_evaluated("a"): "0+60x99"},
             "of others": {_evaluated("a", "others"): "0x99"},
         }),
-        {20: [], 21: ["one of two", "stands"]}, labels={"rule_group": "rules.yml;calib_24h"},
+        {17: [], 18: ["one of two", "stands"], 39: ["one of two", "stands"], 41: []},
+        labels={"rule_group": "rules.yml;calib_numbers"},
     ),
     alone(
-        "MonitorAbsent", "critical", [('up{job="node"}', "1x40"), ('up{job="triton"}', "1x9 stale")],
-        {19: 0, 20: 1},
+        "MonitorAbsent", "critical",
+        [('up{job="node"}', "1x40"), ('up{job="calib-serve-watch"}', "1x9 stale _x15 1x9")],
+        {24: 0, 25: 1, 26: 0},
     ),
     firing(
         "MonitorAbsent", "critical", 5,
         [
-            ('up{job="torchserve"}', "1x400"),
-            (selector(HOUR.format("served"), env="gone", **MODEL), "100x287 stale"),
-            (selector(HOUR.format("served"), env="one of two", **MODEL), "100x287 stale"),
-            (selector(HOUR.format("served"), env="one of two", model="m", version="2"), "100x400"),
-            (selector(HOUR.format("served"), env="both", **MODEL), "100x287 stale"),
-            (selector(HOUR.format("served"), env="both", model="n", version="1"), "100x287 stale"),
+            ('up{job="calib-serve-watch"}', "1x400"),
+            (selector(DAY.format("served"), env="gone", **MODEL), "100x287 _x10 100x9"),
+            (selector(DAY.format("served"), env="one of two", **MODEL), "100x287 stale"),
+            (selector(DAY.format("served"), env="one of two", model="m", version="2"), "100x400"),
+            (selector(DAY.format("served"), env="both", **MODEL), "100x287 _x10 100x9"),
+            (selector(DAY.format("served"), env="both", model="n", version="1"), "100x287 stale"),
         ],
-        {1440 + 5: [], 1440 + 10: ["both", "gone"]}, labels={},
+        {1440 + 10: [], 1440 + 20: ["both", "gone"], 1440 + 50: []}, labels={},
     ),
-    alone("CalibrationWatchdog", "none", [], {1: 1}),
+    # The contract was there for half an hour, a day before.
+    firing(
+        "MonitorAbsent", "critical", 5,
+        [
+            ('up{job="calib-serve-watch"}', "1x400"),
+            *_given({
+                "gone": {of("a", _STATE): "0x6 _x900", DAY.format("served"): "5x900"},
+                # Replicas of another name publish the same.
+                "there": {
+                    of("a", _STATE): "0x6 _x900", of("b", _STATE): "_x6 0x900", DAY.format("served"): "5x900",
+                },
+                "never there": {DAY.format("served"): "5x900"},
+            }),
+            # A version that was taken away is not missed where its environment goes on.
+            (selector(_STATE, env="there", model="m", version="0", clause="act"), "0x6 _x900"),
+        ],
+        {1450: [], 1455: ["gone"], 1465: ["gone"], 1485: []}, labels=CLAUSE,
+    ),
 )  # fmt: skip
 
 # --- texts -------------------------------------------------------------------------------------------------
 
 
-def says(
-    alert: str, minute: int, told: list[tuple[Mapping[str, str], str, str]], window: str = ""
-) -> dict[str, Any]:
-    """Ask what an alert says: for each that fires its labels, summary, and what follows its fixed words."""
-    (one,) = [one for one in ALERTS if one.name == alert and one.window == window]
-    link = f"docs/monitoring.md#{alert.lower()}"
-    own = {"severity": one.severity, **({"window": window} if window else {})}
+def says(name: str, alert: str, values: Mapping[str, float | str], *told: tuple[Mapping[str, str], str, str],
+         minute: int = 70, severity: str = "warning") -> Case:  # fmt: skip
+    """Ask what an alert says of ``values``: for each that fires its labels, summary and description."""
+    timeline = {"start": 2, "end": 100, "forever": True, "over": 15 if alert == "AnswersUncalibrated" else 0}
+    series = [pair for one, value in values.items() for pair in published(one, "a", value, **timeline)]
     found = [
         {
-            "exp_labels": {**own, **labels},
+            "exp_labels": {"severity": severity, "env": "a", **labels},
             "exp_annotations": {
-                "summary": summary, "description": f"{one.says}{text} Runbook: {link}", "runbook_url": link,
+                "summary": summary, "description": text,
+                "runbook_url": f"docs/runbooks.md#{alert.lower()}",
             },
         }
         for labels, summary, text in told
     ]  # fmt: skip
-    return {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": found}
+    ask = {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": found}
+    return Case(
+        f"what is said: {alert}, {name}", frozenset({alert}), 1, tuple(series), {"alert_rule_test": [ask]}
+    )
 
 
-def texts(name: str, step: int, series: list[tuple[str, str]], *asks: dict[str, Any]) -> Case:
-    about = frozenset(ask["alertname"] for ask in asks)
-    return Case(f"what is said: {name}", about, step, tuple(series), {"alert_rule_test": list(asks)})
-
-
-def _for_long(envs: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str]]:
-    """Return series that are there for a hundred samples."""
-    timeline = {"start": 1, "end": 100, "forever": True, "over": 0}
-    return [
-        pair
-        for env, values in envs.items()
-        for name, value in values.items()
-        for pair in published(name, env, value, **timeline)
-    ]
-
-
-def _at(env: str, **labels: str) -> dict[str, str]:
-    return {**MODEL, "env": env, **labels}
-
-
-_GAP_BINS = {"calib_incident_bin_gap{bin='3'}": -0.1, "calib_incident_bin_gap{bin='5'}": 0.2}
-_DAY_BINS = {
-    f"model_version_bin:calib_{column}:24h{{bin='{b}'}}": value
-    for b, confidence, accuracy in ((1, 0.915, 0.94), (2, 0.5, 0.51), (3, 0.7, 0.675))
-    for column, value in (("confidence", confidence), ("accuracy", accuracy))
-}
-_ERROR = {name: value for row in ROWS[1:2] for name, value in worlds(row)[0]["just"].items()}
-# Of two replicas, and none was open some minutes ago.
-_OPEN = {of("a", "calib_incidents_open"): "0x5 1x99", of("b", "calib_incidents_open"): "0x99"}
-_ONSET = {"calib_incident_onset_timestamp_seconds": 1200}
-_CLAUSE_NUMBERS = {
-    "calib_contract_promise": 0.98, "calib_contract_value": 0.962, "calib_contract_low": 0.951,
-    "calib_contract_high": 0.9712, "calib_contract_budget_left": 0.9, "calib_contract_runs_out_seconds": 7200,
-}  # fmt: skip
-_STANDS = (
-    " Promised: 98%. Over its time: 96.2%. Since it is watched, at least 95.1% and at most 97.12% (95 %,"
-    " at any time). Budget left: 90%. It is spent in 2h 0m 0s at this rate."
-)
-
-
-_LAST = " The last one came about 1970-01-01 {}:00:00 +0000 UTC."
-
-
-def _contract(**numbers: float) -> dict[str, dict[str, float]]:
-    """Return the numbers of a clause in one environment, and none but the state in another."""
-    own = {CLAUSES + name.replace("__", ":"): value for name, value in numbers.items()}
-    return {"told": {**own, **_CLAUSE_NUMBERS}, "silent": own}
-
-
-def _both(alert: str, minute: int, summary: str, window: str = "") -> dict[str, Any]:
-    told = [(_at(env, clause="act"), summary, text) for env, text in (("told", _STANDS), ("silent", ""))]
-    return says(alert, minute, told, window)
-
-
+_OPEN = {"calib_incidents_open": 1}
 TEXTS = (
-    texts(
-        "the calibration error, by sums", 1,
-        _for_long({
-            "over": {**_ERROR, HOUR.format("ece"): 0.2, HOUR.format("signed_gap"): 0.1, **_DAY_BINS},
-            "under": {**_ERROR, HOUR.format("ece"): 0.2, HOUR.format("signed_gap"): -0.1, **_GAP_BINS},
-        }),
+    says(
+        "by how much", "CalibrationErrorHigh", {DAY.format("verdict"): 1, DAY.format("ece"): 0.2},
+        (MODEL, "m 1: confidence is not accuracy, by more than chance explains", "The ECE over 24h is 20%."),
+    ),
+    *(
+        says(name, "CalibrationDrift", {**_OPEN, **more}, (MODEL, "m 1: calibration has drifted", text))
+        for name, more, text in (
+            ("of the incident", {"calib_incident_gap": -0.2, DAY.format("signed_gap"): 0.3},
+             "Underconfident: confidence less accuracy is -20%."),
+            ("of the window", {DAY.format("signed_gap"): 0.3}, "Overconfident by 30%."),
+            ("of neither", {}, "By how much is not known yet."),
+        )
+    ),
+    says(
+        "where", "ClassOrSegmentOff", {"calib_slice_gap": -0.2, "calib_slice_gap_error": 0.01},
+        ({**MODEL, "kind": "class", "slice": "7"}, "m 1: class 7 is off",
+         "Confidence less accuracy over 24 hours is -20% there."),
+    ),
+    says(
+        "both", "LabelsSuspect",
+        {"calib_source_gap_difference": 0.2, "calib_source_gap_difference_error": 0.01,
+         "calib_label_rate_moved": 1},
+        ({**MODEL, "source": "lab"},
+         "m 1: labels of lab say something else than those of all others",
+         "At the same confidences the gap is 20% off."),
+        (MODEL, "m 1: labels come at another rate than the week before",
+         "If the outcome decides what is labelled, no number holds."),
+    ),
+    *(
+        says(long, "ContractBurning", {f"calib_contract_burn_rate_low{{window='{long}'}}": 20},
+             ({**CLAUSE, "window": long}, "m 1: the error budget of act burns",
+              f"Over {long} it is spent at least 20 times as fast as promised (95 %)."), severity=severity)
+        for _, long, _, severity in BURNS
+    ),
+    says(
+        "all", "MonitorFailing",
+        {"calib_check_ok": 0, "calib_windows_age_seconds": 960, _evaluated("a"): "0x99"},
+        ({"check": "clock"}, "The monitoring itself fails: check clock",
+         "The log, /healthz and the page of the watch say why."),
+        ({}, "The monitoring itself fails: windows of the watch are old", "For 16m 0s."),
+        ({"rule_group": "rules.yml;calib_numbers"},
+         "The monitoring itself fails: the rules rules.yml;calib_numbers stand still", "For 1h 10m 0s."),
+    ),
+    says(
+        "a stage", "MonitorFailing", {"calib_monitor_errors_total": "0x60 5x90"},
+        ({"stage": "ledger"}, "The monitoring itself fails: at ledger",
+         "The log, /healthz and the page of the watch say why."),
+    ),
+    *(
         says(
-            "CalibrationErrorHigh", 10,
-            [
-                (_at("over"), "m 1: ECE 20% over the last hour",
-                 " Over all, overconfident, confidence less accuracy is 10%."
-                 " By bin, confidence less accuracy: 3 (2.5%) 1 (-2.5%)."),
-                (_at("under"), "m 1: ECE 20% over the last hour",
-                 " Over all, underconfident, confidence less accuracy is -10%."
-                 " By bin, confidence less accuracy: 5 (20%) 3 (-10%)."),
-            ],
-            "1h",
-        ),
+            answers, "AnswersUncalibrated", {of("a", series): "0x60 3x90", of("b", series): "0x60 2x90"},
+            ({**MODEL, "answers": answers}, f"m 1 answers {answers}", "5 times in 15 minutes."),
+            severity="critical",
+        )
+        for series, answers in (
+            ("calib_invalid_outputs_total", "NaN or infinity"),
+            ("calib_uncalibrated_total", "without its calibration"),
+        )
     ),
-    texts(
-        "drift: the gap of the incident, else of the window, else of the sums", 1,
-        _for_long({
-            "incident": {**_OPEN, **_ONSET, **_GAP_BINS, "calib_incident_gap": -0.2,
-                         "calib_window_gap{window='24h'}": 0.3, COUNTED.series: 0.005},
-            "window": {**_OPEN, **_DAY_BINS, "calib_window_gap{window='24h'}": 0.3, COUNTED.series: 0.005,
-                       "calib_window_gap{window='7d'}": 0.5, DAY.format("signed_gap"): 0.1},
-            "sums": {**_OPEN, "calib_window_gap{window='24h'}": 0.3, COUNTED.series: 0,
-                     "calib_window_predictions{window='7d'}": 9, DAY.format("signed_gap"): 0.1},
-            "nothing": _OPEN,
-        }),
-        says(
-            "CalibrationDrift", 10,
-            [
-                (_at("incident"),
-                 "m 1: calibration has drifted, underconfident, confidence less accuracy is -20%",
-                 " It began about 1970-01-01 00:20:00 +0000 UTC."
-                 " By bin, confidence less accuracy: 5 (20%) 3 (-10%)."),
-                (_at("window"), "m 1: calibration has drifted, overconfident by 30%",
-                 " By bin, confidence less accuracy: 3 (2.5%) 1 (-2.5%)."),
-                (_at("sums"), "m 1: calibration has drifted, overconfident by 10%", ""),
-                (_at("nothing"), "m 1: calibration has drifted, by how much is not known yet", ""),
-            ],
-        ),
+    says(
+        "a clause", "MonitorAbsent",
+        {"up": "1x2000", _STATE: "0x20 _x2000", DAY.format("served"): "5x2000"},
+        (CLAUSE, "m 1: act of its contract is not watched any more",
+         "Until that is mended no other alert about it can fire."),
+        minute=1459, severity="critical",
     ),
-    texts(
-        "a class and a source", 1,
-        _for_long({
-            "a": {"calib_slice_gap": 0.2, "calib_slice_gap_error": 0.01,
-                  "calib_source_gap_difference": -0.2, "calib_source_gap_difference_error": 0.01},
-        }),
-        says("ClassOrSegmentOff", 10, [
-            (_at("a", kind="class", slice="7"), "m 1: confidence less accuracy is 20% in class 7", ""),
-        ]),
-        says("CalibrationSourceDiffers", 20, [
-            (_at("a", source="lab"), "m 1: by labels of lab the gap is -20% off that of all others", ""),
-        ]),
+    says(
+        "an environment", "MonitorAbsent", {"up": "1x2000", DAY.format("served"): "5x20 _x2000"},
+        ({}, "Nothing publishes calibration series any more",
+         "Until that is mended no other alert about it can fire."),
+        minute=1459, severity="critical",
     ),
-    texts(
-        "a broken contract", 1, _for_long(_contract(state=-1)),
-        _both("ContractBroken", 5, "m 1: the contract is broken, act"),
+    says(
+        "a reason", "LabelsRefused", {"calib_labels_refused:1h{reason='unknown_key'}": 7},
+        ({"reason": "unknown_key"}, "Labels are refused: unknown_key", "7 in the last hour."),
     ),
-    texts(
-        "the last label of each environment", 60,
-        _given({
-            "a": {DAY.format("served"): "1000x99", DAY.format("labels"): "5x30 0x60"},
-            "b": {DAY.format("served"): "1000x99", DAY.format("labels"): "5x40 0x60"},
-            "never": {DAY.format("served"): "1000x99"},
-        }),
-        says(
-            "LabelsMissing", 60 * 50,
-            [
-                (_at("a"), "m 1: no label arrived in a day", _LAST.format("06")),
-                (_at("b"), "m 1: no label arrived in a day", _LAST.format("16")),
-                (_at("never"), "m 1: no label arrived in a day", ""),
-            ],
-            "24h",
-        ),
+    says(
+        "of how many", "LabelsMissing", {DAY.format("served"): 1500},
+        (MODEL, "m 1: no label came in 24h",
+         "Of 1.5k predictions. Without labels no other alert about calibration can fire."),
+        minute=90,
     ),
+    says(
+        "by how much", "ConfidenceShift", {DAY.format("served"): 1500, DAY.format("confidence_psi"): 0.25},
+        (MODEL, "m 1: confidences are not distributed as when it was calibrated",
+         "Their stability index over 24h is 0.25."),
+    ),
+    says(
+        "what is known", "ContractBroken", {_STATE: -1},
+        (CLAUSE, "m 1: the contract is broken, act",
+         "What labels say cannot be chance, whenever it is looked at (5 %)."),
+        severity="critical",
+    ),
+    says("both", "MonitorDown", {"up": 0},
+         (SCRAPED, "Prometheus cannot scrape calib-serve-watch at a",
+          "A ledger's sums are seen when it answers again. "
+          "What a server counts itself is lost if it ended.")),
 )  # fmt: skip

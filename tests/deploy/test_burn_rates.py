@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rule_cases import BURNS
 from sizes import sized
 
-from calib_serve.monitoring.alerts import BURN_ALERTS
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.sums import Sums
 
@@ -67,7 +67,7 @@ def as_the_workbook_has_it(seen: Windows, rate: float, long: str, short: str) ->
 
 def pages(seen: Windows, rule: Rule) -> int:
     """How often one of the pages begins."""
-    fires = np.any([rule(seen, *one[:3]) for one in BURN_ALERTS if one[3] == "critical"], axis=0)
+    fires = np.any([rule(seen, *one[:3]) for one in BURNS if one[3] == "critical"], axis=0)
     return int((fires[1:] & ~fires[:-1]).sum())
 
 
@@ -81,7 +81,7 @@ def test_a_promise_that_is_just_kept_pages_nobody_in_ten_years(per_day: int) -> 
 
 
 def test_eight_wrong_labels_of_eight_page_and_seven_do_not() -> None:
-    bound = BURN_ALERTS[0][0]
+    bound = BURNS[0][0]
     assert wrong_at_least(7, 7) / BUDGET < bound < wrong_at_least(8, 8) / BUDGET
     assert np.isnan(wrong_at_least(4, 4))
 
@@ -89,4 +89,4 @@ def test_eight_wrong_labels_of_eight_page_and_seven_do_not() -> None:
 @pytest.mark.parametrize("per_day", sized(ci=[960], nightly=[480, 960, 9600]))
 def test_half_of_all_wrong_pages_within_an_hour(per_day: int) -> None:
     broken = drawn(per_day / 24, 0.5, hours=1)
-    assert any(with_evidence(broken, *one[:3]).any() for one in BURN_ALERTS if one[3] == "critical")
+    assert any(with_evidence(broken, *one[:3]).any() for one in BURNS if one[3] == "critical")

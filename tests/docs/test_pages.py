@@ -147,7 +147,7 @@ BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "docs/serving.md": a_model_of_letters,
     "docs/monitoring.md": lambda t: t.copy("deploy"),
     "docs/how-to/hugging-face.md": a_text_classifier,
-    "docs/how-to/fastapi.md": a_linear_model,
+    "docs/how-to/any-server.md": a_linear_model,
     "docs/how-to/migration.md": image,
 }
 BEFORE_COMMAND = {

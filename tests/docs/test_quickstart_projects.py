@@ -1,62 +1,96 @@
-"""The projects that ``calib-serve quickstart`` writes do what their README says, installed from the wheel."""
+"""The projects that ``calib-serve quickstart`` writes do what their README says, installed from the wheel.
+
+No container engine runs here: what compose.yaml starts is started as processes, from the same files, and the
+real Prometheus answers every panel.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import httpx
 import pytest
 from command_line import calib_serve
 from doc_blocks import blocks, commands
 from live_server import total
-from terminal import Terminal, http_ok, http_text
+from real_prometheus import Prometheus, panels_of
+from real_servers import needed
+from terminal import Terminal
 
-from calib_serve.quickstart import KINDS, write_project
+from calib_serve.quickstart import project_files, write_project
 
-
-def write(folder: Path, *more: str) -> str:
-    done = calib_serve("quickstart", folder, *more)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+CONTAINERS = ("docker ", "kubectl ")
 
 
 def followed(folder: Path, t: Terminal) -> list[str]:
-    """Type every command of the README there, on ports of its own; what was typed."""
+    """Type every command of the README there that needs no container engine, on ports of its own."""
     for path in folder.glob("*.py"):
         path.write_text(t.here(path.read_text()))
     typed = []
     for block in blocks(folder / "README.md"):
         assert block.language == "console", "a command is shown after its prompt, and nothing else"
         for command in commands(block):
-            t.type(command)
-            typed.append(command)
+            if not any(one in command for one in CONTAINERS):
+                # The choice of a method has tests of its own, and takes its time.
+                t.type(command + " --method temperature" * command.startswith("calib-serve fit"))
+                typed.append(command)
     return typed
 
 
+def monitored(folder: Path, t: Terminal, client: httpx.Client) -> Prometheus:
+    """Start Prometheus with the files that its container mounts, on this host, and without long waits."""
+    needed("prometheus", "prometheus")
+    for path in (folder / "deploy" / "prometheus").iterdir():
+        text = re.sub(r'"(watch|server):(\d+)"', r'"127.0.0.1:\2"', path.read_text())
+        text = re.sub(r"(interval|for): \d+[smh]", r"\1: 1s", text).replace("[24h:2m]", "[24h]")
+        path.write_text(t.here(text))
+    t.type(
+        "prometheus --config.file=deploy/prometheus/prometheus.yml --storage.tsdb.path=data "
+        "--web.listen-address=127.0.0.1:9090"
+    )
+    return Prometheus(t.url(9090, "").rstrip("/"), client)
+
+
 @pytest.mark.server
-@pytest.mark.parametrize(
-    "kind", ["logits", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("torch", "sklearn"))]
-)
-def test_a_project_does_what_its_readme_says(kind: str, installed: Path, tmp_path: Path) -> None:
-    with Terminal(tmp_path, installed) as t:
+@pytest.mark.parametrize("kind", ["fastapi", pytest.param("torchserve", marks=pytest.mark.nightly)])
+def test_a_project_does_what_its_readme_says_and_no_panel_is_empty(
+    kind: str, installed: Path, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    with Terminal(tmp_path, installed) as t, httpx.Client(timeout=60, trust_env=False) as client:
         t.type(f"calib-serve quickstart project --kind {kind}")
         shown = [line.strip() for line in t.output.splitlines() if line.startswith("  ")]
         t.type("cd project")
-        typed = followed(tmp_path / "project", t)
-        assert [*shown[1:]] == [command for command in typed if command in shown], "in that order"
-        assert shown[0] == "cd project"
-        assert "calibration report" in (tmp_path / "project" / "report.html").read_text()
-        metrics = http_text(t.url(9300, "metrics"))
-        sent = len((tmp_path / "project" / "labels.csv").read_text().splitlines()) - 1
+        typed = followed(project, t)
+        assert shown == ["cd project", *typed[: len(shown) - 1]], "in that order"
+        assert "calibration report" in (project / "report.html").read_text()
+        sent = len((project / "labels.csv").read_text().splitlines()) - 1
         assert sent > 800
-        assert total(metrics, "calib_predictions_total", model="digits") == sent
+        token = (project / "secrets" / "prometheus.token").read_text()
+        metrics = httpx.get(t.url(9300, "metrics"), headers={"Authorization": f"Bearer {token}"}).text
         assert total(metrics, "calib_feedback_total", model="digits") == sent
         t.type("calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels --json")
         assert json.loads(t.output) == {"accepted": 0, "refused": {"duplicate": sent}}
-        if kind == "torch":
-            assert http_ok(t.url(8082, "metrics"))
+
+        found = monitored(project, t, client)
+        found.wait("calib_check_ok")
+        scraped = {one["metric"]["job"] for one in found.query("up == 1")}
+        assert scraped == {"prometheus", "calib-serve-watch", *(["server"] if kind == "torchserve" else [])}
+        # Counters of before the first scrape rose in no window: another round.
+        t.type("python client.py && calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels")
+        found.wait("model_version:calib_verdict:24h and model_version:calib_labels:24h > 0")
+        for title, rows in panels_of(project / "deploy" / "grafana", found, model="digits", version="1"):
+            assert rows or title in ("Promises of its contract",), title
+        assert not found.query('ALERTS{alertname=~"Monitor.*"}')
+        t.stop(9300)
+        found.wait('ALERTS{alertname="MonitorDown",alertstate="firing"}')
+        t.type(next(command for command in typed if command.startswith("calib-serve watch")))
+        found.wait('absent(ALERTS{alertname="MonitorDown"})')
         t.type("git init -q && git add --all && git diff --cached --name-only")
-        assert sorted(t.output.split()) == sorted(KINDS[kind].files()), "what is made is not committed"
+        assert set(t.output.split()) - {"data"} >= set(project_files(kind)), "what is written is committed"
+        assert not [one for one in t.output.split() if one.startswith(("secrets", "artifact", "ledger"))]
 
 
 def test_force_writes_beside_what_is_there_and_changes_nothing_of_it(tmp_path: Path) -> None:
@@ -69,4 +103,8 @@ def test_force_writes_beside_what_is_there_and_changes_nothing_of_it(tmp_path: P
     assert (tmp_path / "loader.py").readlink() == Path("nowhere")
     assert not (tmp_path / "nowhere").exists()
     assert (tmp_path / "client.py").is_file()
-    assert write_project(tmp_path, "torch", force=True).made == (), "a second time there is nothing to write"
+    keys = (tmp_path / "secrets" / "keyring.json").read_bytes()
+    assert write_project(tmp_path, "fastapi", force=True).made == (), (
+        "a second time there is nothing to write"
+    )
+    assert (tmp_path / "secrets" / "keyring.json").read_bytes() == keys

@@ -18,11 +18,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from real_servers import needed
 
-from calib_serve.monitoring import WINDOWS, rules_file
+from calib_serve.monitoring import monitoring_files
 from calib_serve.watch.series import PUBLISHED, Series
 from calib_serve.watch.sums import Sums
-
-RULES = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
 class Prometheus:
@@ -65,28 +63,38 @@ class Prometheus:
         raise AssertionError(f"{expression} stayed empty for {seconds} s")
 
 
-def rules(*, since_start: tuple[str, ...] = ()) -> str:
-    """The rules, evaluated every second; windows ``since_start`` read counters as they stand, exactly.
+def panels_of(
+    grafana: Path, there: Prometheus, *, model: str, version: str
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the title of each panel of the dashboard below ``grafana``, and what all its queries find."""
+    board = json.loads((grafana / "dashboards" / "calibration.json").read_text())
+    for panel in board["panels"]:
+        asked = [
+            one["expr"].replace("$model", model).replace("$version", version) for one in panel["targets"]
+        ]
+        yield panel["title"], [row for one in asked for row in there.query(one)]
 
-    Those of a day and a week read every sample here, as there are only seconds of them.
+
+def rules(*, since_start: bool = False) -> str:
+    """The rules, evaluated every second; ``since_start`` reads counters as they stand, exactly.
+
+    Every sample is read here, as there are only seconds of them.
     """
-    text = rules_file({window: (window, "1s") for window in WINDOWS})
-    text = re.sub(r"interval: (1m|30s)", "interval: 1s", text)
-    for window in since_start:
-        text = re.sub(rf"increase\((\w+(?:\{{[^}}]*\}})?)\[{window}\]\)", r"\1", text)
-    return text
+    text = monitoring_files(parts=["rules"])["prometheus/rules.yml"].replace("[24h:2m]", "[24h]")
+    text = re.sub(r"interval: (2m|30s)", "interval: 1s", text)
+    return re.sub(r"increase\((\w+(?:\{[^}]*\})?)\[24h\]\)", r"\1", text) if since_start else text
 
 
 @contextmanager
 def prometheus(
-    folder: Path, targets: list[tuple[str, Mapping[str, str]]], *, since_start: tuple[str, ...] = ()
+    folder: Path, targets: list[tuple[str, Mapping[str, str]]], *, since_start: bool = False
 ) -> Iterator[Prometheus]:
     """One that scrapes ``targets``, host and labels, every second."""
     program = needed("prometheus", "prometheus")
     (folder / "rules.yml").write_text(rules(since_start=since_start))
-    (folder / "alerts.yml").write_text((RULES / "alerts.yml").read_text())
+    (folder / "alerts.yml").write_text(monitoring_files(parts=["alerts"])["prometheus/alerts.yml"])
     scrapes = [
-        {"job_name": f"job{i}", "static_configs": [{"targets": [host], "labels": dict(labels)}]}
+        {"job_name": f"calib-serve-{i}", "static_configs": [{"targets": [host], "labels": dict(labels)}]}
         for i, (host, labels) in enumerate(targets)
     ]
     (folder / "prometheus.yml").write_text(

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 BINS = 15
-FEWEST, MANY = 5, 20
-"""Labels that a bin must hold to be covered, and to count for the largest gap."""
+FEWEST = 5
+"""Labels that a bin must hold to be covered."""
+TOLERANCE, SIGMAS = 0.02, 4
 LEAST_SHARE = 1e-4
 """An empty bin counts as this in the stability index."""
 
@@ -20,8 +21,10 @@ def bins_of(confidence: Any) -> Any:
     return np.minimum(np.ceil(np.asarray(confidence) * BINS).astype(int) - 1, BINS - 1)
 
 
-def bins_by_numpy(c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None) -> dict[str, Any]:
-    """Return share, weight, confidence and accuracy of every bin; NaN where the rules record none.
+def bins_by_numpy(
+    c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None, effect: float = 1.0
+) -> dict[str, Any]:
+    """Return share, gap, confidence, accuracy and variance of every bin; NaN where the rules record none.
 
     ``labelled`` and ``served`` are how often each row counts as a label and as a prediction; ``served`` is
     NaN in bins without such a counter. Without it all rows are served, and every bin has its counters.
@@ -29,24 +32,20 @@ def bins_by_numpy(c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None) 
     b, labelled = bins_of(c), np.asarray(labelled, float)
     there = range(BINS) if served is None else np.unique(b)
     served = np.ones(len(c)) if served is None else np.asarray(served, float)
-    found = {name: np.full(BINS, np.nan) for name in ("share", "weight", "confidence", "accuracy", "noise")}
-    found |= {name: np.full(BINS, np.nan) for name in ("brier", "plain gap", "plain noise")}
-    found |= {"labels": np.zeros(BINS)}
+    found = {name: np.full(BINS, np.nan) for name in ("share", "gap", "confidence", "accuracy", "variance")}
     weights = labelled * w
     by = served if np.nansum(served) else weights
     for k in there:
         on = b == k
-        found["labels"][k], found["weight"][k] = labelled[on].sum(), weights[on].sum()
         if np.nansum(by):
             found["share"][k] = by[on].sum() / np.nansum(by)
         cc, yy, ww = c[on], y[on], weights[on]
         if ww.sum():
-            found["plain gap"][k] = abs(np.average(cc - yy, weights=ww))
-            found["plain noise"][k] = (ww * w[on] * cc * (1 - cc)).sum() / ww.sum() ** 2
+            found["gap"][k] = np.average(cc - yy, weights=ww)
+            # Of independent labels at least: an effect below 1 would promise more than there is.
+            found["variance"][k] = (ww * w[on] * cc * (1 - cc)).sum() / ww.sum() ** 2 * max(effect, 1)
         if labelled[on].sum() >= FEWEST:
             found["confidence"][k], found["accuracy"][k] = (np.average(one, weights=ww) for one in (cc, yy))
-            found["brier"][k] = np.average((cc - yy) ** 2, weights=ww)
-            found["noise"][k] = (ww * w[on] * cc * (1 - cc)).sum() / ww.sum() ** 2
     return found
 
 
@@ -55,41 +54,32 @@ def by_numpy(
     served: Any = None, effect: float = 1.0,
 ) -> Mapping[str, float]:  # fmt: skip
     """Return every recorded number of a version, without those that are not recorded."""
-    bins = bins_by_numpy(c, y, w, labelled, served=served)
+    bins = bins_by_numpy(c, y, w, labelled, served=served, effect=effect)
     served = np.ones(len(c)) if served is None else np.asarray(served, float)
-    known = ~np.isnan(bins["confidence"])
-    gap = bins["confidence"] - bins["accuracy"]
     found = {"labels": float(np.sum(labelled))}
     if not np.isnan(served).all():
         found["served"] = np.nansum(served)
-    if np.nansum(served):
-        found["served_confidence"] = np.average(c, weights=np.nan_to_num(served))
-        if reference is not None:
-            found["confidence_psi"] = _psi(bins["share"], reference)
-    if (known & (bins["labels"] >= MANY)).any():
-        found["mce"] = np.abs(gap[known & (bins["labels"] >= MANY)]).max()
+    if np.nansum(served) and reference is not None:
+        found["confidence_psi"] = _psi(bins["share"], reference)
     if np.isnan(bins["share"]).all():
         return found
-    any_label = ~np.isnan(bins["share"]) & ~np.isnan(bins["plain gap"])
-    whole = bins["share"][any_label]
-    if whole.sum():
-        chance = np.sqrt(2 / math.pi * bins["plain noise"][any_label] * max(effect, 1))
-        found["ece"] = whole @ bins["plain gap"][any_label] / whole.sum()
-        found["noise_floor"] = whole @ chance / whole.sum()
-    known &= ~np.isnan(bins["share"])
-    share = bins["share"][known]
+    labelled_bins = ~np.isnan(bins["share"]) & ~np.isnan(bins["gap"])
+    share, gap, variance = (bins[name][labelled_bins] for name in ("share", "gap", "variance"))
+    if share.sum():
+        found["ece"] = share @ np.abs(gap) / share.sum()
+        found["noise_floor"] = share @ np.sqrt(2 / math.pi * variance) / share.sum()
+    covered = ~np.isnan(bins["share"]) & ~np.isnan(bins["accuracy"])
+    share, gap, variance = (bins[name][covered] for name in ("share", "gap", "variance"))
     found["coverage"] = share.sum()
     if share.sum():
-        # Of independent labels at least: an effect below 1 would promise more than there is.
-        noise = bins["noise"][known] * max(effect, 1)
-        columns = {
-            "signed_gap": gap[known],
-            "accuracy": bins["accuracy"][known],
-            "brier": bins["brier"][known],
-            "debiased_l2_squared": gap[known] ** 2 - noise,
-        }
-        found |= {name: share @ column / share.sum() for name, column in columns.items()}
-        found["gap_error"] = math.sqrt(share**2 @ noise) / share.sum()
+        found["signed_gap"] = share @ gap / share.sum()
+        found["accuracy"] = share @ bins["accuracy"][covered] / share.sum()
+    if found["labels"] >= 500 and found["coverage"] >= 0.5:
+        # Of gaps of normal size the mean size varies by sqrt(1 - 2 / pi) of what their mean does.
+        error = math.sqrt((1 - 2 / math.pi) * (share**2 @ variance)) / share.sum()
+        squared = share @ (gap**2 - variance) / share.sum()
+        off = found["ece"] > found["noise_floor"] + SIGMAS * error and squared > TOLERANCE**2
+        found["verdict"] = 1.0 if off else 0.5
     return found
 
 
