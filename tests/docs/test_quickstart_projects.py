@@ -72,7 +72,7 @@ def test_a_project_does_what_its_readme_says_and_no_panel_is_empty(
         metrics = httpx.get(t.url(9300, "metrics"), headers={"Authorization": f"Bearer {token}"}).text
         assert total(metrics, "calib_feedback_total", model="digits") == sent
         t.type("calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels --json")
-        assert json.loads(t.output) == {"accepted": 0, "refused": {"duplicate": sent}}
+        assert json.loads(t.output) == {"accepted": 0, "held": 0, "refused": {"duplicate": sent}}
 
         found = monitored(project, t, client)
         found.wait("calib_check_ok")
