@@ -18,6 +18,8 @@ Catch ``CalibServeError`` to catch them all::
     ├── LedgerError                      the ledger of accepted labels cannot be read or written
     │   └── UnknownFate                  ... and whether the batch was counted is not known
     ├── ServerError                      a server did not start, answer or stop
+    │   ├── Unanswered                   a batch was not answered for; it may be sent again
+    │   └── Rejected                     a batch that the server will not take however often it comes
     └── MissingDependency (ImportError)  a part needs an extra that is not installed
 
 A message says what was wrong, what we got, and what to do about it.
@@ -128,6 +130,18 @@ class UnknownFate(LedgerError):
 
 class ServerError(CalibServeError):
     """A server that did not start, answer or stop."""
+
+
+class Unanswered(ServerError):
+    """A batch that was not answered for; it may be sent again."""
+
+
+class Rejected(ServerError):
+    """A batch that the server will not take however often it comes; ``status``: its HTTP status."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 EXTRA_OF = {

@@ -17,6 +17,7 @@ import operator
 import os
 import pickletools
 import secrets
+import stat
 import struct
 import time
 import tokenize
@@ -51,6 +52,7 @@ __all__ = [
     "private_folder",
     "read_npz",
     "read_private",
+    "read_regular",
     "refuse_bomb",
     "sha256",
     "write_whole",
@@ -128,6 +130,14 @@ def read_private(path: Path) -> bytes:
             also = "" if mode & 0o037 else f"; or let the group read it by {GROUP_READS}=1"
             raise PermissionError(f"it has mode {mode:o}; run: chmod 600 {path}{also}")
         return file.read()
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """The first ``limit`` bytes of a regular file; OSError for a device or a pipe, whose end never comes."""
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        return file.read(limit)
 
 
 def make_private(path: Path) -> None:

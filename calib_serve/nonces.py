@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calib_serve.forks import around_forks
+
 __all__ = ["NONCE_BYTES", "PER_EPOCH", "Nonces", "split"]
 
 NONCE_BYTES = 10
@@ -39,8 +41,7 @@ class Nonces:
         self._random = random
         self._lock = threading.Lock()
         self._epoch = self._begun()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._after_fork)
+        around_forks(self)
 
     def _begun(self) -> _Epoch:
         left, right = np.divmod(np.arange(PER_EPOCH, dtype=np.uint16), 256)
@@ -49,7 +50,8 @@ class Nonces:
         places = (left * 256 + right).astype(">u2").tobytes()
         return _Epoch(self._random(NONCE_BYTES - 2), places, count(0, 2), os.getpid())
 
-    def _after_fork(self) -> None:
+    def after_in_child(self) -> None:
+        """Begin an epoch of this process."""
         # The parent's lock may be held by a thread that the child does not have.
         self._lock = threading.Lock()
         self._epoch = self._begun()

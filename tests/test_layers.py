@@ -23,6 +23,8 @@ GROUND = (
     "options",
     "distributions",
     "signals",
+    "forks",
+    "logs",
     "arrays",
     "files",
     "addresses",

@@ -30,20 +30,22 @@ class Door(NamedTuple):
 
 @contextlib.contextmanager
 def door(listen: ListenOptions, keyring: Any) -> Iterator[Door]:
-    """Read the tokens and keys; inside the context they are read again on SIGHUP."""
+    """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
+    from calib_serve.logs import logs
     from calib_serve.receipts import LiveKeyring
     from calib_serve.signals import on_hangup
     from calib_serve.watch.http import TokenFile, allowed_hosts
 
     tokens = None if listen.token_file is None else TokenFile(listen.token_file)
-    found = Door(tokens, allowed_hosts(listen.host, guarded=tokens is not None), LiveKeyring(keyring))
+    hosts = allowed_hosts(listen.host, guarded=tokens is not None, named=listen.allowed_hosts)
+    found = Door(tokens, hosts, LiveKeyring(keyring))
 
     def read_again() -> None:
         found.keyring.again()
         if tokens is not None:
             tokens.again()
 
-    with contextlib.ExitStack() as running:
+    with logs(listen.log_format), contextlib.ExitStack() as running:
         running.callback(on_hangup(read_again))
         yield found
 

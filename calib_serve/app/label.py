@@ -109,7 +109,7 @@ def _refuse(given: Any, plain: Any, says: str) -> None:
 
 
 def _token(options: Options) -> str:
-    from calib_serve.watch.sender import read_token
+    from calib_serve.watch.client import read_token
 
     if options.token_file is None:
         return os.environ.get("CALIB_SERVE_TOKEN", "")

@@ -1,15 +1,17 @@
 """``calib-serve watch``: count predictions and labels, look for drift, publish metrics and a page."""
 
 import functools
+import logging
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from calib_serve.app._command import Flat, command, completed, pairs, refuse_left, shown_as
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.app._show import note
 from calib_serve.options import CountOptions, ListenOptions, WatchOptions, WebOptions
 
 __all__ = ["app"]
+
+log = logging.getLogger(__name__)
 
 app = command(
     "watch",
@@ -55,7 +57,7 @@ def watch(
         for (name, version), watched in watch.models.items():
             if watched.reference is None and not watched.classes.pairs:
                 why = "it has no reference; give its artifact, not a number of classes"
-                note([f"{name}:{version}: shifts of confidence are not detected, as {why}"])
+                log.warning("%s:%s: shifts of confidence are not detected, as %s", name, version, why)
         named = ", ".join(f"{name}:{version}" for name, version in watch.models)
         said(f"watching {named or f'what {options.follow} names'} on {served_at(listen)}")
         serve_app(app, web)

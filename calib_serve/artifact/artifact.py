@@ -25,6 +25,7 @@ from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.manifest import (
     MANIFEST,
     PARAMS,
+    PARAMS_LIMIT,
     SCHEMA,
     digest,
     folder_id,
@@ -439,7 +440,7 @@ class Artifact:
     @classmethod
     def _load(cls, path: Path) -> Artifact:
         manifest = read_manifest(path / MANIFEST)
-        params = read_bytes(path / PARAMS)
+        params = read_bytes(path / PARAMS, limit=PARAMS_LIMIT)
         if sha256(params) != manifest.get("params_sha256"):
             raise IntegrityError(
                 f"{path / PARAMS} is not the file the manifest was written for; fit or copy it again"

@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Union, get_args
@@ -53,26 +53,11 @@ _PER = "30d"
 _TOLD = 5  # names in a message
 
 
-class _Once(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML would keep the last, and keys of merged mappings."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.tag for key, _ in node.value]
-        found = super().construct_mapping(node, deep=deep)
-        if len(found) != len(keys) or "tag:yaml.org,2002:merge" in keys:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a name is there twice, or merged (<<); write each once", node.start_mark
-            )
-        return found
-
-
 def read_contract(text: str | bytes) -> Any:
     """The content of a YAML document; InputError for what is none, and for names that are there twice."""
     try:
-        given = text.encode() if isinstance(text, str) else text
-        read_yaml(given)  # without aliases, depth and numbers that exhaust what loads them
-        return yaml.load(given, _Once)  # noqa: S506 - a SafeLoader
-    except (ValueError, yaml.YAMLError) as error:
+        return read_yaml(text.encode() if isinstance(text, str) else text)
+    except ValueError as error:
         raise InputError(f"the contract cannot be read: {error}") from error
 
 

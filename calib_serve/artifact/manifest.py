@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ from calib_serve.artifact.steps import STEPS, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
-from calib_serve.files import sha256
+from calib_serve.files import read_regular, sha256
 
 __all__ = [
     "MANIFEST",
     "PARAMS",
+    "PARAMS_LIMIT",
     "SCHEMA",
     "digest",
     "folder_id",
@@ -48,6 +49,7 @@ SCHEMA = 1
 MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
+PARAMS_LIMIT = 1 << 30  # bytes; a head of a large model has some hundred millions
 _DEPTH_LIMIT = 50
 _EVENT_LIMIT = 100_000  # values; each takes about ten microseconds
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
@@ -140,6 +142,19 @@ def write_manifest(content: Mapping[str, Any]) -> str:
     return text
 
 
+class _Once(yaml.SafeLoader):
+    """Refuse a key that is there twice, of which YAML would keep the last, and keys of merged mappings."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.tag for key, _ in node.value]
+        found = super().construct_mapping(node, deep=deep)
+        if len(found) != len(keys) or "tag:yaml.org,2002:merge" in keys:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a name is there twice, or merged (<<); write each once", node.start_mark
+            )
+        return found
+
+
 def read_yaml(text: bytes) -> Any:
     """The content of a YAML document; ValueError if invalid, or built to exhaust memory or time.
 
@@ -148,7 +163,7 @@ def read_yaml(text: bytes) -> Any:
     """
     try:
         _refuse_tricks(text)
-        return yaml.safe_load(text)
+        return yaml.load(text, _Once)  # noqa: S506 - a SafeLoader
     # Invalid values of tags such as !!bool and !!timestamp raise errors of many types.
     except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not YAML: {str(error) or type(error).__name__}") from error
@@ -170,12 +185,13 @@ def _refuse_tricks(text: bytes) -> None:
             raise ValueError(f"it holds more than {_EVENT_LIMIT} values")
 
 
-def read_bytes(path: Path, limit: int | None = None) -> bytes:
+def read_bytes(path: Path, *, limit: int) -> bytes:
     """A file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
     try:
-        if limit is not None and path.stat().st_size > limit:
-            raise SchemaError(f"{path} has {path.stat().st_size} bytes, more than the {limit} allowed")
-        return path.read_bytes()
+        content = read_regular(path, limit=limit + 1)
+        if len(content) > limit:
+            raise SchemaError(f"{path} has more than the {limit} bytes allowed")
+        return content
     except OSError as error:
         raise ArtifactError(
             f"cannot read {path}: {error}; an artifact is a folder of {MANIFEST} and {PARAMS}"

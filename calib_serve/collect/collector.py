@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from calib_serve.collect.sending import in_batches, post_in_parts
 from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source
-from calib_serve.errors import ServerError
+from calib_serve.errors import ServerError, Unanswered
 from calib_serve.names import parse_duration
 from calib_serve.options import CollectOptions, changed
-from calib_serve.watch.sender import Unanswered, post_items
+from calib_serve.watch.client import post_items
 
 __all__ = ["FOR_GOOD", "LATER", "Collector", "Totals"]
 

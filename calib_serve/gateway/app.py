@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.gateway.calibration import Calibrations
@@ -33,7 +32,7 @@ from calib_serve.gateway.http import (
     target_of,
 )
 from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
-from calib_serve.watch.http import Guard, Tokens
+from calib_serve.watch.http import Guard
 
 try:
     from fastapi import HTTPException, Request, Response
@@ -78,12 +77,15 @@ class Gateway:
         upstream: HttpUpstream,
         own: App,
         *,
+        guard: Guard,
         waiting: Waiting,
         counts: Counts,
         parts: tuple[Part, ...] = (),
     ) -> None:
         self._upstream, self._own, self._waiting = upstream, own, waiting
         self._calibrations, self._counts, self._parts = calibrations, counts, (upstream, *parts)
+        # Inference needs no token: on loopback it is for local programs, not for pages that a browser shows.
+        self._guard = None if guard.is_open else guard
         self._inference = Inference(calibrations, counts)
         self._unpacking = asyncio.Semaphore(_UNPACKED)
         self.failed: Exception | None = None
@@ -120,6 +122,8 @@ class Gateway:
         headers: Headers = scope["headers"]
         if at_most_one(headers, b"transfer-encoding") and at_most_one(headers, b"content-length"):
             raise InputError("a request has either a length or chunks")
+        if self._guard is not None and (wrong := self._guard.refusal(scope)):
+            raise NoAnswer(*wrong)
         method, path = scope["method"], scope["raw_path"]
         route = read_route(method, path)
         if path == _LABELS or path.startswith(_BELOW):
@@ -204,17 +208,13 @@ def of_watch_inside(app: App) -> App:
     return answer
 
 
-def of_watch_elsewhere(
-    watch: HttpUpstream, registry: CollectorRegistry, tokens: Tokens, hosts: Sequence[str]
-) -> App:
+def of_watch_elsewhere(watch: HttpUpstream, registry: CollectorRegistry, guard: Guard) -> App:
     """Hand labels on to a watch at another address, with the client's token; metrics are the gateway's.
 
-    Both need one of ``tokens``, and a Host among ``hosts``: the watch itself may be open to this host alone.
+    Both need what ``guard`` asks for: the watch itself may be open to this host alone.
     """
-    guard = Guard(tokens)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        _check_host(scope["headers"], hosts)
         labels = scope["path"] == LABELS
         try:
             await guard.needs("label" if labels else "scrape")(Request(scope))
@@ -230,17 +230,4 @@ def of_watch_elsewhere(
                 found = JSONResponse({"detail": "Not Found"}, 404)
         await found(scope, receive, send)
 
-    return answer
-
-
-def _check_host(headers: Headers, hosts: Sequence[str]) -> None:
-    """Raise InputError for a Host of others, under which a page of theirs could reach a loopback address."""
-    if "*" in hosts:
-        return
-    told = at_most_one(headers, b"host")
-    try:
-        known = urlsplit(f"//{told}").hostname in hosts
-    except ValueError:
-        known = False
-    if not known:
-        raise InputError(f"the gateway has no name {told[:80]!r}")
+    return guard.around(answer)

@@ -6,6 +6,7 @@ Its messages have raw or typed contents.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -34,6 +35,7 @@ _SMALL = 1 << 16  # bytes
 _CHECK = "/grpc.health.v1.Health/Check"
 _HEALTH = ("ServerLive", "ServerReady", "Check")
 _DETAILS = "grpc-status-details-bin"  # more about an error
+_METHODS = 64  # whose callables are kept, as making one takes as long as a call
 _PATIENCE = 10.0  # seconds that calls in hand have to end
 _TYPED = {
     "FP32": "fp32_contents",
@@ -65,6 +67,7 @@ class GrpcGateway:
         self._upstream, self._listen, self._timeout, self._tls = upstream, listen, timeout, tls
         self._server: Any = None
         self._channel: Any = None
+        self._unary: Callable[[str], Any] = lambda _: None
 
     async def open(self) -> None:
         """Listen; InputError where the address cannot be used."""
@@ -80,6 +83,7 @@ class GrpcGateway:
             if secure
             else grpc.aio.insecure_channel(address, options=large)
         )
+        self._unary = functools.lru_cache(_METHODS)(self._channel.unary_unary)
         self._server = grpc.aio.server(options=[*sizes, ("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((_Handler(self),))
         try:
@@ -104,7 +108,8 @@ class GrpcGateway:
         if method.rpartition("/")[2] in _HEALTH:
             return await self._call(method, raw, context)
         try:
-            with self._waiting.one():
+            with self._waiting.one(), self._waiting.body() as body:
+                body.hold(len(raw))
                 if method.rpartition("/")[2] == "ModelInfer":
                     return await self._infer(method, raw, context)
                 return await self._call(method, raw, context)
@@ -150,7 +155,7 @@ class GrpcGateway:
     async def _call(self, method: str, raw: bytes, context: Any, *more: tuple[str, str]) -> bytes:
         """The server's answer; its metadata and its errors become those of ``context``."""
         left = context.time_remaining()
-        call = self._channel.unary_unary(method)(
+        call = self._unary(method)(
             raw,
             metadata=_forwarded(context),
             timeout=self._timeout if left is None else min(left, self._timeout),

@@ -20,8 +20,8 @@ from calib_serve.options import GatewayOptions, changed
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import Outputs, check_outputs
-from calib_serve.watch.http import Tokens, create_app
-from calib_serve.watch.sender import read_token
+from calib_serve.watch.client import read_token
+from calib_serve.watch.http import LOOPBACK, Guard, Tokens, create_app
 from calib_serve.watch.service import Watch
 
 __all__ = ["Named", "open_gateway"]
@@ -68,7 +68,7 @@ def open_gateway(
     options: GatewayOptions | None = None,
     *,
     tokens: Tokens = (),
-    hosts: Sequence[str] = ("localhost", "127.0.0.1"),
+    hosts: Sequence[str] = LOOPBACK,
     **given: Any,
 ) -> Iterator[Gateway]:
     """Open the ASGI app before the server ``upstream``; inside the context it may be served.
@@ -97,7 +97,8 @@ def open_gateway(
         watch = options.watch
         if options.ledger is not None:
             watch = opened.enter_context(Watch.open(models, keyring=ring, ledger=options.ledger))
-        found = []
+        found, reporters = [], list[Reporter]()
+        opened.callback(Reporter.close_all, reporters)
         for (model, version), of in models.items():
             what = of if isinstance(of, (Artifact, int)) else Artifact.load(of)
             name, kind = output.of(model), _kind(what, scores.of(model), model)
@@ -117,15 +118,15 @@ def open_gateway(
                 samples=options.samples,
                 shadow=beside,
             )
-            opened.callback(reporter.close)
+            reporters.append(reporter)
             found.append(Calibration(model, version, what, output=name, kind=kind, reports=reporter))
-        calibrations = Calibrations(found)
+        calibrations, guard = Calibrations(found), Guard(tokens, hosts)
         registry.register(counts)
         if isinstance(watch, Watch):
             own = of_watch_inside(create_app(watch, tokens=tokens, hosts=hosts, registry=registry))
         else:
             elsewhere = reach(watch, folder=True)
-            own = of_watch_elsewhere(elsewhere, registry, tokens, hosts)
+            own = of_watch_elsewhere(elsewhere, registry, guard)
             parts.append(elsewhere)
         if options.grpc_upstream is not None:
             host = f"[{options.host}]" if ":" in options.host else options.host
@@ -140,7 +141,9 @@ def open_gateway(
                     timeout=options.timeout,
                 )
             )
-        yield Gateway(calibrations, server, own, waiting=waiting, counts=counts, parts=tuple(parts))
+        yield Gateway(
+            calibrations, server, own, guard=guard, waiting=waiting, counts=counts, parts=tuple(parts)
+        )
 
 
 def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:

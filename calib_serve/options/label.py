@@ -39,7 +39,7 @@ class SendLimits:
 
     batch: int = 1000
     """Labels a request."""
-    tries: int = 8
+    tries: int = 7
     """How often a request is tried."""
 
     def __post_init__(self) -> None:

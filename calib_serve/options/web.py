@@ -1,7 +1,8 @@
 """Options of what serves by HTTP: where it listens, who may use it, and how much it takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from calib_serve.options.base import check, check_positive
 
@@ -18,6 +19,14 @@ class ListenOptions:
     """Port to listen on."""
     token_file: Path | None = None
     """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
+    allowed_hosts: list[str] = field(default_factory=list)
+    """Host names to answer to besides loopback, as a proxy in front sends them."""
+    root_path: str = ""
+    """Path under which a proxy serves it, and which the proxy strips."""
+    forwarded_allow_ips: str = "127.0.0.1,::1"
+    """Proxies whose X-Forwarded headers are believed, with commas between."""
+    log_format: Literal["text", "json"] = "text"
+    """Of the log on stderr: text, or json, one object a line."""
     tls_cert: Path | None = None
     """Certificate with its chain, PEM: serve by TLS."""
     tls_key: Path | None = None
@@ -25,6 +34,9 @@ class ListenOptions:
 
     def __post_init__(self) -> None:
         check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
+        rooted = self.root_path.startswith("/") and not self.root_path.endswith("/")
+        told = f"begins with / and does not end with it, got {self.root_path!r}"
+        check(not self.root_path or rooted, "root_path", told)
         lone = "tls_key" if self.tls_cert is None else "tls_cert"
         check(
             (self.tls_cert is None) == (self.tls_key is None),

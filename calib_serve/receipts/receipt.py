@@ -104,8 +104,8 @@ def group_number(name: str) -> int:
     >>> group_number("") == 0 != group_number("patient 7") == group_number("patient 7")
     True
     """
-    return (
-        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") % GROUPS or 1
-        if name
-        else 0
-    )
+    if not name:
+        return 0
+    # Any text has a number: half of a character pair, which UTF-8 has not, as well.
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % GROUPS or 1

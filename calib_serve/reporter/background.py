@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing.util
-import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.forks import around_forks
 from calib_serve.reporter.given import are_probabilities
 from calib_serve.reporter.home import HomewardQueue
 from calib_serve.reporter.outbox import Outbox
@@ -23,7 +24,8 @@ __all__ = ["Background"]
 log = logging.getLogger(__name__)
 
 _SAMPLES_EVERY = 60.0  # seconds between two times that samples are written
-_AT_EXIT = 5.0  # seconds for what waits when the process ends
+_AT_EXIT = 4.0  # seconds for what waits when the process ends, which takes some of its own
+_OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
@@ -43,19 +45,22 @@ class Background:
         self._recorder, self._outboxes, self._sink, self._seconds = recorder, outboxes, sink, seconds
         self.latest: NDArray[np.floating] = np.zeros(0)
         self.started = False
-        self._stop, self._adding = threading.Event(), threading.Lock()
-        _around_forks(self)
+        self._stop, self._adding, self._until = threading.Event(), threading.Lock(), 0.0
+        self._thread = threading.Thread()
+        around_forks(self)
 
     def start(self) -> None:
         """Begin to count in a thread, and to count what waits when this process ends."""
         with self._adding:
             if not self.started:
-                self.started, self._stop = True, threading.Event()
-                threading.Thread(
+                self.started, self._stop, self._until = True, threading.Event(), 0.0
+                self._thread = threading.Thread(
                     target=self._run, args=(self._stop,), name="calib-report", daemon=True
-                ).start()
+                )
+                self._thread.start()
                 # Also where multiprocessing started the process, which then runs no function of atexit.
-                multiprocessing.util.Finalize(None, _closed, args=(weakref.ref(self),), exitpriority=10)
+                self._at_exit = multiprocessing.util.Finalize(None, _close_all, exitpriority=10)
+                _OPEN.add(self)
 
     def flush(self) -> int:
         """Count what waits now; how many predictions still wait, as the watch does not take them."""
@@ -65,23 +70,31 @@ class Background:
 
     def close(self) -> None:
         """Count what waits, within five seconds; what is lost is logged and counted."""
-        self.let_go()
-        until = time.monotonic() + _AT_EXIT
-        while (left := self.flush()) and time.monotonic() < until:
-            time.sleep(0.2)
-        if left and (lost := sum(one.drop() for one in self._outboxes)):
-            log.error("%d predictions were never counted: the watch did not take them", lost)
+        if not self.started:
+            return
+        self.begin_to_close()
+        self.started = False
+        self._at_exit.cancel()
+        # The thread counts it: at the end of a process no other may begin, and a watch may hang.
+        self._thread.join(max(self._until - time.monotonic(), 0.0))
+        if lost := sum(one.drop() for one in self._outboxes):
+            log.error("%d predictions were never counted: the watch did not take them in time", lost)
             self._sink.failed("lost", times=lost)
+
+    def begin_to_close(self) -> None:
+        """Begin with what ``close`` waits for: of several reporters all begin before the first waits."""
+        if self.started and not self._stop.is_set():
+            self._until = time.monotonic() + _AT_EXIT
+            self._stop.set()
 
     def let_go(self) -> None:
         """Let the thread count what waits, and end."""
         self._stop.set()
-        self.started = False
 
     def _run(self, stop: threading.Event) -> None:
         samples_at = time.monotonic()
         while not stop.wait(self._seconds):
-            try:
+            with self._guarded():
                 with self._adding:
                     if time.monotonic() - samples_at < _SAMPLES_EVERY:
                         self._recorder.settle()
@@ -92,9 +105,21 @@ class Background:
                     self._recorder.broken("scores")
                 for one in self._outboxes:
                     one.send()
-            except Exception as error:  # the thread must survive any failure
-                self._recorder.broken("record", error)
-        self.flush()
+        left = 1
+        while left:
+            with self._guarded():
+                left = self.flush()
+            if not left or time.monotonic() >= self._until:
+                return
+            time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Let the thread survive any failure."""
+        try:
+            yield
+        except Exception as error:
+            self._recorder.broken("record", error)
 
     def before_fork(self) -> None:
         """Let no thread hold the lock of a counter, which the child would find held for ever."""
@@ -112,23 +137,10 @@ class Background:
             one.after_fork()
 
 
-def _around_forks(background: Background) -> None:
-    """What a fork needs, for as long as there is the background."""
-    if not hasattr(os, "register_at_fork"):
-        return
-    to = weakref.ref(background)
-
-    def call(name: str) -> None:
-        if (one := to()) is not None:
-            getattr(one, name)()
-
-    os.register_at_fork(
-        before=lambda: call("before_fork"),
-        after_in_parent=lambda: call("after_in_parent"),
-        after_in_child=lambda: call("after_in_child"),
-    )
-
-
-def _closed(to: weakref.ref[Background]) -> None:
-    if (one := to()) is not None:
+def _close_all() -> None:
+    """Close all of this process, in five seconds together."""
+    found = [one for one in list(_OPEN) if one.started]
+    for one in found:
+        one.begin_to_close()
+    for one in found:
         one.close()

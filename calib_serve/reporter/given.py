@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.receipts import Keyring, LiveKeyring
 from calib_serve.reporter.recorder import Tag
+from calib_serve.watch.ids import is_id
+from calib_serve.watch.slices import OTHER, is_segment
 
 __all__ = [
-    "KEYRING", "are_probabilities", "array_of", "artifact_of", "each_of", "keyring_of", "logits_of",
+    "KEYRING", "are_probabilities", "array_of", "artifact_of", "each_of", "ids_of", "keyring_of", "logits_of",
     "tags_of",
 ]  # fmt: skip
 
@@ -76,9 +78,29 @@ def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
     return z
 
 
-def tags_of(segment: str | Sequence[str], group: str | Sequence[str], count: int) -> list[Tag]:
-    """The tag of each of ``count`` predictions."""
-    return list(map(Tag, each_of(segment, "segment", count), each_of(group, "group", count)))
+def tags_of(
+    segment: str | Sequence[str], group: str | Sequence[str], count: int, *, failed: Callable[..., None]
+) -> list[Tag]:
+    """The tag of each of ``count`` predictions; a segment that no watch takes is counted as ``other``.
+
+    What clients name must not raise into their predictions: ``failed("segment")`` says so.
+    """
+    segments = each_of(segment, "segment", count)
+    wrong = [one for one in segments if not is_segment(one)]
+    if wrong:
+        failed("segment", times=len(wrong))
+        segments = [one if is_segment(one) else OTHER for one in segments]
+    return list(map(Tag, segments, each_of(group, "group", count)))
+
+
+def ids_of(id: str | Sequence[str], count: int, *, failed: Callable[..., None]) -> Sequence[str]:
+    """The id of each of ``count`` predictions; "" for what can be none, and ``failed("ids")`` says so."""
+    found = each_of(id, "id", count)
+    wrong = sum(1 for one in found if one and not is_id(one))
+    if not wrong:
+        return found
+    failed("ids", times=wrong)
+    return [one if is_id(one) else "" for one in found]
 
 
 def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
@@ -86,6 +108,6 @@ def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
     found = [given] * count if isinstance(given, str) else list(given)
     if len(found) != count or (what == "id" and given and isinstance(given, str) and count > 1):
         raise InputError(f"give one {what} for each of {count} predictions")
-    if not all(isinstance(one, str) and len(one.encode()) <= 255 for one in found):
-        raise InputError(f"a {what} is a text of at most 255 bytes")
+    if not all(isinstance(one, str) for one in found):
+        raise InputError(f"a {what} is a text")
     return found

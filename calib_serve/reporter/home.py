@@ -17,40 +17,51 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from calib_serve.errors import CalibServeError, LedgerError, Refused, ServerError
+import numpy as np
+
+from calib_serve.errors import CalibServeError, ConflictError, LedgerError, Refused, ServerError, Unanswered
 from calib_serve.reporter.batch_folder import Batch, BatchFolder
 from calib_serve.watch.batch import ServedReceipt, ServedSums
 from calib_serve.watch.intake import Outcome
-from calib_serve.watch.sender import Unanswered, post_body, post_items
 from calib_serve.watch.service import Watch
 
-__all__ = ["Home", "HomewardQueue", "Remote", "Served", "Within", "home_of"]
+__all__ = ["Courier", "Home", "HomewardQueue", "Remote", "Served", "Within", "home_of"]
 
 log = logging.getLogger(__name__)
 
-_ANSWER_SECONDS = 10.0  # in which a watch answers, or the batch is sent again
+_ANSWER_SECONDS = 10.0  # in which the whole answer of a watch is there, or the batch is sent again
 
 
 class Served(NamedTuple):
-    """One prediction to count: its receipt, the caller's own id of it, and its logits."""
+    """One prediction to count: its receipt, the caller's own id of it, and its logits (K,) in float16."""
 
     receipt: str
     id: str = ""
-    logits: tuple[float, ...] | None = None
+    logits: bytes = b""
+
+    @classmethod
+    def of(cls, receipt: str, id: str, logits: Sequence[float] | None) -> Served:
+        """One that was kept on disk."""
+        return cls(receipt, id, b"" if logits is None else np.array(logits, np.float16).tobytes())
+
+    @property
+    def numbers(self) -> tuple[float, ...] | None:
+        """Its logits, or None."""
+        return tuple(np.frombuffer(self.logits, np.float16).tolist()) if self.logits else None
 
     def as_item(self) -> dict[str, Any]:
         """As the watch takes it."""
         item: dict[str, Any] = {"receipt": self.receipt}
         if self.id:
             item["id"] = self.id
-        return item if self.logits is None else {**item, "logits": self.logits}
+        return {**item, "logits": self.numbers} if self.logits else item
 
 
 class Home(Protocol):
     """Takes predictions and labels; what it acknowledges is in the ledger."""
 
-    def predictions(self, batch: Sequence[Served | str], *, once: str) -> list[Outcome]:
-        """Count them, once under this name; those that are refused. A text is a receipt alone.
+    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
+        """Count them, once under this name; those that are refused.
 
         Raises Unanswered where they may be sent again, else ServerError.
         """
@@ -69,35 +80,30 @@ class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        self._url, self._token = url.rstrip("/"), token
+        from calib_serve.watch.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
 
-    def predictions(self, batch: Sequence[Served | str], *, once: str) -> list[Outcome]:
+        check_address(url)
+        self._url, self._token, self._post = url.rstrip("/"), token, post_body
+
+    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
         """See Home."""
-        if any(isinstance(one, Served) for one in batch):
-            items = [one.as_item() if isinstance(one, Served) else {"receipt": one} for one in batch]
-            body = json.dumps({"items": items})
-        else:  # receipts need no escapes; this thread takes its time from the one that serves
-            body = '{"items":[{"receipt":"' + '"},{"receipt":"'.join(map(str, batch)) + '"}]}'
-        url = f"{self._url}/v1/predictions"
-        how: dict[str, Any] = {"token": self._token, "tries": 1, "seconds": _ANSWER_SECONDS, "once": once}
-        found = post_body(url, body.encode(), count=len(batch), **how)
-        return [_outcome(one) for one in found if not one["accepted"]]
+        found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
+        return [one for one in found if not one.accepted]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
         """See Home."""
-        body = json.dumps({"time": time, "items": [asdict(one) for one in sums]}).encode()
-        how: dict[str, Any] = {"token": self._token, "tries": 1, "seconds": _ANSWER_SECONDS, "once": once}
-        found = post_body(f"{self._url}/v1/sums", body, count=len(sums), **how)
-        return ["" if one["accepted"] else str(one.get("message") or one["reason"]) for one in found]
+        told = {"time": time, "items": [asdict(one) for one in sums]}
+        found = self._sent("sums", told, once=once, tries=1)
+        return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """See Home."""
-        how: dict[str, Any] = {"token": self._token, "tries": 3, "seconds": _ANSWER_SECONDS}
-        return [_outcome(one) for one in post_items(f"{self._url}/v1/labels", items, **how)]
+        return self._sent("labels", {"items": list(items)}, tries=3)
 
-
-def _outcome(told: Mapping[str, Any]) -> Outcome:
-    return Outcome(bool(told["accepted"]), told.get("reason"), str(told.get("message", "")))
+    def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
+        how = {**how, "count": len(told["items"]), "token": self._token, "seconds": _ANSWER_SECONDS}
+        found = self._post(f"{self._url}/v1/{what}", json.dumps(told).encode(), **how)
+        return [Outcome(one["accepted"], one.get("reason"), str(one.get("message", ""))) for one in found]
 
 
 class Within:
@@ -106,9 +112,9 @@ class Within:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
-    def predictions(self, batch: Sequence[Served | str], *, once: str) -> list[Outcome]:
+    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
         """See Home."""
-        items = [ServedReceipt(*one) if isinstance(one, Served) else ServedReceipt(one) for one in batch]
+        items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
             found = self._watch.predictions(items, once=once.encode(), source="reporter")
         except LedgerError as error:
@@ -138,151 +144,175 @@ def home_of(watch: str | Watch, token: str = "") -> Home:
 
 _BATCH = 1_000  # predictions
 _NUMBERS = 100_000  # or logits, that fit into the largest batch of a watch
+_BYTES = 32 << 20  # that wait, of which logits may be half
+_EACH = 400  # bytes of one that waits, beside its texts and logits; measured
 _TELL_EVERY = 60.0  # seconds between two messages of the same trouble
 _LONGEST_PAUSE = 15.0
+_CONFLICT = 409  # another batch was counted under this name
 
 
-class Patience:
-    """When a watch that did not answer is asked again, ever more rarely, and how often that is said."""
+class Courier:
+    """Brings batches home: one that is not answered is kept, one that is refused for good is counted as lost.
 
-    def __init__(self) -> None:
-        self._told = -_TELL_EVERY
+    A watch that does not answer is asked ever more rarely, and that is said once a minute.
+    """
+
+    def __init__(self, failed: Callable[..., None], *, on_disk: bool) -> None:
+        self._failed, self._told = failed, dict[str, float]()
+        self._where = "" if on_disk else ", in this process alone (give it spool=)"
         self.forget()
 
     def forget(self) -> None:
-        """It answered, or nobody asked yet."""
+        """Ask at once: it answered, or nobody asked yet."""
         self._pause, self._again = 0.0, 0.0
-
-    def longer(self) -> None:
-        """It did not answer."""
-        self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE)
-        self._again = time.monotonic() + self._pause
 
     @property
     def waits(self) -> bool:
         """Whether it is too soon to ask again."""
         return time.monotonic() < self._again
 
-    def say(self, text: str, *values: object) -> None:
-        """Log this, unless something was said just before."""
-        if time.monotonic() - self._told >= _TELL_EVERY:
-            self._told = time.monotonic()
+    def settles(self, predictions: int, ask: Callable[[], Sequence[tuple[int, str]]]) -> bool:
+        """Whether a batch of so many ``predictions`` is settled: counted, or refused for good.
+
+        ``ask`` sends it, and returns how many predictions were refused, and why each.
+        """
+        try:
+            refused = ask()
+        except Unanswered as error:
+            self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE)
+            self._again = time.monotonic() + self._pause
+            self.failed("watch", 1, "predictions wait to be counted%s: %s", self._where, error)
+            return False
+        except CalibServeError as error:  # sending it again would change nothing
+            if not (isinstance(error, ConflictError) or getattr(error, "status", 0) == _CONFLICT):
+                self.failed("watch", predictions, "%d predictions are not counted: %s", predictions, error)
+        else:
+            if lost := sum(n for n, _ in refused):
+                self.failed("refused", lost, "%d predictions were refused: %s", lost, refused[0][1])
+        self.forget()
+        return True
+
+    def failed(self, stage: str, times: int, text: str, *values: object) -> None:
+        """Count failures, and log them unless the same was said just before."""
+        self._failed(stage, times=times)
+        now = time.monotonic()
+        if now - self._told.get(text, -_TELL_EVERY) >= _TELL_EVERY:
+            self._told[text] = now
             log.warning(text, *values)
 
 
-def waiting(on_disk: bool) -> str:
-    """What the log says of predictions that wait: those in memory alone would end with their process."""
-    where = "" if on_disk else ", in this process alone (give it spool=)"
-    return f"predictions wait to be counted{where}: %s"
-
-
 class HomewardQueue:
-    """At most ``most`` predictions wait; what comes beyond is not counted, and ``failed("queue")`` says so.
+    """Predictions that go one by one, for their ids or logits; at most ``most``, of at most 32 MiB, wait.
 
-    A batch that was not answered is sent again under the same name, until it is. ``spool``: a folder where
-    they wait on disk while the watch is away, ten times as many, and outlive their process.
+    Beyond half of these bytes they wait without their logits, and ``failed("logits")`` says so. A batch that
+    was not answered is sent again under the same name, until it is. ``spool``: a folder where they wait on
+    disk while the watch is away, ten times as many, and outlive their process.
     """
 
     def __init__(
         self, home: Home, failed: Callable[..., None], *, most: int, spool: str | Path | None = None
     ) -> None:
-        self._home, self._failed, self._most = home, failed, most
+        self._home, self._most = home, most
         self._folder = None if spool is None else BatchFolder(Path(spool) / "ids", most=10 * most)
-        self._patience = Patience()
+        self._courier = Courier(failed, on_disk=spool is not None)
         self.after_fork()
 
     def after_fork(self) -> None:
         """Forget what the parent sends."""
-        self._waiting: deque[Served | str] = deque()
-        self._batch = Batch("", ())
-        self._sending = threading.Lock()
-        self._patience.forget()
+        self._waiting: deque[Served] = deque()
+        self._batch, self._held = Batch("", ()), 0
+        self._turn, self._sending = threading.Lock(), threading.Lock()
+        self._courier.forget()
 
     def __len__(self) -> int:
-        kept = 0 if self._folder is None else len(self._folder)
-        return len(self._waiting) + len(self._batch.items) + kept
+        return self._here() + (0 if self._folder is None else len(self._folder))
 
-    def put(self, served: Sequence[Served | str]) -> None:
-        """Let these wait, as far as there is room; a text is a receipt of which nothing more is said."""
-        room = max(self._most - len(self._waiting) - len(self._batch.items), 0)
-        if len(served) > room:
-            served, lost = served[:room], len(served) - room
-            self._failed("queue", times=lost)
-            self._patience.say(
-                "%d predictions are not counted: %d wait for the watch already", lost, self._most
-            )
-        self._waiting.extend(served)
+    def _here(self) -> int:
+        """How many wait in memory."""
+        return len(self._waiting) + len(self._batch.items)
+
+    def put(self, served: Served) -> bool:
+        """Let a prediction wait; False where it may as well be added up, or there is no room for it."""
+        with self._turn:
+            if served.logits and self._held + _size(served) > _BYTES // 2:
+                self._courier.failed("logits", 1, "samples go without logits: too many wait for the watch")
+                served = served._replace(logits=b"")
+            if not served.id and not served.logits:
+                return False
+            if self._held + _size(served) > _BYTES or self._here() >= self._most:
+                self._courier.failed("ids", 1, "ids are not bound to their predictions: too many wait")
+                return False
+            self._held += _size(served)
+            self._waiting.append(served)
+            return True
 
     def send(self, *, at_once: bool = False) -> bool:
         """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
-            if not (self._patience.waits and not at_once) and all(map(self._settled, self._batches())):
+            if not (self._courier.waits and not at_once) and all(map(self._settled, self._batches())):
                 return True
             self._keep()
             return False
+
+    def drop(self) -> int:
+        """Give up what waits and is not on disk; how many that were.
+
+        It waits for no batch that is under way: one that is counted after all is counted once.
+        """
+        self._keep()
+        with self._turn:
+            lost, self._batch, self._held = self._here(), Batch("", ()), 0
+            self._waiting.clear()
+            return lost
 
     def _batches(self) -> Iterator[Batch]:
         """What lies on disk, then what waits here; each is gone when the next one is asked for."""
         if self._folder is not None:
             for kept in self._folder.each():
-                yield Batch(kept.name, [one if isinstance(one, str) else _served(*one) for one in kept.items])
-        left = len(self._waiting) + len(self._batch.items)
-        while left > 0 and self._fill():  # what comes meanwhile is for the next time: in few batches
-            left -= len(self._batch.items)
-            yield self._batch
-            self._batch = Batch("", ())
+                yield Batch(kept.name, [Served.of(*one) for one in kept.items])
+        left = self._here()
+        while left > 0 and (batch := self._filled()).items:  # what comes meanwhile is for the next time
+            left -= len(batch.items)
+            yield batch
+            self._went(batch)
 
     def _settled(self, batch: Batch) -> bool:
-        """Whether it is: counted, or refused for good."""
-        try:
-            refused = self._home.predictions(batch.items, once=batch.name)
-        except Unanswered as error:
-            self._failed("watch")
-            self._patience.say(waiting(self._folder is not None), error)
-            self._patience.longer()
-            return False
-        except CalibServeError as error:  # sending it again would change nothing
-            self._failed("watch", times=len(batch.items))
-            self._patience.say("%d predictions are not counted: %s", len(batch.items), error)
-        else:
-            if refused:
-                self._failed("refused", times=len(refused))
-                self._patience.say("%d predictions were refused: %s", len(refused), refused[0].message)
-        self._patience.forget()
-        return True
+        def ask() -> list[tuple[int, str]]:
+            return [(1, one.message) for one in self._home.predictions(batch.items, once=batch.name)]
+
+        return self._courier.settles(len(batch.items), ask)
 
     def _keep(self) -> None:
         """Write what waits into the folder, as far as it may."""
         if self._folder is None:
             return
         try:
-            while self._fill() and self._folder.put(self._batch):
-                self._batch = Batch("", ())
+            while (batch := self._filled()).items:
+                told = [(one.receipt, one.id, one.numbers) for one in batch.items]
+                if not self._folder.put(Batch(batch.name, told)):
+                    return
+                self._went(batch)
         except OSError as error:
-            self._failed("spool")
-            self._patience.say("what waits for the watch cannot be written: %s", error)
+            self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
 
-    def drop(self) -> int:
-        """Give up what waits and is not on disk; how many that were."""
-        with self._sending:
-            self._keep()
-            lost = len(self._waiting) + len(self._batch.items)
-            self._waiting.clear()
-            self._batch = Batch("", ())
-            return lost
+    def _filled(self) -> Batch:
+        """The batch that is to be sent: the one that was not answered, or the next."""
+        with self._turn:
+            if not self._batch.items:
+                room, items = _NUMBERS, list[Served]()
+                while self._waiting and len(items) < _BATCH and room > 0:
+                    items.append(self._waiting.popleft())
+                    room -= len(items[-1].logits) // 2
+                self._batch = Batch(secrets.token_hex(16), items)
+            return self._batch
 
-    def _fill(self) -> bool:
-        """Whether there is a batch to send: the one that was not answered, or of what waits."""
-        if not self._batch.items:
-            room = _NUMBERS
-            items: list[Served | str] = []
-            while self._waiting and len(items) < _BATCH and room > 0:
-                one = self._waiting.popleft()
-                items.append(one)
-                room -= len(one.logits or ()) if isinstance(one, Served) else 0
-            self._batch = Batch(secrets.token_hex(16), items)
-        return bool(self._batch.items)
+    def _went(self, batch: Batch) -> None:
+        """Make room again, unless it was made already."""
+        with self._turn:
+            if self._batch is batch:
+                self._held -= sum(map(_size, batch.items))
+                self._batch = Batch("", ())
 
 
-def _served(receipt: str, id: str, logits: Sequence[float] | None) -> Served:
-    return Served(receipt, id, None if logits is None else tuple(logits))
+def _size(one: Served) -> int:
+    return _EACH + len(one.receipt) + 4 * len(one.id) + len(one.logits)

@@ -8,6 +8,7 @@ batch. In a ``spool`` they outlive their process, and the next one of the same f
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -22,11 +23,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from calib_serve.errors import CalibServeError, ConflictError, InputError
+from calib_serve.errors import InputError
 from calib_serve.files import write_whole
-from calib_serve.reporter.home import Home, Patience, waiting
+from calib_serve.reporter.home import Courier, Home
 from calib_serve.watch.batch import ServedSums
-from calib_serve.watch.sender import Unanswered
 
 try:
     import fcntl
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
 _ITEMS = 5_000  # of one batch
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
-_CONFLICT = 409  # another batch was counted under this name
 
 Place = tuple[int, str, int, tuple[str, ...]]
 """Class, segment, bin, and the clauses of the contract that count it."""
@@ -100,10 +99,10 @@ class Outbox:
         spool: str | Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._home, self._failed, self._most, self._clock = home, failed, most, clock
+        self._home, self._most, self._clock = home, most, clock
         self._of, self._bins, self._clauses = (model, version), bins, clauses
         self._spool = None if spool is None else _Spool(spool)
-        self._patience = Patience()
+        self._courier = Courier(failed, on_disk=spool is not None)
         self._begin()
 
     def _begin(self) -> None:
@@ -111,7 +110,7 @@ class Outbox:
         self._open: dict[float, _Open] = {}
         self._named: list[_Batch] = []
         self._turn, self._sending = threading.RLock(), threading.Lock()
-        self._patience.forget()
+        self._courier.forget()
 
     def after_fork(self) -> None:
         """Forget what the parent sends."""
@@ -150,10 +149,8 @@ class Outbox:
                 else:
                     lost += 1
             if lost:
-                self._failed("queue", times=lost)
-                self._patience.say(
-                    "%d predictions are not counted: %d sums wait for the watch already", lost, self._most
-                )
+                told = "%d predictions are not counted: %d sums wait for the watch already"
+                self._courier.failed("queue", lost, told, lost, self._most)
 
     def _waiting(self) -> int:
         still = sum(len(one.cells) for one in self._open.values())
@@ -169,7 +166,7 @@ class Outbox:
         """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
             self.settle()
-            if self._patience.waits and not at_once:
+            if self._courier.waits and not at_once:
                 self._keep()
                 return False
             if self._spool is not None:
@@ -179,14 +176,18 @@ class Outbox:
                 with self._turn:
                     if not self._named:
                         self._named, self._open = self._batches(), {}
-                if not self._sent(self._named[0]):
+                    batch = self._named[0]
+                if not self._courier.settles(batch.predictions, functools.partial(self._refused, batch)):
                     self._keep()
                     return False
                 with self._turn:
-                    del self._named[0]
-                self._patience.forget()
+                    self._named = [one for one in self._named if one is not batch]
             self._keep()
             return True
+
+    def _refused(self, batch: _Batch) -> list[tuple[int, str]]:
+        found = self._home.served(batch.items, time=batch.time, once=batch.name)
+        return [(one.count, why) for one, why in zip(batch.items, found, strict=True) if why]
 
     def _batches(self) -> list[_Batch]:
         """What is open, as it would be sent now."""
@@ -202,48 +203,28 @@ class Outbox:
             ]
         return found
 
-    def _sent(self, batch: _Batch) -> bool:
-        """Whether it is settled: counted, or refused for good."""
-        try:
-            refused = self._home.served(batch.items, time=batch.time, once=batch.name)
-        except Unanswered as error:
-            self._failed("watch")
-            self._patience.say(waiting(self._spool is not None), error)
-            self._patience.longer()
-            return False
-        except CalibServeError as error:  # sending it again would change nothing
-            if isinstance(error, ConflictError) or getattr(error, "status", 0) == _CONFLICT:
-                return True  # a process sent it with more, and ended before that was written
-            self._failed("watch", times=batch.predictions)
-            self._patience.say("%d predictions are not counted: %s", batch.predictions, error)
-            return True
-        lost = [(one.count, why) for one, why in zip(batch.items, refused, strict=True) if why]
-        if lost:
-            self._failed("refused", times=sum(n for n, _ in lost))
-            self._patience.say("%d predictions were refused: %s", sum(n for n, _ in lost), lost[0][1])
-        return True
-
-    def _keep(self) -> None:
-        """Write what waits to the spool, if there is one."""
-        if self._spool is None:
-            return
+    def _keep(self) -> bool:
+        """Write what waits to the spool, if there is one; whether it lies there."""
         with self._turn:
-            waiting = [*self._named, *self._batches()]
-        try:
-            self._spool.keep(waiting)
-        except OSError as error:
-            self._failed("spool")
-            self._patience.say("what waits for the watch cannot be written: %s", error)
+            if self._spool is None:
+                return False
+            try:
+                self._spool.keep([*self._named, *self._batches()])
+            except OSError as error:
+                self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
+                return False
+            return True
 
     def drop(self) -> int:
-        """Give up what waits, unless it lies in the spool; how many predictions are lost."""
-        with self._sending:
+        """Give up what waits, or leave it to the spool; how many predictions are lost.
+
+        It waits for no batch that is under way: one that is counted after all is counted once.
+        """
+        with self._turn:
+            self.settle()
+            lost = 0 if self._keep() else len(self)
             if self._spool is not None:
-                self._keep()
-                self._spool.let_go()
-                return 0
-            lost = len(self)
-            self._came.clear()
+                self._spool = self._spool.of_a_child()  # what a batch under way writes must not undo this
             self._open, self._named = {}, []
             return lost
 
@@ -262,7 +243,7 @@ class _Spool:
         self._kept: list[_Batch] = []
 
     def of_a_child(self) -> _Spool:
-        """Another one in the same folder, of a forked process, which lets go of its parent's."""
+        """Another one in the same folder, such as of a forked process; the next one sends what this kept."""
         self.let_go()
         return _Spool(self.folder)
 

@@ -187,7 +187,7 @@ class Recorder:
         if invalid:
             self._add(_INVALID, invalid)
         if count:
-            self._count(predictions if counted is None else counted, tags)
+            self.count(predictions if counted is None else counted, tags)
         if self._keyring is None or not sign:
             return [None] * len(predictions)
         share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
@@ -237,7 +237,8 @@ class Recorder:
         """Forget what the parent counts."""
         self._counts.after_fork()
 
-    def _count(self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag]) -> None:
+    def count(self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag] = ()) -> None:
+        """Count predictions that get no receipts here; never raises."""
         try:
             named = len(tags) == len(predictions) and any(tag.segment for tag in tags)
             self._counts.put(predictions, [tag.segment for tag in tags] if named else ())

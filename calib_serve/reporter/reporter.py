@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from calib_serve.reporter.given import (
     array_of,
     artifact_of,
     each_of,
+    ids_of,
     keyring_of,
     logits_of,
     tags_of,
@@ -34,7 +35,7 @@ from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.reporter.sinks import RegistrySink
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.policy import LabelPolicy, parse_policy
-from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.samples import SampleLog, in_half
 from calib_serve.watch.service import Watch
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reporter"]
 
+_STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
 _CHECKED = 100  # calls of which every row is checked to be probabilities; later, one a second is
 
 
@@ -141,7 +143,7 @@ class Reporter:
             counts=outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
-        self._sink.failed("scores", "queue", "watch", "refused", "lost", "spool", times=0)
+        self._sink.failed(*_STAGES, times=0)
         if reference is not None and reference.n and home is None:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
@@ -232,7 +234,7 @@ class Reporter:
             raise ShapeError(
                 f"labels need the artifact of a multi-label model, and (n, {self.classes}) probs"
             )
-        tags = tags_of(segment, group, len(p))
+        tags = tags_of(segment, group, len(p), failed=self._recorder.broken)
         if not self._background.started:
             self._background.start()
         good = np.asarray(((p >= 0) & (p <= 1)).all(axis=1))
@@ -283,6 +285,15 @@ class Reporter:
         """Count what waits, within five seconds; what is lost is logged and counted."""
         self._background.close()
 
+    @staticmethod
+    def close_all(reporters: Iterable[Reporter]) -> None:
+        """Close several, within five seconds together."""
+        found = list(reporters)
+        for one in found:
+            one._background.begin_to_close()
+        for one in found:
+            one.close()
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A reporter of the same options, which begins anew, for processes that are spawned."""
         local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
@@ -329,29 +340,43 @@ class Reporter:
         count = len(predictions)
         if id and self._queue is None:
             raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
-        tags, ids = tags_of(segment, group, count), each_of(id, "id", count)
+        tags = tags_of(segment, group, count, failed=self._recorder.broken)
+        ids = ids_of(id, count, failed=self._recorder.broken)
         z = None if logits is None else logits_of(logits, (count, self.classes))
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
         one_by_one = self._queue is not None and (bool(id) or z is not None)
+        told = [tags[i] for i in good]
         receipts = self._recorder.served(
             [clipped[i] for i in good],
             count=not one_by_one,
             logits=rows,
-            tags=[tags[i] for i in good],
+            tags=told,
             invalid=count - len(good),
             shadows=self._shadows(good, shadow, z),
         )
         found: list[SignedReceipt | None] = [None] * count
-        homeward = []
-        for place, (i, receipt) in enumerate(zip(good, receipts, strict=True)):
+        for i, receipt in zip(good, receipts, strict=True):
             found[i] = receipt
-            if receipt is not None and one_by_one:
-                homeward.append(Served(receipt, ids[i], tuple(rows[place].tolist()) if rows else None))
-        if self._queue is not None and homeward:
-            self._queue.put(homeward)
+        if self._queue is not None and one_by_one:
+            kept = [b""] * count if z is None else self._kept(z, good)
+            waits = [
+                one is not None and self._queue.put(Served(one, ids[i], kept[i]))
+                for i, one in zip(good, receipts, strict=True)
+            ]
+            if not all(waits):  # they are counted all the same
+                left = [at for at, is_there in enumerate(waits) if not is_there]
+                self._recorder.count([clipped[good[at]] for at in left], [told[at] for at in left])
         return found
+
+    def _kept(self, z: NDArray[np.float64], good: Sequence[int]) -> list[bytes]:
+        """What is kept of each row of logits; nothing of one that holds NaN."""
+        half = in_half(z)
+        finite: list[bool] = np.isfinite(half.sum(axis=1, dtype=np.float64)).tolist()
+        if lost := sum(not finite[i] for i in good):
+            self._recorder.broken("logits", times=lost)
+        return [row.tobytes() if is_finite else b"" for row, is_finite in zip(half, finite, strict=True)]
 
     def _shadows(
         self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
@@ -24,6 +25,8 @@ __all__ = ["counting_checks", "drift_check", "file_check", "samples_check"]
 _APART = 60.0  # seconds between clocks
 _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
 _LATELY = 900.0  # seconds for which a receipt from ahead of its time is told
+_HOUR = 3600.0
+_GUESSES = 1_000  # labels of unknown ids in an hour
 _ROOM = 64 << 20  # bytes that are free, at least
 
 
@@ -42,6 +45,7 @@ def counting_checks(
         Check("clock", peers.clock),
         Check("ttl", peers.ttl),
         Check("receipts", lambda: _ahead(intake)),
+        Check("ids", _Guesses(intake, clock).run),
     ]
 
 
@@ -88,6 +92,26 @@ class _Peers:
                     "which shares the ledger; receipts are remembered for the longer time: give both one"
                 )
         return None
+
+
+class _Guesses:
+    """Labels by ids that nobody knows, many in an hour: somebody guesses, or predictions come without ids."""
+
+    def __init__(self, intake: Intake, clock: Callable[[], float]) -> None:
+        self._intake, self._clock = intake, clock
+        self._began, self._before = -math.inf, 0
+
+    def run(self) -> str | None:
+        unknown, now = self._intake.refused["unknown_id"], self._clock()
+        told = unknown - self._before
+        if now - self._began > _HOUR:
+            self._began, self._before = now, unknown
+        if told < _GUESSES:
+            return None
+        return (
+            f"{told} labels named predictions by ids that are not known here; see who sends them, and that "
+            "predictions come with their ids"
+        )
 
 
 def _ahead(intake: Intake) -> str | None:

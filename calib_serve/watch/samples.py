@@ -27,7 +27,7 @@ from calib_serve.files import make_private, private_folder, read_npz
 from calib_serve.nonces import NONCE_BYTES
 from calib_serve.receipts import DAY, Label
 
-__all__ = ["LabelledSamples", "SampleLog", "read_samples"]
+__all__ = ["LabelledSamples", "SampleLog", "in_half", "read_samples"]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,16 @@ class LabelledSamples:
     predictions: int
     labels_seen: int
     damaged: int
+
+
+def in_half(logits: ArrayLike) -> NDArray[np.float16]:
+    """Round logits to float16, in which they are kept; the largest are clipped, as is -inf of masked ones.
+
+    >>> in_half([1.0, -np.inf]).tolist()
+    [1.0, -65504.0]
+    """
+    most = np.finfo(np.float16).max
+    return np.asarray(np.clip(np.asarray(logits), -most, most), np.float16)
 
 
 class SampleLog:
@@ -103,8 +113,7 @@ class SampleLog:
             raise ShapeError(
                 f"logits must be (n, K) with n nonces and times, got {z.shape}, {len(nonces)}, {len(times)}"
             )
-        # The largest float16; larger logits are clipped.
-        half = np.clip(z, -65504, 65504).astype(np.float16)
+        half = in_half(z)
         with self._lock:
             rows = self._predictions.setdefault((model, version), [])
             rows += [

@@ -32,7 +32,6 @@ from calib_serve.watch.batch import (
     Carried,
     Item,
     ServedPrediction,
-    ServedReceipt,
     ServedSums,
     carried,
     chances_of,
@@ -377,14 +376,14 @@ class Watch:
         """Count served predictions; a signed receipt for each, or why it was not counted.
 
         One that comes with its receipt, a ``ServedReceipt``, is counted as that says, and gets no other. It
-        counts once in each batch that it is in.
+        counts once in a batch, and again in each further one.
         ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
         are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
         as before. ConflictError, and nothing is counted, where another batch was sent under it.
         """
         self.may_acknowledge()
         now = self._clock()
-        found = self._with_room([one if isinstance(one, Refused) else self._admit(one, now) for one in items])
+        found = self._with_room(_each_once([self._admit(one, now) for one in items]))
         places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
         good = [one for one in found if isinstance(one, ServedPrediction)]
         came = [one for one in found if isinstance(one, Carried)]
@@ -566,9 +565,9 @@ class Watch:
             mature = self.window(version, name, provisional=False)
         return traffic_shares(served, mature, watched.before, tuple(watched.classes.names))
 
-    def _admit(
-        self, item: ServedPrediction | ServedReceipt, now: float
-    ) -> ServedPrediction | Carried | Refused:
+    def _admit(self, item: Item, now: float) -> ServedPrediction | Carried | Refused:
+        if isinstance(item, Refused):
+            return item
         if isinstance(item, ServedPrediction):
             return self._refusal(item) or item
         try:
@@ -683,6 +682,20 @@ class Watch:
             for version, more in merge_slices(sums).items():
                 if version in self.shifts and self.shifts[version].update(more.predictions):
                     self.counts.shifts[version] += 1
+
+
+def _each_once(
+    found: Sequence[ServedPrediction | Carried | Refused],
+) -> list[ServedPrediction | Carried | Refused]:
+    """Refuse each receipt but the first that is in the batch already."""
+    seen = set[bytes]()
+    told: list[ServedPrediction | Carried | Refused] = []
+    for one in found:
+        again = isinstance(one, Carried) and one.nonce in seen
+        told.append(Refused("duplicate", "the receipt is in this batch already") if again else one)
+        if isinstance(one, Carried):
+            seen.add(one.nonce)
+    return told
 
 
 def _content(one: ServedSums, made: float) -> str:

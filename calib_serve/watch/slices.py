@@ -56,8 +56,9 @@ class Names:
         self._names: dict[Version, set[str]] = {}
         self._counts: dict[Version, Counter[str]] = {}
 
-    def under(self, version: Version, name: str) -> str:
+    def under(self, version: Version, name: str, *, most: int | None = None) -> str:
         """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
+        most = self.most if most is None else most
         if self._only is not None:
             return name if not name or name in self._only else OTHER
         with self._lock:
@@ -66,7 +67,7 @@ class Names:
                 names = self._names[version] = {sys.intern(key.name) for key in self._known(version)}
             if not name or name in names:
                 return name
-            if len(names - {"", OTHER}) >= self.most or not self._frequent(version, name):
+            if len(names - {"", OTHER}) >= most or not self._frequent(version, name):
                 return OTHER
             names.add(name)
         return name
@@ -160,10 +161,13 @@ class Slices:
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
         """The slices of a receipt's label, by who sent it as well, where that is known.
 
-        ``segment``: what the label names, for receipts that name none. Clauses go by the receipt alone, as
+        ``segment``: what the label names, for receipts that name none; labels alone take at most half of the
+        places that segments have. Clauses go by the receipt alone, as
         what was acted on did: a label takes no prediction out of a promise.
         """
         of = (receipt.model, receipt.version)
+        if not receipt.segment:  # whoever sends labels must not take the places of what is served
+            segment = self._segments.under(of, segment, most=(self._segments.most + 1) // 2)
         keys = self.of(
             receipt.model,
             receipt.version,

@@ -28,13 +28,28 @@ pytestmark = pytest.mark.server
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
 ]  # fmt: skip
-POSTS = ["/v1/predictions", "/v1/labels", "/v1/incidents/{number}/close"]
+POSTS = ["/v1/predictions", "/v1/sums", "/v1/labels", "/v1/incidents/{number}/close", "/v1/versions"]
 GETS = ["/v1/class-shares", "/v1/contract", "/v1/shadows", "/v1/incidents", "/metrics", "/healthz"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with real_servers.Server(tmp_path_factory.mktemp("openapi")) as server:
+SCOPES = ("predict", "label", "scrape", "admin")
+TOKENS = {scope: f"a-token-of-the-scope-{scope}" for scope in SCOPES} | {
+    "all": "a-token-that-may-do-everything"
+}
+LINES = [
+    f"{scope} {','.join(SCOPES) if scope == 'all' else scope} {token}" for scope, token in TOKENS.items()
+]
+
+
+@pytest.fixture(scope="module", params=["open", "with tokens"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("openapi")
+    options = []
+    if request.param == "with tokens":
+        (folder / "tokens").write_text("\n".join(LINES))
+        (folder / "tokens").chmod(0o600)
+        options = ["--token-file", str(folder / "tokens")]
+    with real_servers.Server(folder, *options) as server:
         yield server
 
 
@@ -59,9 +74,11 @@ def test_every_answer_is_as_the_schema_says(schema: Any, path: str, method: str,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=operation.as_strategy(generation_mode=mode))
-    def meet(case: Any) -> None:
-        case.call_and_validate(checks=CHECKS)
+    @given(
+        case=operation.as_strategy(generation_mode=mode), token=st.sampled_from([*TOKENS.values(), "nobody"])
+    )
+    def meet(case: Any, token: str) -> None:
+        case.call_and_validate(checks=CHECKS, headers={"Authorization": f"Bearer {token}"})
 
     meet()
 

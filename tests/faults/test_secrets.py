@@ -19,8 +19,8 @@ from calib_serve.options import ServeOptions
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import configure
 from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.client import read_token
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.sender import read_token
 from calib_serve.watch.service import Watch
 
 pytestmark = pytest.mark.server

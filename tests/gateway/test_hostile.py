@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from command_line import calib_serve
-from gateways import ASKED, CLASSES, INFER, METHOD, Answers, Running, document, message, post, probs
+from gateways import ASKED, CLASSES, INFER, METHOD, Answers, Running, document, gateway, message, post, probs
 from gateways import logits as model_logits
 from live_server import until
 from real_watch import TestClient
@@ -356,6 +357,35 @@ def test_a_call_ends_with_its_deadline_or_the_gateways_and_too_many_are_refused(
     assert [one.name for one in found.outputs][:3] == ["logits", "confidence", "receipt"]
     assert all(found.outputs[2].contents.bytes_contents)
     assert ("x-servers", "own") in [tuple(one) for one in told.trailing_metadata()]
+
+
+def test_large_calls_over_grpc_are_bounded_in_bytes_together(
+    tmp_path: Path, answering_server: tuple[Recording, Answers], grpc_answers: Answers, model: str
+) -> None:
+    held, (http, _) = threading.Event(), answering_server
+
+    def answer(*_: Any) -> bytes:
+        held.wait(60)
+        return message()
+
+    grpc_answers.answer = answer
+    large = service_pb2.ModelInferRequest(model_name="other", raw_input_contents=[bytes(900_000)])
+    options = ("--output", "logits", "--max-megabytes", "1", "--timeout", "60")
+    with (
+        gateway(tmp_path, http.url, *options, models=[model], grpc=grpc_answers.address) as found,
+        grpc.insecure_channel(found.grpc) as channel,
+    ):
+        call = channel.unary_unary(METHOD)
+        waiting = [call.future(large.SerializeToString()) for _ in range(30)]
+        until(
+            lambda: sum(one.done() for one in waiting) == 12, seconds=60
+        )  # sixteen times a megabyte hold 18
+        held.set()
+        codes = Counter(one.code() for one in waiting)
+        assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED: 12, grpc.StatusCode.OK: 18}
+        assert (
+            call.with_call(large.SerializeToString())[1].code() == grpc.StatusCode.OK
+        )  # there is room again
 
 
 @contextmanager

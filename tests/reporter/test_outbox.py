@@ -22,14 +22,13 @@ from real_watch import RING, make_watch, talk_to
 from calib_serve import Artifact, LogitMap, Reporter
 from calib_serve.artifact import Clause, Contract
 from calib_serve.bins import bin_index
-from calib_serve.errors import ServerError
+from calib_serve.errors import ServerError, Unanswered
 from calib_serve.receipts import Keyring
 from calib_serve.reporter.outbox import Outbox
 from calib_serve.reporter.recorder import SeriesCounts
 from calib_serve.reporter.sinks import RegistrySink
 from calib_serve.watch.batch import ServedPrediction, ServedSums
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.sender import Unanswered
 from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
@@ -284,7 +283,7 @@ def test_a_worker_that_dies_while_the_watch_is_away_leaves_what_it_counted_to_th
         assert worker.stdout is not None
         assert worker.stdout.readline() == "served\n"
         until = time.monotonic() + 60
-        while not any(path.stat().st_size > 10 for path in (tmp_path / "spool").glob("*.json")):
+        while not any(path.stat().st_size > 10 for path in (tmp_path / "spool").glob("[0-9]*.json")):
             assert time.monotonic() < until, "nothing was written"
             time.sleep(0.05)
         time.sleep(0.5)

@@ -211,11 +211,15 @@ def test_what_does_not_fit_or_is_refused_is_counted_and_logged_and_what_is_unkno
         assert reporter.flush() == 0
         assert watch.total(OWN["model"]) == 4  # of two sums out of three
         assert errors(registry) == {"queue": 2.0}
-    with home(watch, registry) as reporter, caplog.at_level(logging.WARNING):
-        reporter.served(P, segment="x" * 64)
+    keys = watch.folder / "keys.json"
+    with (
+        Reporter(4, **OWN, keyring=keys, watch=watch.url, registry=registry) as reporter,
+        caplog.at_level(logging.WARNING),
+    ):
+        reporter.served([[0, 0, 0, 1.0]] * 3)  # the watch knows three classes
         assert reporter.flush() == 0
     assert errors(registry)["refused"] == 3
-    assert "a segment is a text of at most 63 characters" in caplog.text
+    assert "3 predictions were refused" in caplog.text
     assert watch.total(OWN["model"]) == 4
     unknown = {"model": "unknown", "version": "1", "keyring": watch.folder / "keys.json", "watch": watch.url}
     with Reporter(3, **unknown, registry=registry) as other:

@@ -29,6 +29,8 @@ WEIGHT = np.random.default_rng(0).normal(size=(WIDTH, CLASSES)).astype("f4") * 2
 X = np.random.default_rng(1).normal(size=(5, WIDTH)).astype("f4")
 
 _MODEL = """
+import time
+
 import numpy as np
 import triton_python_backend_utils as triton
 
@@ -39,6 +41,7 @@ class TritonPythonModel:
         replies = []
         for request in requests:
             x = triton.get_input_tensor_by_name(request, "x").as_numpy()
+            time.sleep({seconds})
             z = x @ WEIGHT
             made = dict(
                 logits=z.astype("f4"),
@@ -68,12 +71,14 @@ version_policy: {{ all: {{ }} }}
 """
 
 
-def repository(folder: Path, *names: str, versions: tuple[int, ...] = (1,)) -> Path:
-    """Models that give the same logits, in several datatypes."""
+def repository(folder: Path, *names: str, versions: tuple[int, ...] = (1,), seconds: float = 0) -> Path:
+    """Models that give the same logits, in several datatypes, after so many seconds."""
     for name in names:
         for version in versions:
             (folder / name / str(version)).mkdir(parents=True)
-            (folder / name / str(version) / "model.py").write_text(_MODEL.format(weight=WEIGHT.tolist()))
+            (folder / name / str(version) / "model.py").write_text(
+                _MODEL.format(weight=WEIGHT.tolist(), seconds=seconds)
+            )
         config = _CONFIG.format(name=name, width=WIDTH, classes=CLASSES)
         (folder / name / "config.pbtxt").write_text(config)
     return folder

@@ -100,7 +100,7 @@ def test_only_who_may_close_incidents_tells_versions_and_only_sound_ones(watch: 
 
         assert tell("predict", classes=3) == 403
         for wrong in ({}, {"classes": 0}, {"classes": "3"}, {"classes": 3, "artifact": "/etc"}):
-            assert tell("admin", **wrong) == 422
+            assert tell("admin", **wrong) == 400
         for wrong in ({"class_names": ["a"]}, {"contract": {"clauses": 7}}):
             assert tell("admin", classes=3, **wrong) == 400
         assert V not in watch.models

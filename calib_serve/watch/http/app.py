@@ -28,10 +28,19 @@ from calib_serve.pages import STATIC
 from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.watch.http.exporter import Batch, Requests, export
-from calib_serve.watch.http.gate import NOT_READ, Bodies, Gate, parser_of, read_one
+from calib_serve.watch.http.gate import (
+    NOT_READ,
+    Bodies,
+    Gate,
+    parser_of,
+    read_model,
+    read_one,
+    what_is_wrong,
+)
+from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, secured, source_of
 from calib_serve.watch.http.page import render
 from calib_serve.watch.http.promises import clause_facts, shadow_facts
-from calib_serve.watch.http.tokens import SCHEMES, Guard, Scope, Tokens, secured, source_of
+from calib_serve.watch.http.tokens import Scope, Tokens
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
@@ -53,6 +62,7 @@ from calib_serve.watch.http.wire import (
     VersionOut,
     answers,
     body,
+    not_text,
 )
 from calib_serve.watch.ids import UnboundReceipt
 from calib_serve.watch.service import Watch
@@ -66,7 +76,6 @@ try:
     from fastapi.staticfiles import StaticFiles
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from pydantic import TypeAdapter, ValidationError
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
@@ -92,7 +101,7 @@ def create_app(
     options: WebOptions | None = None,
     *,
     tokens: Tokens = (),
-    hosts: Sequence[str] = ("localhost", "127.0.0.1"),
+    hosts: Sequence[str] = LOOPBACK,
     registry: CollectorRegistry | None = None,
     **given: Any,
 ) -> FastAPI:
@@ -100,18 +109,19 @@ def create_app(
 
     ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
     (for browsers); a text may do everything, a ``Token`` what its scopes say.
-    Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any.
+    Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any. Whatever the
+    tokens say, a page of another site is refused what changes anything.
     ``registry``: where to register the metrics; by default one of its own. ``options``, or ``given`` one by
     one: the limits of ``WebOptions``.
     """
     options = changed(options or WebOptions(), given)
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=_as_sent(hosts))
+    guard = Guard(tokens, hosts)
+    app.add_middleware(guard.around)
     app.middleware("http")(_observed(export(watch, registry, max_versions=options.max_versions)))
     app.exception_handler(RequestValidationError)(_invalid)
     routes = _Routes(watch, registry, max_bytes=options.max_bytes, max_waiting=options.max_waiting)
-    guard = Guard(tokens)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
         return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
@@ -128,7 +138,7 @@ def create_app(
         "/metrics",
         **needs("scrape"),
         response_class=PlainTextResponse,
-        responses={status: answers(HealthOut, status)[status] for status in (401, 403)},
+        responses=not_text(401, 403),
     )(routes.metrics)
     looking = needs("scrape", "admin")
     app.get("/v1/class-shares", **looking, responses=answers(ClassSharesOut, 400, 401, 403, 404, 429, 503))(
@@ -145,11 +155,11 @@ def create_app(
     app.post(
         "/v1/incidents/{number}/close",
         **closing,
-        responses=answers(IncidentOut, 400, 401, 403, 404, 413, 429, 503),
+        responses=answers(IncidentOut, 400, 401, 403, 404, 413, 415, 429, 503),
     )(routes.close_incident)
     telling = needs("admin")
     telling["openapi_extra"] |= body(VersionIn)
-    app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 429, 503))(
+    app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 415, 429, 503))(
         routes.tell
     )
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
@@ -157,13 +167,6 @@ def create_app(
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.openapi = functools.partial(_schema, app.openapi)  # type: ignore[method-assign]
     return app
-
-
-def _as_sent(hosts: Sequence[str]) -> list[str]:
-    """The hosts as a Host header has them: an IPv6 address in brackets."""
-    sent = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
-    # Older starlettes read such a header up to its first colon. No name begins so: nobody can rebind it.
-    return sent + ["["] * any(host.startswith("[") for host in sent)
 
 
 def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -218,12 +221,7 @@ class _Routes:
         content, source = await self._bodies.read(request), source_of(request)
 
         def count() -> Response:
-            try:
-                said = SumsIn.model_validate_json(content)
-            except ValidationError as error:
-                first = error.errors(include_input=False, include_url=False)[0]
-                where = ".".join(map(str, first["loc"])) or "body"
-                raise HTTPException(400, f"{where}: {first['msg']}") from error
+            said = read_model(content, SumsIn)
             served = [ServedSums(**one.model_dump()) for one in said.items]
             once = hashlib.sha256(key.encode()).digest()
             wrong = self._watch.served(served, time=said.time, once=once, source=source)
@@ -363,9 +361,7 @@ def _prediction(item: object) -> Item:
     try:
         one = kind.validate_python(item)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "item"
-        return Refused("malformed", f"{where}: {first['msg']}")
+        return Refused("malformed", what_is_wrong(error))
     logits = None if one.logits is None else tuple(one.logits)
     if isinstance(one, SignedIn):
         return ServedReceipt(one.receipt, one.id, logits)

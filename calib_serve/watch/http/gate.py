@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from calib_serve.errors import InputError, KeyringError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.watch.http.exporter import Batch
+from calib_serve.watch.http.guard import NDJSON, kind_of
 from calib_serve.watch.items import TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.service import Watch
 
@@ -20,7 +21,7 @@ try:
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = ["NOT_READ", "Bodies", "Gate", "parser_of", "read_one"]
+__all__ = ["NOT_READ", "Bodies", "Gate", "parser_of", "read_model", "read_one", "what_is_wrong"]
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,6 @@ class Gate:
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_NDJSON = "application/x-ndjson"
 _ONE = 16 << 10  # bytes of a body that is no batch
 _AT_ONCE = 16  # the largest batches that are read at the same time
 
@@ -115,14 +115,11 @@ class Bodies:
 
 
 def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
-    """What makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON; or HTTP 415.
+    """What makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON.
 
     The function takes as long as the body is large, so it belongs in a thread; it raises HTTP 400 and 413.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in ("application/json", _NDJSON):
-        raise HTTPException(415, "send application/json or application/x-ndjson")
-    parse = read_lines if kind == _NDJSON else _items_of_document
+    parse = read_lines if kind_of(request) == NDJSON else _items_of_document
 
     def items(content: bytes) -> list[Any]:
         try:
@@ -134,13 +131,22 @@ def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
 
 
 async def read_one(request: Request, model: type[Model]) -> Model:
-    """The body as ``model``; or HTTP 400, 413, 415, or 422, which does not repeat what was sent."""
-    content = await Bodies(_ONE).read(request)
+    """Return the body as ``model``; or HTTP 400, 413 or 415."""
+    return read_model(await Bodies(_ONE).read(request), model)
+
+
+def read_model(content: bytes, model: type[Model]) -> Model:
+    """Return ``content`` as ``model``; or HTTP 400."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        told = error.errors(include_input=False, include_url=False, include_context=False)
-        raise HTTPException(422, [{k: one[k] for k in ("loc", "msg", "type")} for one in told]) from error
+        raise HTTPException(400, what_is_wrong(error)) from error
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Return the first thing that is wrong, and where, without what was sent."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
 
 
 def _check_headers(request: Request, max_bytes: int) -> None:

@@ -52,6 +52,7 @@ __all__ = [
     "VersionOut",
     "answers",
     "body",
+    "not_text",
 ]  # fmt: skip
 
 
@@ -317,7 +318,7 @@ class ErrorOut(BaseModel):
 _ERRORS = {
     400: "the body is not JSON, or no list of items",
     401: "no token, or an unknown one",
-    403: "a token without the scope that this needs",
+    403: "a token without the scope that this needs, or a page of another site",
     404: "no open incident of that number, or no such model version",
     409: "the Idempotency-Key was used for another batch; nothing was counted",
     413: "too many items or bytes",
@@ -331,6 +332,12 @@ def answers(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str,
     """What OpenAPI says of answers: ``model`` at 200, and these errors."""
     told: dict[int | str, dict[str, Any]] = {200: {"model": model}}
     return told | {status: {"model": ErrorOut, "description": _ERRORS[status]} for status in statuses}
+
+
+def not_text(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of the errors of a route that answers by text: they are JSON all the same."""
+    content = {"application/json": {"schema": ErrorOut.model_json_schema()}}
+    return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
 
 
 def body(model: type[BaseModel]) -> dict[str, Any]:

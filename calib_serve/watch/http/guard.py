@@ -1,0 +1,177 @@
+"""The one door of every route: the name it is asked by, whose page asks, and a token of the right scope."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from calib_serve.errors import InputError, MissingDependency
+from calib_serve.watch.http.tokens import Scope, Token, TokenFile, Tokens, find
+
+try:
+    from fastapi import HTTPException, Request
+    from starlette.responses import JSONResponse
+except ImportError as error:
+    raise MissingDependency("fastapi", "watch") from error
+
+__all__ = ["LOOPBACK", "NDJSON", "SCHEMES", "Guard", "allowed_hosts", "kind_of", "secured", "source_of"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+NDJSON = "application/x-ndjson"
+_KINDS = ("application/json", NDJSON)  # which a page of another site cannot send unasked
+_PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{1,5})?")
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_OWN = (b"same-origin", b"none")  # what a browser says of its own pages, or of an address that was typed
+
+SCHEMES: dict[str, Any] = {
+    "token": {"type": "http", "scheme": "bearer"},
+    "password": {"type": "http", "scheme": "basic", "description": "The token is the password."},
+}
+"""How a token is sent, as OpenAPI says it."""
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Guard:
+    """Lets in what comes under one of ``hosts``, from no page of another site, with one of the ``tokens``.
+
+    ``hosts``: names without a port, "*.example.com" for all below it, "*" for any: without it, a page whose
+    name is made to lead here reads as if it were ours (DNS rebinding). Without tokens, everybody who reaches
+    it is let in.
+    """
+
+    def __init__(self, tokens: Tokens = (), hosts: Sequence[str] = ("*",)) -> None:
+        if isinstance(tokens, TokenFile):
+            self._tokens: Callable[[], Sequence[Token]] = tokens.current
+        else:
+            given = [Token.of(one) if isinstance(one, str) else one for one in tokens]
+            self._tokens = lambda: given
+        self.hosts = tuple(host.strip("[]").lower() for host in hosts)
+        self.is_open = "*" in self.hosts
+
+    def around(self, app: App) -> App:
+        """Ask of every request of ``app`` what needs no token, whatever answers it."""
+
+        async def guarded(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+            wrong = self.refusal(scope) if scope["type"] == "http" else None
+            answer = app if wrong is None else JSONResponse({"detail": wrong[1]}, wrong[0])
+            await answer(scope, receive, send)
+
+        return guarded
+
+    def refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
+        """Return the status and the reason with which a request is refused, whoever sends it."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+        if not self.is_open and not (len(hosts) == 1 and self._is_named(hosts[0])):
+            told = ", ".join(hosts)[:80]
+            return 400, (
+                f"this server does not answer to the host {told!r}: name it by --allowed-hosts (hosts=), or "
+                "let the proxy in front set one of its own"
+            )
+        if scope["method"] in _SAFE:
+            return None
+        sites = [value for name, value in headers if name == b"sec-fetch-site"]
+        origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]
+        if sites:
+            own = all(site in _OWN for site in sites)
+        else:
+            own = all(self._is_own(origin, hosts) for origin in origins)
+        return None if own else (403, "a page of another site may not send this")
+
+    def _is_named(self, host: str) -> bool:
+        name = _name(host)
+        return name in self.hosts or any(
+            one.startswith("*.") and name.endswith(one[1:]) for one in self.hosts if name
+        )
+
+    def _is_own(self, origin: str, hosts: Sequence[str]) -> bool:
+        """Whether a page is of this server: another port of a loopback name is another program."""
+        place = origin.lower().partition("://")[2]
+        name = _name(place)
+        return bool(place) and (
+            place in map(str.lower, hosts) or (self._is_named(place) and name not in LOOPBACK)
+        )
+
+    def needs(self, *scopes: Scope) -> Callable[[Request], Awaitable[None]]:
+        """Let a request in that has a token of one of these scopes; HTTP 401 without a known token, else 403.
+
+        What is posted must be JSON, or 415.
+        """
+
+        async def check(request: Request) -> None:
+            if tokens := self._tokens():
+                request.state.source = _owner(tokens, request, scopes)
+            if request.method == "POST" and kind_of(request) not in _KINDS:
+                raise HTTPException(415, f"send {' or '.join(_KINDS)}")
+
+        return check
+
+
+def _owner(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> str:
+    """The name of the request's token; HTTP 401 or 403 where it has none that may do this."""
+    one = find(tokens, _token(request.headers.get("authorization", "")))
+    if one is None:
+        told = {"WWW-Authenticate": 'Basic realm="watch"'}
+        raise HTTPException(401, "send Authorization: Bearer TOKEN", told)
+    if not one.scopes & {*scopes}:
+        has = ",".join(sorted(one.scopes))
+        raise HTTPException(
+            403, f"this needs a token of scope {' or '.join(scopes)}; that of {one.name} has {has}"
+        )
+    return one.name
+
+
+def kind_of(request: Request) -> str:
+    """Return the content type of a request, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def secured(*scopes: Scope) -> dict[str, Any]:
+    """Return what OpenAPI says of an operation that needs one of these scopes."""
+    return {"security": [{scheme: [scope]} for scope in scopes for scheme in SCHEMES]}
+
+
+def source_of(request: Request) -> str:
+    """Return the name of the token that a request came with; "" where none is asked for."""
+    return str(getattr(request.state, "source", ""))
+
+
+def _name(place: str) -> str:
+    """The name of HOST:PORT, "" where it is none."""
+    found = _PLACE.fullmatch(place.lower())
+    return found[1].strip("[]") if found else ""
+
+
+def _token(header: str) -> str:
+    scheme, _, rest = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""
+
+
+def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names to answer to, listening on ``host``; InputError where others could use it freely.
+
+    Unless ``guarded`` by tokens only loopback names, which a page of another site cannot use, and those that
+    are ``named``, such as that of a proxy in front. Guarded, these alone, or any where none is named.
+
+    >>> allowed_hosts("127.0.0.1", guarded=False, named=["ml.example.com"])
+    ('127.0.0.1', 'localhost', '::1', 'ml.example.com')
+    """
+    if not guarded and host not in LOOPBACK:
+        raise InputError(f"{host} can be reached by others; give --token-file, or listen on 127.0.0.1")
+    for one in named:
+        plain = one.removeprefix("*.").lower()
+        if one != "*" and (not plain or plain not in (_name(plain), _name(f"[{plain}]"))):
+            raise InputError(f"a host is a name without a port, such as ml.example.com, got {one[:80]!r}")
+    return ("*",) if guarded and not named else (*LOOPBACK, *named)
