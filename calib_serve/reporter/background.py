@@ -24,7 +24,7 @@ __all__ = ["Background"]
 log = logging.getLogger(__name__)
 
 _SAMPLES_EVERY = 60.0  # seconds between two times that samples are written
-_AT_EXIT = 4.0  # seconds for what waits when the process ends, which takes some of its own
+_AT_EXIT = 3.5  # seconds for what waits when the process ends, which takes some of its own
 _OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
