@@ -23,8 +23,8 @@ import peers
 import torch
 from fusion_overhead import MODELS, Times, export, in_turns, ratio
 
-from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Abstain, PredictionSets
+from calib_serve import Artifact
+from calib_serve.artifact import Abstain, LogitMap, PredictionSets
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.sessions import open_session
 

@@ -13,7 +13,7 @@ fitted to 5,000, too. Four rules are asked once, after 2,000 labels, and 20 time
 - t test: the same at the stated rate, at the k-th ask at its share 1 / (k (k + 1));
 - betting on differences: of the NLL of each label, prequentially, each at least log 0.1 by mixing
   (Waudby-Smith and Ramdas 2023);
-- evidence: what ``calib_serve.refit`` does.
+- evidence: what ``calib_serve.refitting`` does.
 
 Structured vector scaling has a tenth of the streams, as it takes fifty times as long.
 

@@ -35,7 +35,8 @@ import numpy as np
 import peers
 import psutil
 
-from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve import Artifact, Keyring
+from calib_serve.artifact import LogitMap
 
 EXAMPLES = peers.ROOT / "examples" / "servers"
 FEATURES, CLASSES = 16, 10

@@ -35,7 +35,8 @@ import psutil
 import torch
 from cifar import ResNet
 
-from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve import Artifact, Keyring
+from calib_serve.artifact import LogitMap
 from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.fuse.torchserve.archive import write_archive

@@ -66,15 +66,15 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "archives": (*GROUND, "seam", "fit", "fuse"),
     "archive_look": (*GROUND, "seam", "fuse"),
     "contracts": (*GROUND, "watch"),
-    "refit": (*GROUND, "fit", "fuse", "watch"),
+    "refitting": (*GROUND, "fit", "fuse", "watch"),
     "promotion": (*GROUND, "fuse", "watch", "serve"),
     "sklearn": (*GROUND, "fit", "fuse"),
-    "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "refit"),
+    "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "refitting"),
     "doctor": (*GROUND, "serve"),
     "quickstart": (*GROUND, "monitoring"),
     "app": (
         *(*GROUND, "model", "fit", "fuse", "watch", "report", "study", "doctor", "quickstart", "archives"),
-        *("archive_look", "contracts", "refit", "audit", "reporter", "collect", "gateway", "serve"),
+        *("archive_look", "contracts", "refitting", "audit", "reporter", "collect", "gateway", "serve"),
         *("monitoring", "promotion"),
     ),
 }

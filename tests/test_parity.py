@@ -19,7 +19,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from calib_serve import Artifact, Head, InputShift, LogitMap, ProbTable
+from calib_serve import Artifact
+from calib_serve.artifact import Head, InputShift, LogitMap, ProbTable
 from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
-from calib_serve import Bins, calibrate, evaluate, judge
+from calib_serve import Bins, calibrate, evaluate, judge, options
 from calib_serve.bins import bin_index
 from calib_serve.judgement import cells, classes
 from calib_serve.receipts import DAY, SKEW
@@ -15,9 +16,13 @@ from calib_serve.watch.drift import Detector
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, object]:
-    """Those that are numbers, texts or flags."""
-    parameters = inspect.signature(function).parameters.values()
-    return {one.name: one.default for one in parameters if type(one.default) in (int, float, str, bool)}
+    """Those that are numbers, texts or flags, of its own and of the options class that it takes."""
+    parameters = inspect.signature(function).parameters
+    known = {name: one.default for name, one in parameters.items()}
+    if "options" in parameters:
+        cls = getattr(options, parameters["options"].annotation.removesuffix(" | None"))
+        known |= {field.name: field.default for field in fields(cls)}
+    return {name: value for name, value in known.items() if type(value) in (int, float, str, bool)}
 
 
 def test_what_watches_and_judges_has_these_numbers() -> None:

@@ -16,7 +16,8 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 from small_models import TABLE, everything
 
-from calib_serve import Artifact, LogitMap, ProbTable
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap, ProbTable
 from calib_serve.errors import ArtifactError, IntegrityError, SchemaError
 
 

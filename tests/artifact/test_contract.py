@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Clause, Contract
+from calib_serve import Artifact
+from calib_serve.artifact import Clause, Contract, LogitMap
 from calib_serve.errors import CalibServeError, InputError
 
 PLAIN = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)

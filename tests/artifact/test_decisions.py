@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Abstain, PredictionSets
+from calib_serve import Artifact
+from calib_serve.artifact import Abstain, LogitMap, PredictionSets
 from calib_serve.errors import CalibServeError
 
 PLAIN = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)

@@ -12,8 +12,18 @@ import numpy as np
 import pytest
 import yaml
 
-from calib_serve import Artifact, Bins, Head, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.artifact import Abstain, Contract, Examples, PredictionSets
+from calib_serve import Artifact, Bins
+from calib_serve.artifact import (
+    Abstain,
+    Contract,
+    Examples,
+    Head,
+    InputShift,
+    LogitMap,
+    Mixture,
+    PredictionSets,
+    ProbTable,
+)
 from calib_serve.artifact.manifest import SCHEMA
 from calib_serve.errors import SchemaError
 

@@ -28,8 +28,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from real_watch import RING, make_watch, talk_to
 from small_models import archive, everything, temperature
 
-from calib_serve import Artifact, Keyring, LogitMap
-from calib_serve.artifact import Contract
+from calib_serve import Artifact, Keyring
+from calib_serve.artifact import Contract, LogitMap
 from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.collect.reading import read_rows

@@ -12,8 +12,8 @@ import yaml
 from command_line import invoke
 from sizes import sized
 
-from calib_serve import Artifact, LogitMap, Mixture
-from calib_serve.artifact import InputShift
+from calib_serve import Artifact
+from calib_serve.artifact import InputShift, LogitMap, Mixture
 from calib_serve.artifact.manifest import digest
 from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, SchemaError

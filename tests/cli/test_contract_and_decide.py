@@ -12,10 +12,10 @@ import pytest
 from command_line import Done
 from command_line import calib_serve as invoke
 
-from calib_serve import Abstain, Artifact, LogitMap, calibrate
-from calib_serve.artifact import Contract
+from calib_serve import Artifact, calibrate
+from calib_serve.artifact import Abstain, Contract, LogitMap
 from calib_serve.fit.priors import for_shares
-from calib_serve.refit import refit
+from calib_serve.refitting import refit
 
 NAMES = ("ant", "bee", "cat", "dog")
 TEXT = """

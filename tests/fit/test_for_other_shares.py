@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calib_serve import Artifact, LogitMap, Mixture, ProbTable
-from calib_serve.artifact import Abstain
+from calib_serve import Artifact
+from calib_serve.artifact import Abstain, LogitMap, Mixture, ProbTable
 from calib_serve.errors import InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.priors import correctable, for_shares

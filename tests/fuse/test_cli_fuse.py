@@ -14,7 +14,7 @@ from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 
-from calib_serve import InputShift, LogitMap
+from calib_serve.artifact import InputShift, LogitMap
 
 K = 3
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from sizes import sized
 
-from calib_serve import Artifact, ProbTable
+from calib_serve import Artifact
+from calib_serve.artifact import ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.metrics import log_softmax, softmax

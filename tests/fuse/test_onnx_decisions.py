@@ -18,8 +18,8 @@ from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
 from sizes import sized
 from torch import nn
 
-from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
+from calib_serve import Artifact
+from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import check_decisions, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx

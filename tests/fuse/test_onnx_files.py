@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from calib_serve import InputShift, LogitMap
+from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
 from calib_serve.fuse.onnx.files import read, write

@@ -21,7 +21,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
-from calib_serve import InputShift, LogitMap, ProbTable
+from calib_serve.artifact import InputShift, LogitMap, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import graph as graph_module
 from calib_serve.fuse.onnx.graph import fuse_onnx

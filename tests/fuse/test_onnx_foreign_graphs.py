@@ -12,7 +12,7 @@ from fuse_artifacts import artifact
 from onnx import helper, numpy_helper
 from sizes import sized
 
-from calib_serve import LogitMap
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import CalibServeError
 from calib_serve.fuse.onnx.graph import fuse_onnx
 

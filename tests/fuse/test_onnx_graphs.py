@@ -21,8 +21,8 @@ from fuse_texts import graph
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from calib_serve import Artifact, InputShift, LogitMap
-from calib_serve.artifact import Examples
+from calib_serve import Artifact
+from calib_serve.artifact import Examples, InputShift, LogitMap
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.metrics import log_softmax, sigmoid, softmax
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, from_probs, to_logits

@@ -12,7 +12,7 @@ from fuse_graphs import run
 from fuse_texts import DELTA, IMPORTS, TWO, K, X, fused, graph, operators
 from onnx import numpy_helper
 
-from calib_serve import InputShift
+from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.input_shift import Normalization
 

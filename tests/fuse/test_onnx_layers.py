@@ -13,7 +13,7 @@ from fuse_graphs import run
 from fuse_texts import LAYER, TWO, K, W, X, fused, graph, operators, value
 from onnx import TensorProto
 
-from calib_serve import Head, LogitMap
+from calib_serve.artifact import Head, LogitMap
 from calib_serve.errors import ModelError
 from calib_serve.fuse.onnx.edit import Editor, constant
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear

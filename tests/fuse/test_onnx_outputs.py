@@ -15,8 +15,8 @@ from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operato
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
-from calib_serve import Artifact, Bins, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.artifact import Examples
+from calib_serve import Artifact, Bins
+from calib_serve.artifact import Examples, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError, InputError
 from calib_serve.files import sha256
 from calib_serve.fuse.onnx import files

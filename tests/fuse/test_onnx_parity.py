@@ -17,8 +17,8 @@ from fuse_texts import TWO, fused, graph
 from gpus import needs_gpu_of_onnxruntime
 from numpy.typing import NDArray
 
-from calib_serve import Artifact, LogitMap, ProbTable
-from calib_serve.artifact import Abstain, Examples
+from calib_serve import Artifact
+from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import parity
 from calib_serve.fuse.onnx.parity import Parity, generate, measure, run_raw

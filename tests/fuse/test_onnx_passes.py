@@ -16,7 +16,7 @@ from fuse_texts import LAYER, TWO, K, X, editor, fused, graph
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from calib_serve import InputShift
+from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.logit_map import MapLogits
 from calib_serve.fuse.onnx.outputs import OpenScores

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx_runtimes import LEVELS, RUNTIMES, by_onnxruntime
 
-from calib_serve import LogitMap, ProbTable
+from calib_serve.artifact import LogitMap, ProbTable
 from calib_serve.fuse.checks import rounded_down
 from calib_serve.fuse.onnx import probabilities
 from calib_serve.fuse.onnx.edit import Editor

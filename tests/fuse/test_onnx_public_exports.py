@@ -17,7 +17,7 @@ from fuse_artifacts import artifact, output_steps
 from fuse_graphs import run
 from onnx import numpy_helper
 
-from calib_serve import LogitMap
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.graph import fuse_onnx
 

@@ -14,7 +14,7 @@ from fuse_texts import TWO, X, fused, graph, operators
 from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from calib_serve import LogitMap
+from calib_serve.artifact import LogitMap
 from calib_serve.fuse.onnx.edit import Editor, constant
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.onnx.quantized import scale_quantized

@@ -13,8 +13,8 @@ from deciding import IN_SEGMENTS, deciding
 from fuse_artifacts import artifact
 from fuse_texts import DELTA, TWO, K, graph
 
-from calib_serve import Artifact, Head, InputShift, LogitMap
-from calib_serve.artifact import Examples
+from calib_serve import Artifact
+from calib_serve.artifact import Examples, Head, InputShift, LogitMap
 from calib_serve.errors import CalibServeError, FuseError
 from calib_serve.fuse.onnx import Normalization, fuse_onnx
 

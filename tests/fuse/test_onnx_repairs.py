@@ -18,7 +18,7 @@ from onnx.external_data_helper import set_external_data
 from test_onnx_parity import X as NUMBERS
 from test_onnx_parity import planned
 
-from calib_serve import InputShift, LogitMap
+from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import parity
 from calib_serve.fuse.onnx.graph import fuse_onnx

@@ -11,7 +11,7 @@ from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
 
-from calib_serve import LogitMap
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from calib_serve import InputShift, LogitMap
+from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 

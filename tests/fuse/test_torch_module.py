@@ -20,8 +20,8 @@ from gpus import needs_gpu_of_torch
 from sizes import sized
 from torch import nn
 
-from calib_serve import Artifact, InputShift, LogitMap
-from calib_serve.artifact import Abstain
+from calib_serve import Artifact
+from calib_serve.artifact import Abstain, InputShift, LogitMap
 from calib_serve.bins import bin_index
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.decisions import check_decisions

@@ -14,7 +14,8 @@ from fuse_artifacts import KINDS, artifact, head, output_steps
 from sizes import sized
 from torch import nn
 
-from calib_serve import Artifact, InputShift, LogitMap, ProbTable
+from calib_serve import Artifact
+from calib_serve.artifact import InputShift, LogitMap, ProbTable
 from calib_serve.artifact.results import Examples
 from calib_serve.bins import bin_index
 from calib_serve.errors import CalibServeError, FuseError, InputError, ModelError, ShapeError

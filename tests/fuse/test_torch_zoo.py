@@ -12,7 +12,7 @@ from fuse_artifacts import artifact, head
 from libraries import library, torchvision_here
 from torch import nn
 
-from calib_serve import LogitMap
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.torch import calibrated, fuse_torch
 

@@ -23,7 +23,8 @@ from fuse_texts import graph
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 
-from calib_serve import Bins, InputShift, Keyring, LogitMap
+from calib_serve import Bins, Keyring
+from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.sessions import TensorRT

@@ -23,7 +23,8 @@ from live_server import until
 from test_triton_repository import OTHER, STEP, K, artifact, model_file, tree
 from triton_server import Triton, needs_tritonserver, triton_on
 
-from calib_serve import Bins, Keyring, LogitMap
+from calib_serve import Bins, Keyring
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.triton import fuse_triton

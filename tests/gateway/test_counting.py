@@ -16,7 +16,8 @@ from live_server import until
 from real_servers import Server
 from recording_server import Recording
 
-from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve import Artifact, Keyring
+from calib_serve.artifact import LogitMap
 from calib_serve.metrics import softmax
 from calib_serve.watch.http import new_token
 

@@ -25,7 +25,8 @@ from test_conformance import message as request
 from test_conformance import raw
 from tritonclient.grpc import service_pb2
 
-from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve import Artifact, Keyring
+from calib_serve.artifact import LogitMap
 from calib_serve.gateway.opening import open_gateway
 
 pytestmark = pytest.mark.server

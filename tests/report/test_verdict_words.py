@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
 from calib_serve.bins import Bins
 from calib_serve.judgement import CALIBRATE, DEPLOY, Verdict
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels

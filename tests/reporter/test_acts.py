@@ -7,7 +7,8 @@ import pytest
 from deciding import IN_SEGMENTS, acts_by_hand
 from prometheus_client import CollectorRegistry
 
-from calib_serve import Artifact, Keyring, LogitMap, Reporter
+from calib_serve import Artifact, Keyring, Reporter
+from calib_serve.artifact import LogitMap
 
 FITTED = Artifact((LogitMap.temperature(0.5),), method="temperature", classes=3, contract=IN_SEGMENTS)
 Z = np.random.default_rng(0).normal(size=(60, 3))

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry
 from real_servers import Server
 from real_watch import RING, make_watch, talk_to
 
-from calib_serve import Artifact, LogitMap, Reporter
-from calib_serve.artifact import Clause, Contract
+from calib_serve import Artifact, Reporter
+from calib_serve.artifact import Clause, Contract, LogitMap
 from calib_serve.bins import bin_index
 from calib_serve.errors import ServerError, Unanswered
 from calib_serve.receipts import Keyring

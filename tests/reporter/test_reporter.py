@@ -16,7 +16,8 @@ from live_server import total, until
 from prometheus_client import CollectorRegistry
 from real_servers import Server, SharedWatch
 
-from calib_serve import Artifact, Keyring, ModelFacts, Reporter, Watch
+from calib_serve import Artifact, Keyring, Reporter, Watch
+from calib_serve.artifact import ModelFacts
 from calib_serve.errors import InputError, ServerError
 from calib_serve.watch.ledger import Ledger
 
@@ -248,7 +249,7 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
         assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 3
         assert all(one.accepted for one in reporter.labels([{"receipt": r, "label": 0} for r in receipts]))
         watch.samples.flush()  # type: ignore[union-attr]
-    from calib_serve import read_samples
+    from calib_serve.watch.samples import read_samples
 
     found = read_samples(tmp_path / "s", **MODEL)
     assert sorted(found.logits.tolist()) == [

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from calib_serve import Artifact, Keyring, LogitMap, Reporter
+from calib_serve import Artifact, Keyring, Reporter
+from calib_serve.artifact import LogitMap
 from calib_serve.receipts import Shadow
 
 MODEL = {"model": "digits", "version": "1.0"}

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from real_servers import SharedWatch
 
-from calib_serve import Artifact, LogitMap, Reporter
+from calib_serve import Artifact, Reporter
+from calib_serve.artifact import LogitMap
 
 ARTIFACT = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
 PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve import Artifact, LogitMap, Scores, calibrate
+from calib_serve import Artifact, Scores, calibrate
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.output.linear import fit_vector

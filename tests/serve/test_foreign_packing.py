@@ -9,7 +9,8 @@ import pytest
 from foreign_handlers import FOREIGN, archive, artifact
 from sizes import sized
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import CalibServeError, FuseError
 from calib_serve.fuse.mar_options import TRIAL, ModelOptions
 from calib_serve.fuse.torchserve import pack_around, read_archive

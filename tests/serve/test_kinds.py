@@ -27,7 +27,8 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import save_file
 from sizes import NIGHTLY, sized
 
-from calib_serve import Artifact, Head, InputShift, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.files import sha256
 from calib_serve.fuse.torchserve import Batching, pack, pack_around

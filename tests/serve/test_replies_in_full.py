@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
+from calib_serve import Artifact
+from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions
 from calib_serve.oip import Tensor
 from calib_serve.receipts.receipt import SignedReceipt, UnwantedReceipt

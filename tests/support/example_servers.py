@@ -20,7 +20,8 @@ from live_server import total, until
 from processes import end, free_ports
 from real_servers import Server
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "servers"
 FEATURES, CLASSES = 16, 10

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from live_server import CLASSES, WIDTH, network, torchscript
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
 
 NET = f"""
 import torch

@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import strategies as st
 
-from calib_serve import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve import Artifact
+from calib_serve.artifact import Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.scores import Outputs
 
 KINDS = [

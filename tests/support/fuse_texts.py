@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from fuse_artifacts import artifact
 
-from calib_serve import LogitMap
+from calib_serve.artifact import LogitMap
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
 

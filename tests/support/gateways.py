@@ -21,7 +21,8 @@ from deciding import IN_SEGMENTS
 from processes import ended_on_failure, free_port, started
 from tritonclient.grpc import service_pb2
 
-from calib_serve import Abstain, Artifact, Keyring, LogitMap, PredictionSets
+from calib_serve import Artifact, Keyring
+from calib_serve.artifact import Abstain, LogitMap, PredictionSets
 from calib_serve.metrics import softmax
 
 WIDTH, CLASSES = 4, 3

@@ -11,7 +11,8 @@ import torch
 from foreign_handlers import Foreign, own, weights
 from live_server import CLASSES, WIDTH
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
 
 NAMES = tuple(f"tag {k}" for k in range(CLASSES))
 SCALE, BIAS = np.linspace(0.4, 1.6, CLASSES), np.linspace(-0.5, 0.5, CLASSES)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calib_serve import Artifact, Bins, Head, InputShift, LogitMap, ProbTable
+from calib_serve import Artifact, Bins
+from calib_serve.artifact import Head, InputShift, LogitMap, ProbTable
 
 CLASSES, WIDTH = 3, 4
 RNG = np.random.default_rng(0)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from real_watch import RING, talk_to
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
 from calib_serve.receipts import Keyring
 from calib_serve.reporter.decisions import decisions
 from calib_serve.serve.emit import Emitter

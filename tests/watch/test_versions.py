@@ -10,7 +10,8 @@ import pytest
 from ledgers import NOW
 from real_watch import RING, talk_to
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch import service

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from calib_serve import Artifact, LogitMap, calibrate, calibrate_model, judge, verdict
+from calib_serve import Artifact, calibrate, calibrate_model, judge, verdict
+from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.fit.clamping import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.output import CANDIDATES, fit_by_name

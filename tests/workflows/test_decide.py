@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve import Abstain, Artifact, PredictionSets, calibrate, decide
-from calib_serve.artifact import evaluate_decisions, promises
+from calib_serve import Artifact, calibrate, decide
+from calib_serve.artifact import Abstain, PredictionSets, evaluate_decisions, promises
 from calib_serve.errors import FitError, InputError
 
 

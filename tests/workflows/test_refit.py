@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calib_serve import Artifact, Head, LogitMap, calibrate, refit
+from calib_serve import Artifact, calibrate, refit
+from calib_serve.artifact import Head, LogitMap
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.prequential import Prequential, edges, prequential

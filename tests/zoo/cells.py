@@ -14,7 +14,8 @@ from fuse_artifacts import artifact, head, output_steps
 from onnx_runtimes import RUNTIMES, CannotRun
 from specimens import Specimen
 
-from calib_serve import Artifact, InputShift, LogitMap, ModelFacts, ProbTable
+from calib_serve import Artifact
+from calib_serve.artifact import InputShift, LogitMap, ModelFacts, ProbTable
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.decisions import check_decisions
 from calib_serve.fuse.onnx import fuse_onnx
