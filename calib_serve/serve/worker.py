@@ -177,13 +177,10 @@ class Ending:
 
             self._settle()
             message = create_predict_response(replies, ctx.request_ids, "", 200, context=ctx)
-            if (
-                self._connection is not None and message is not None
-            ):  # else another process of the model sends it
+            # Without a connection another process of the model sends it.
+            if self._connection is not None and message is not None:
                 self._connection.sendall(message)
-                self._connection.shutdown(
-                    socket.SHUT_RDWR
-                )  # at once: the next request goes to another worker
+                self._connection.shutdown(socket.SHUT_RDWR)  # the next request goes to another worker
                 sys.exit(0)  # not a crash: the server starts another worker
         self.done()
         return replies
