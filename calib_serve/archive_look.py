@@ -12,7 +12,8 @@ from typing import Any
 from calib_serve.errors import ModelError
 from calib_serve.files import ZIP_ERRORS
 from calib_serve.fuse.torchserve import ForeignArchive, Seam, find_seam, unpacked
-from calib_serve.options import ArchiveOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.data import ArchiveOptions
 from calib_serve.scores import LABELS, Outputs, to_probs
 from calib_serve.seam import Request, alternatives, shows
 

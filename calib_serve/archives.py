@@ -24,7 +24,8 @@ from calib_serve.fuse.torchserve import (
     some_of,
     unpacked,
 )
-from calib_serve.options import ArchiveFitOptions, ArchiveOptions, changed, divided
+from calib_serve.options.base import changed, divided
+from calib_serve.options.data import ArchiveFitOptions, ArchiveOptions
 from calib_serve.scores import LABELS, Scores
 from calib_serve.seam import run_trial
 

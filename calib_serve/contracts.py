@@ -22,7 +22,8 @@ from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
 from calib_serve.metrics.per_sample import checked
 from calib_serve.metrics.tails import beta_below, binomial_at_most
 from calib_serve.names import as_duration
-from calib_serve.options import ContractOptions, PlanOptions, changed, check_positive
+from calib_serve.options.base import changed, check_positive
+from calib_serve.options.decide import ContractOptions, PlanOptions
 from calib_serve.watch.policy import LEAST_CHANCE
 from calib_serve.words import percent
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from calib_serve import Bins, calibrate, evaluate, judge, options
+from calib_serve import Bins, calibrate, evaluate, judge
 from calib_serve.bins import bin_index
 from calib_serve.judgement import cells, classes
 from calib_serve.receipts import DAY, SKEW
@@ -20,7 +20,7 @@ def defaults(function: Callable[..., Any]) -> dict[str, object]:
     parameters = inspect.signature(function).parameters
     known = {name: one.default for name, one in parameters.items()}
     if "options" in parameters:
-        cls = getattr(options, parameters["options"].annotation.removesuffix(" | None"))
+        cls = vars(inspect.getmodule(function))[parameters["options"].annotation.removesuffix(" | None")]
         known |= {field.name: field.default for field in fields(cls)}
     return {name: value for name, value in known.items() if type(value) in (int, float, str, bool)}
 

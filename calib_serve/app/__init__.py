@@ -7,53 +7,26 @@ use, 3 something else failed.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, MissingArgumentError
-
 import calib_serve
-from calib_serve.app._command import COMMANDS, given_as, prepared
-from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
+from calib_serve.app._commands import COMMANDS
 
-__all__ = ["COMMANDS", "main", "program", "run"]
-
-
-def program(asked: str | None = None) -> App:
-    """Return the program; the command ``asked`` for is imported, of the others the summary alone is known."""
-    app = App(
-        name="calib-serve",
-        version=calib_serve.__version__,
-        help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
-        help_format="plaintext",
-        result_action="return_value",
-    )
-    app.register_install_completion_command(show=False)
-    for title, names in COMMANDS.items():
-        for name, summary in names.items():
-            module = f"{__name__}.{name}"
-            if name == asked:
-                own = importlib.import_module(module).app
-                own.group = title
-                app.command(own, name=name)
-            else:
-                app.command(f"{module}:app", name=name, help=summary, group=title)
-    return app
+__all__ = ["main", "run"]
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line, and return its exit code; an error becomes one line on stderr."""
-    asked = next((word for word in arguments if not word.startswith("-")), None)
-    try:
-        app = program(asked)
-        tokens = prepared(app, asked, arguments)
-        code = app(tokens, exit_on_error=False, print_error=False)
-    except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
-        says, code = _explained(error, asked, arguments)
-        sys.stderr.write(f"calib-serve: {says}\n")
-        return code
-    return code if isinstance(code, int) else 0
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(_overview())  # at once: nothing of any library
+        return 0
+    if arguments[0] == "--version":
+        sys.stdout.write(f"calib-serve {calib_serve.__version__}\n")
+        return 0
+    from calib_serve.app._program import run_command
+
+    return run_command(arguments)
 
 
 def main() -> None:
@@ -61,17 +34,12 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def _explained(error: Exception, asked: str | None, arguments: Sequence[str]) -> tuple[str, int]:
-    """What is said of an error, and its exit code; one of a module of ours that is missing is raised."""
-    if isinstance(error, MissingArgumentError) and error.argument is not None:
-        names = " or ".join(error.argument.names)
-        return f"{asked} needs {names}; see calib-serve {asked} --help", 2
-    if isinstance(error, CycloptsError):
-        return " ".join(str(error).split()), 2
-    if isinstance(error, OptionError):
-        return f"{given_as(error.option, arguments)} {error.says}", 2
-    if isinstance(error, CalibServeError):
-        return str(error), 2 if isinstance(error, InputError) else 3
-    if (getattr(error, "name", None) or "").startswith("calib_serve"):
-        raise error
-    return str(MissingDependency(str(getattr(error, "name", error)))), 3
+def _overview() -> str:
+    lines = [
+        "Usage: calib-serve COMMAND [OPTIONS]; calib-serve COMMAND --help shows an example and all options",
+        "",
+        "Make a deployed classifier's confidence mean what it says, and keep proving it.",
+    ]
+    for title, names in COMMANDS.items():
+        lines += ["", title, *(f"  {name:<12}{summary}" for name, summary in names.items())]
+    return "\n".join([*lines, "", "calib-serve --version; --install-completion for bash, zsh and fish", ""])

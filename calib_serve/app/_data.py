@@ -13,7 +13,8 @@ from calib_serve.errors import InputError
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.model import Classifier
-    from calib_serve.options import DataOptions, FileOptions, ModelData
+    from calib_serve.options.data import DataOptions, ModelData
+    from calib_serve.options.scores import FileOptions
     from calib_serve.scores import Scores
 
 __all__ = [

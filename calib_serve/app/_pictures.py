@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib_serve.app._command import pairs
 from calib_serve.errors import InputError
-from calib_serve.options import check
+from calib_serve.options.base import check
 
 if TYPE_CHECKING:
     from calib_serve.pictures import Preprocessing

@@ -9,7 +9,7 @@ from calib_serve.app._command import Flat, Json, OfOutput, command, completed, p
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options import AuditOptions, LogOptions
+from calib_serve.options.audit import AuditOptions, LogOptions
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,7 +15,9 @@ from calib_serve.app._data import file_scores, refuse_file_options
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, note, print_json
 from calib_serve.errors import InputError
-from calib_serve.options import CompareOptions, Factory, FileOptions, Seeded, check
+from calib_serve.options.base import Factory, Seeded, check
+from calib_serve.options.evaluate import CompareOptions
+from calib_serve.options.scores import FileOptions
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -19,7 +19,8 @@ from calib_serve.app._command import (
 from calib_serve.app._data import file_scores, held_out
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
-from calib_serve.options import ContractOptions, ModelData, PlanOptions, SplitData
+from calib_serve.options.data import ModelData, SplitData
+from calib_serve.options.decide import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Contract

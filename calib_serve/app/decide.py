@@ -9,7 +9,8 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
 from calib_serve.app._data import held_out
 from calib_serve.app._show import artifact_facts, console, print_json
-from calib_serve.options import ModelData, PromiseOptions
+from calib_serve.options.data import ModelData
+from calib_serve.options.decide import PromiseOptions
 
 __all__ = ["app"]
 

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
 from calib_serve.app._show import console, print_json
-from calib_serve.options import check
+from calib_serve.options.base import check
 
 if TYPE_CHECKING:
     from calib_serve.doctor import Finding

@@ -9,7 +9,8 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options import DataOptions, MeasureOptions, VerdictOptions
+from calib_serve.options.data import DataOptions
+from calib_serve.options.evaluate import MeasureOptions, VerdictOptions
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from calib_serve.app._data import file_scores
 from calib_serve.app._show import console, note
 from calib_serve.errors import InputError
 from calib_serve.monitoring import MonitoringOptions
-from calib_serve.options import SplitData
+from calib_serve.options.data import SplitData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact

@@ -13,7 +13,9 @@ from calib_serve.app._pictures import PictureOptions, preprocessing
 from calib_serve.app._progress import stages
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options import DataOptions, Prior, Seeded, check
+from calib_serve.options.base import Seeded, check
+from calib_serve.options.data import DataOptions
+from calib_serve.options.fit import Prior
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact

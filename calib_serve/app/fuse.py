@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfOutput, Rare, command, pairs, shown_example
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
-from calib_serve.options import OnnxFuse, TorchOptions, TritonFuse
+from calib_serve.options.fuse import OnnxFuse, TorchOptions, TritonFuse
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact

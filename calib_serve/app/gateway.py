@@ -6,7 +6,7 @@ from typing import Annotated
 from calib_serve.app._command import Flat, command, completed, pairs, refuse_left
 from calib_serve.app._serving import door, said, served_at, watched_models
 from calib_serve.errors import ServerError
-from calib_serve.options import BeforeOptions, GatewayOptions
+from calib_serve.options.gateway import BeforeOptions, GatewayOptions
 
 __all__ = ["app"]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._show import print_json
-from calib_serve.options import CountOptions, check_positive
+from calib_serve.options.base import check_positive
+from calib_serve.options.watch import CountOptions
 
 if TYPE_CHECKING:
     from calib_serve.receipts import Keyring

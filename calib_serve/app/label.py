@@ -15,14 +15,14 @@ from calib_serve.app._command import Flat, Json, OfOutput, command, completed, p
 from calib_serve.app._progress import stages
 from calib_serve.app._show import note, print_json
 from calib_serve.errors import InputError
-from calib_serve.options import (
+from calib_serve.options.base import check
+from calib_serve.options.label import (
     CollectOptions,
     FollowOptions,
     LabelColumns,
     LabelOptions,
     RefusedRows,
     TargetOptions,
-    check,
 )
 
 if TYPE_CHECKING:

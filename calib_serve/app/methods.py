@@ -73,7 +73,7 @@ def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
         MODEL_OPTIONS = {}
     if name not in MODEL_OPTIONS:
         return {key: one.default for key, one in parameters.items() if key not in _NEVER}
-    from calib_serve.options import ModelFitOptions
+    from calib_serve.options.fit import ModelFitOptions
 
     own = {key: parameters[key].default if key in parameters else None for key in MODEL_OPTIONS[name]}
     kept = ("input_shape", "last_linear", "device", "batch_size", "mixed_precision", "checkpoints")

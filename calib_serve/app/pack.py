@@ -10,7 +10,7 @@ from calib_serve.app._command import Flat, OfOutput, Rare, command, pairs, shown
 from calib_serve.app._pictures import PictureOptions, preprocessing
 from calib_serve.app._show import console
 from calib_serve.errors import InputError
-from calib_serve.options import ArchivePack, ModelPack, Packed
+from calib_serve.options.pack import ArchivePack, ModelPack, Packed
 
 __all__ = ["app"]
 

@@ -23,7 +23,8 @@ from calib_serve.app._data import file_scores
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, note, print_json
 from calib_serve.errors import InputError
-from calib_serve.options import ColumnOptions, FileOptions, ServedRefitOptions, SplitOptions
+from calib_serve.options.refit import ServedRefitOptions
+from calib_serve.options.scores import ColumnOptions, FileOptions, SplitOptions
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,9 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import file_scores, model_samples, refuse_file_options
 from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options import Binned, ModelData, Resampled, VerdictOptions, check
+from calib_serve.options.base import check
+from calib_serve.options.data import ModelData
+from calib_serve.options.evaluate import Binned, Resampled, VerdictOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command, completed, pairs, refuse_left, shown_as
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.options import CountOptions, ListenOptions, WatchOptions, WebOptions
+from calib_serve.options.watch import CountOptions, WatchOptions
+from calib_serve.options.web import ListenOptions, WebOptions
 
 __all__ = ["app"]
 

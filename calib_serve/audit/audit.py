@@ -13,7 +13,8 @@ from calib_serve.audit.result import Audit, Labels, Measured, Refusal
 from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped
 from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
-from calib_serve.options import AuditOptions, changed
+from calib_serve.options.audit import AuditOptions
+from calib_serve.options.base import changed
 from calib_serve.watch.sums import Sums
 
 __all__ = ["audit"]

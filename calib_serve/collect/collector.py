@@ -21,7 +21,8 @@ from calib_serve.collect.sending import in_batches, post_in_parts
 from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.errors import ServerError, Unanswered
 from calib_serve.names import parse_duration
-from calib_serve.options import CollectOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.label import CollectOptions
 from calib_serve.watch.client import post_items
 
 __all__ = ["FOR_GOOD", "LATER", "Collector", "Totals"]

@@ -12,7 +12,8 @@ from calib_serve.collect.reading import Columns
 from calib_serve.collect.source import DeadLetters, FolderDeadLetters, Source
 from calib_serve.errors import InputError
 from calib_serve.files import read_private
-from calib_serve.options import CollectOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.label import CollectOptions
 
 __all__ = ["kafka_settings", "open_dead_letters", "open_source"]
 

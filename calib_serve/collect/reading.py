@@ -19,7 +19,7 @@ from calib_serve.collect.source import DeadLetter
 from calib_serve.errors import InputError, Refused
 from calib_serve.files import check_header, open_parquet
 from calib_serve.names import By, shown
-from calib_serve.options import LabelColumns
+from calib_serve.options.label import LabelColumns
 from calib_serve.watch.items import read_json
 
 __all__ = ["KINDS", "USUAL", "Columns", "Row", "read_label", "read_message", "read_rows"]

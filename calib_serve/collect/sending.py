@@ -14,7 +14,8 @@ from calib_serve.collect.reading import Columns, read_rows
 from calib_serve.collect.source import DeadLetter
 from calib_serve.errors import InputError, Rejected
 from calib_serve.files import written_whole
-from calib_serve.options import LabelOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.label import LabelOptions
 from calib_serve.watch.client import post_items
 
 __all__ = ["SETTLED", "Sent", "in_batches", "post_in_parts", "send_label_file"]

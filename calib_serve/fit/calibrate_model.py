@@ -37,7 +37,8 @@ from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, calibrated_probs, from_module, load_model, weights_remarks
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.model.ranks import join, rank_device
-from calib_serve.options import ModelFitOptions, divided
+from calib_serve.options.base import divided
+from calib_serve.options.fit import ModelFitOptions
 from calib_serve.pictures import Preprocessing
 from calib_serve.priors import Given, as_shares
 from calib_serve.scores import LABELS

@@ -20,7 +20,8 @@ from calib_serve.metrics import Evaluation, LabelsEvaluation
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.moved import Tops
-from calib_serve.options import CompareOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import CompareOptions
 from calib_serve.scores import Scores, alike
 
 __all__ = ["Compared", "compare"]

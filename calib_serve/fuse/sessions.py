@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import InputError, MissingDependency, ModelError
-from calib_serve.options import TritonOptions
+from calib_serve.options.fuse import TritonOptions
 
 __all__ = ["TensorRT", "open_session", "providers", "stopped_after"]
 

@@ -16,7 +16,8 @@ from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import Counts, OneRegistry
 from calib_serve.gateway.grpc_gateway import GrpcGateway
 from calib_serve.gateway.http import HttpUpstream, Waiting
-from calib_serve.options import GatewayOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.gateway import GatewayOptions
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import Outputs, check_outputs

@@ -8,7 +8,8 @@ from typing import Any
 from calib_serve.errors import InputError
 from calib_serve.judgement.conclude import Verdict
 from calib_serve.judgement.decide import judge_probs
-from calib_serve.options import JudgeOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import JudgeOptions
 from calib_serve.scores import Scores
 
 __all__ = ["judge"]

@@ -8,7 +8,8 @@ from typing import Any
 from calib_serve.errors import InputError
 from calib_serve.metrics.evaluation import Evaluation, evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.options import EvaluateOptions, MeasureOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.scores import Scores
 
 __all__ = ["evaluate", "evaluate_labels"]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.options import AnswerOptions
+from calib_serve.options.pack import AnswerOptions
 
 __all__ = [
     "MAX_PIXELS",

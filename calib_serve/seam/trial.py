@@ -19,7 +19,7 @@ from typing import Any
 
 import calib_serve
 from calib_serve.errors import ModelError
-from calib_serve.options import TrialOptions
+from calib_serve.options.data import TrialOptions
 
 __all__ = ["SECONDS", "run_trial"]
 

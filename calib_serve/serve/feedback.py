@@ -25,7 +25,7 @@ from calib_serve.fuse.mar_options import (
     SOURCE_HEADER,
     from_environment,
 )
-from calib_serve.options import WatchOptions
+from calib_serve.options.watch import WatchOptions
 from calib_serve.serve.emit import BY_NAME, Emitter
 from calib_serve.serve.observer import host_sample_log, live_keyring
 from calib_serve.serve.replies import refusal, tensor, v2_reply

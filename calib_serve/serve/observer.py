@@ -25,7 +25,7 @@ from calib_serve.fuse.mar_options import (
     ModelOptions,
     from_environment,
 )
-from calib_serve.options import ServeOptions
+from calib_serve.options.serve import ServeOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.recorder import Recorder, Tag
 from calib_serve.reporter.shadow import ReporterShadow

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 
 from calib_serve.errors import ServerError
-from calib_serve.options import ServeOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.serve import ServeOptions
 from calib_serve.serve.configuration import configure, ensure_keyring
 from calib_serve.serve.management import Management, Tokens, client_of
 from calib_serve.serve.process import Process

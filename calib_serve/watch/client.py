@@ -28,7 +28,7 @@ import httpcore
 
 from calib_serve.errors import InputError, Rejected, Unanswered
 from calib_serve.files import read_private
-from calib_serve.options import SendLimits
+from calib_serve.options.label import SendLimits
 
 __all__ = ["Answer", "check_address", "exchange", "post_body", "post_items", "read_token"]
 

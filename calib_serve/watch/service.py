@@ -26,7 +26,8 @@ from calib_serve.artifact import Artifact
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
-from calib_serve.options import CountOptions, DriftOptions, WatchOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.watch import CountOptions, DriftOptions, WatchOptions
 from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     Carried,

@@ -31,7 +31,7 @@ from calib_serve.fuse.sessions import TensorRT
 from calib_serve.fuse.triton import fuse_triton
 from calib_serve.fuse.triton.models import VERSION
 from calib_serve.metrics import softmax
-from calib_serve.options import TritonOptions
+from calib_serve.options.fuse import TritonOptions
 from calib_serve.serve.triton import Monitor
 
 K = 3
@@ -444,7 +444,7 @@ DIES = """
 import os, sys
 from calib_serve import load_artifact
 from calib_serve.fuse.triton import fuse_triton, publish
-from calib_serve.options import TritonOptions
+from calib_serve.options.fuse import TritonOptions
 left = int(sys.argv[1])
 def move(old, new):
     global left

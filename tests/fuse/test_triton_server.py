@@ -28,7 +28,7 @@ from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.triton import fuse_triton
-from calib_serve.options import TritonOptions
+from calib_serve.options.fuse import TritonOptions
 
 pytestmark = pytest.mark.server
 

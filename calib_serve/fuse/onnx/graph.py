@@ -34,7 +34,8 @@ from calib_serve.fuse.onnx.parity import (
 )
 from calib_serve.fuse.onnx.plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx.reference import prepare
-from calib_serve.options import OnnxOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import check_outputs
 
 __all__ = ["FuseReport", "Normalization", "OutputStatus", "fuse_onnx", "given_inputs"]

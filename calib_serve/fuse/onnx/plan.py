@@ -18,7 +18,7 @@ from calib_serve.fuse.onnx.logit_map import MapLogits
 from calib_serve.fuse.onnx.outputs import Finish, OpenScores, Returns
 from calib_serve.fuse.onnx.quantized import KeepPrecision
 from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
-from calib_serve.options import OnnxOptions
+from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import PROBABILITIES, Outputs
 
 __all__ = ["Pass", "Plan", "carry_out", "make_plan"]

@@ -17,7 +17,7 @@ from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx.tail import NORMALISED
 from calib_serve.metrics import log_softmax, sigmoid, softmax
-from calib_serve.options import OnnxOptions
+from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import ONE_COLUMN, PROBABILITIES, measured, to_logits
 
 __all__ = [

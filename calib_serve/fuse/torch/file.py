@@ -20,7 +20,8 @@ from calib_serve.fuse.checks import check_owner, check_response
 from calib_serve.fuse.decisions import decided, left_out
 from calib_serve.fuse.torch.example import Example, parameters
 from calib_serve.fuse.torch.module import Returns, fused
-from calib_serve.options import TorchOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.fuse import TorchOptions
 from calib_serve.scores import Outputs
 
 __all__ = ["TorchReport", "fuse_torch"]

@@ -25,7 +25,8 @@ from calib_serve.fuse.torch.proof import Parity, check_examples, compare, expect
 from calib_serve.fuse.torch.steps import Shift
 from calib_serve.fuse.torch.tail import Deciding, Everything, Logits, Probabilities, Tail, Unchanged
 from calib_serve.fuse.torch.whole import Path, assemble, lookup
-from calib_serve.options import ModuleOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.fuse import ModuleOptions
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits
 from calib_serve.seam import Form, find_scores
 

@@ -26,7 +26,8 @@ from calib_serve.fuse.torchserve.contents import (
     shipped,
     with_section,
 )
-from calib_serve.options import AnswerOptions, FeedbackOptions, PackOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.pack import AnswerOptions, FeedbackOptions, PackOptions
 from calib_serve.pictures import Preprocessing
 
 __all__ = [

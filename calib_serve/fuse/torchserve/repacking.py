@@ -45,7 +45,8 @@ from calib_serve.fuse.torchserve.contents import (
     shipped,
     with_section,
 )
-from calib_serve.options import AroundOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.pack import AroundOptions
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, class_count, exact, to_logits
 from calib_serve.seam import INFERENCE, SECONDS, Request, alternatives, leaves, run_trial, same_format
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from calib_serve.errors import FuseError
 from calib_serve.fuse.sessions import TensorRT
-from calib_serve.options import TritonOptions
+from calib_serve.options.fuse import TritonOptions
 
 __all__ = [
     "LABELS",

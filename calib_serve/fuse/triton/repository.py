@@ -31,7 +31,8 @@ from calib_serve.fuse.triton.models import (
     receipts,
 )
 from calib_serve.fuse.triton.publish import Pack, prepared, writing
-from calib_serve.options import GraphOptions, TritonOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.fuse import GraphOptions, TritonOptions
 
 __all__ = ["fuse_triton"]
 

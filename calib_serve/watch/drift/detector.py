@@ -25,7 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
-from calib_serve.options import Binned, DriftOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import Binned
+from calib_serve.options.watch import DriftOptions
 from calib_serve.watch.drift.alarm import Alarm
 from calib_serve.watch.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
 from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
-from calib_serve.options import WebOptions, changed
+from calib_serve.options.base import changed
+from calib_serve.options.web import WebOptions
 from calib_serve.signals import interruptible
 
 try:

@@ -1,0 +1,68 @@
+"""Runs a command: its options read, its errors explained."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, MissingArgumentError
+
+import calib_serve
+from calib_serve.app._command import given_as, prepared
+from calib_serve.app._commands import COMMANDS
+from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
+
+__all__ = ["program", "run_command"]
+
+
+def program(asked: str | None = None) -> App:
+    """Return the program; the command ``asked`` for is imported, of the others the summary alone is known."""
+    app = App(
+        name="calib-serve",
+        version=calib_serve.__version__,
+        help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    app.register_install_completion_command(show=False)
+    for title, names in COMMANDS.items():
+        for name, summary in names.items():
+            module = f"calib_serve.app.{name}"
+            if name == asked:
+                own = importlib.import_module(module).app
+                own.group = title
+                app.command(own, name=name)
+            else:
+                app.command(f"{module}:app", name=name, help=summary, group=title)
+    return app
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command line, and return its exit code; an error becomes one line on stderr."""
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    try:
+        app = program(asked)
+        tokens = prepared(app, asked, arguments)
+        code = app(tokens, exit_on_error=False, print_error=False)
+    except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
+        says, code = _explained(error, asked, arguments)
+        sys.stderr.write(f"calib-serve: {says}\n")
+        return code
+    return code if isinstance(code, int) else 0
+
+
+def _explained(error: Exception, asked: str | None, arguments: Sequence[str]) -> tuple[str, int]:
+    """What is said of an error, and its exit code; one of a module of ours that is missing is raised."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        names = " or ".join(error.argument.names)
+        return f"{asked} needs {names}; see calib-serve {asked} --help", 2
+    if isinstance(error, CycloptsError):
+        return " ".join(str(error).split()), 2
+    if isinstance(error, OptionError):
+        return f"{given_as(error.option, arguments)} {error.says}", 2
+    if isinstance(error, CalibServeError):
+        return str(error), 2 if isinstance(error, InputError) else 3
+    if (getattr(error, "name", None) or "").startswith("calib_serve"):
+        raise error
+    return str(MissingDependency(str(getattr(error, "name", error)))), 3
