@@ -175,11 +175,7 @@ def test_the_help_of_the_command_line_brings_no_room_but_its_own_and_nothing_hea
         "assert 'quickstart' in out.getvalue()"
     )
     loaded = loaded_by(code)
-    assert {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")} == {
-        "app",
-        "errors",
-        "options",
-    }
+    assert {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")} == {"app"}
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, *FIRST_HEAVY}
 
 
