@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.demo import digits
 from calib_serve.demo.digits import Digits
+from calib_serve.fit.calibrate_model import recognisable
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.fit.masked import Masking, fit_masked_head
 from calib_serve.fit.output import fit_temperature
@@ -93,6 +94,7 @@ def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
             seed=seed,
         ),
     }
+    artifacts = {name: recognisable(artifact, classifier) for name, artifact in artifacts.items()}
     choice = {
         name: nll(calibrated_probs(classifier, data.choice.images, a), data.choice.labels)
         for name, a in artifacts.items()
@@ -107,8 +109,7 @@ def fuse(deployed: Deployed, calibrated: Calibrated, out: Path) -> Fused:
     """Save the chosen artifact, put it into the ONNX graph, and compare onnxruntime with torch."""
     artifact = calibrated.artifact.save(out / "artifact")
     fused = out / "model" / "digits-calibrated.onnx"
-    # The artifact was fitted on the TorchScript export; this graph is another export of the same network,
-    # which the comparison below proves.
+    # The artifact was fitted on the torch.export file; this graph is known by its scores.
     report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, returns="probabilities")
     session = open_session(fused, threads=1)
     (probs,) = session.run(None, {session.get_inputs()[0].name: deployed.digits.test.images})

@@ -46,7 +46,7 @@ from calib_serve.scores import LABELS
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MODEL_FITTERS", "MODEL_OPTIONS", "calibrate_model"]
+__all__ = ["MODEL_FITTERS", "MODEL_OPTIONS", "calibrate_model", "recognisable"]
 
 Data = tuple[ArrayLike, ArrayLike]
 """Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
@@ -121,7 +121,7 @@ def calibrate_model(
     shares = None if asked.prior is None else work.shares(asked.prior, method)
     if classifier.outputs in LABELS:
         artifact = work.of_labels(method, own, held, pictures=prepared)
-        return _remarked(_responding(artifact, classifier), weights_remarks(model, asked.weights))
+        return _remarked(recognisable(artifact, classifier), weights_remarks(model, asked.weights))
     if method in MODEL_OPTIONS:
         check_options(method, own, MODEL_OPTIONS[method])
     measure = asked.cross_validate and held is None
@@ -145,12 +145,16 @@ def calibrate_model(
         artifact = work.corrected(artifact, shares)
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
-    artifact = _remarked(_responding(artifact, classifier), weights_remarks(model, asked.weights))
+    artifact = _remarked(recognisable(artifact, classifier), weights_remarks(model, asked.weights))
     return artifact if held is None else work.measured(artifact, held)
 
 
-def _responding(artifact: Artifact, classifier: Classifier) -> Artifact:
-    """The artifact with what tells another export of its model."""
+def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
+    """Return the artifact with the numbers by which ``fuse_onnx`` knows another export of its model.
+
+    They are the model's scores for made-up inputs; nothing is added where these tell too little: of texts, of
+    bfloat16, and of inputs of any size.
+    """
     known = artifact.model
     inputs = made_up(known.input_shape)
     # bfloat16 rounds too much to tell networks apart; ids are of texts.
