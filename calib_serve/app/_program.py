@@ -55,8 +55,8 @@ def run_command(arguments: Sequence[str]) -> int:
 def _explained(error: Exception, asked: str | None, arguments: Sequence[str]) -> tuple[str, int]:
     """What is said of an error, and its exit code; one of a module of ours that is missing is raised."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
-        names = " or ".join(error.argument.names)
-        return f"{asked} needs {names}; see calib-serve {asked} --help", 2
+        names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
+        return f"{command} needs {names}; see calib-serve {command} --help", 2
     if isinstance(error, CycloptsError):
         return " ".join(str(error).split()), 2
     if isinstance(error, OptionError):
