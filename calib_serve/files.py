@@ -135,9 +135,10 @@ def read_private(path: Path) -> bytes:
 def read_regular(path: Path, *, limit: int) -> bytes:
     """The first ``limit`` bytes of a regular file; OSError for a device or a pipe, whose end never comes."""
     with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
             raise OSError("it is no regular file")
-        return file.read(limit)
+        return file.read(min(limit, found.st_size + 1))  # as much as is asked for is set aside at once
 
 
 def make_private(path: Path) -> None:

@@ -52,6 +52,7 @@ def page() -> str:
 def _command(name: str) -> str:
     app = program(name)[name]
     text = app.generate_docs(heading_level=3, usage_name=f"calib-serve {name}")
+    text = re.sub(r"(?ms)^## Table of Contents\n.*?^\*\*Commands\*\*:\n.*?(?=^#)", "", text)
     text = re.sub(rf"(?m)^(#+) {name}\b", rf"\1 calib-serve {name}", text)
     example = f"```console\n{_dedented(app.help_prologue)}\n```\n" if app.help_prologue else ""
     head, _, rest = text.partition("\n")

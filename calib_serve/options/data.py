@@ -34,12 +34,12 @@ class TrialOptions:
 
     def __post_init__(self) -> None:
         check_positive(probe_timeout=self.probe_timeout)
-        check(self.seam is None or self.place != "", "seam", f"is PLACE or PLACE:OUTPUT, got {self.seam!r}")
+        check(self.seam not in ("", ":"), "seam", f"is PLACE, PLACE:OUTPUT or :OUTPUT, got {self.seam!r}")
 
     @property
     def place(self) -> str | None:
         """Where the class scores pass."""
-        return None if self.seam is None else self.seam.partition(":")[0]
+        return None if self.seam is None else self.seam.partition(":")[0] or None
 
     @property
     def output(self) -> str | None:

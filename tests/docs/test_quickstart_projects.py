@@ -54,7 +54,8 @@ def monitored(folder: Path, t: Terminal, client: httpx.Client) -> Prometheus:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("kind", ["fastapi", pytest.param("torchserve", marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # minutes, as panels fill; tests/deploy asks every panel of a Prometheus each time
+@pytest.mark.parametrize("kind", ["fastapi", "torchserve"])
 def test_a_project_does_what_its_readme_says_and_no_panel_is_empty(
     kind: str, installed: Path, tmp_path: Path
 ) -> None:

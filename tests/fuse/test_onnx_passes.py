@@ -20,7 +20,8 @@ from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.logit_map import MapLogits
 from calib_serve.fuse.onnx.outputs import OpenScores
-from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
+from calib_serve.fuse.onnx.plan import carry_out, make_plan
+from calib_serve.options.fuse import OnnxOptions
 
 
 def test_bfloat16_is_fused_and_measured_by_the_reference_evaluator(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_pass_that_breaks_its_word_is_caught_by_its_own_check() -> None:
             return replace(tail, logits=stray), "a node that nothing reads"
 
     made = editor("z = Neg(x) y = Softmax(z)")
-    plan = make_plan(made, artifact(TWO, classes=K), Request())
+    plan = make_plan(made, artifact(TWO, classes=K), OnnxOptions())
     with pytest.raises(FuseError, match="went wrong: the way out is broken"):
         carry_out(made, replace(plan, passes=(Forgetful(TWO),)))
     with pytest.raises(FuseError, match="went wrong: probabilities were to get an activation"):

@@ -99,9 +99,9 @@ REFUSED = [
             options={"output_name": "y", "keep_raw": True}),
     Refused("beyond the range of FLOAT16", fitted=artifact(LogitMap.temperature(1e-6), classes=K),
             inputs="float16[n, 3] x", outputs="float16[n, 3] y"),
-    Refused("--returns", options={"returns": "everything"}),
+    Refused("returns must be one of", options={"returns": "everything"}),
     Refused("--outputs", options={"outputs": "log_probabilities"}),
-    Refused("no rows", options={"samples": 0}),
+    Refused("samples must be 1 or more", options={"samples": 0}),
     Refused("device", options={"device": "gpu"}),
     Refused("device|CUDA", options={"device": "cuda"}),
     # What nobody can run.

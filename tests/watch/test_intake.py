@@ -84,7 +84,7 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
         "unknown_id": [{"id": "order-17", "label": 1}],
         "unknown_version": [{"receipt": token(version="2.0"), "label": 1}],
         "bad_label": [
-            {"receipt": token(), "label": bad} for bad in (3, -1, True, 1.0, "three", None, [1], 10**40)
+            {"receipt": token(), "label": bad} for bad in (3, -1, True, 1.5, "three", None, [1], 10**40)
         ],
         "not_wanted": [{"receipt": token(wanted=False), "label": 1}],
         "forgotten": [{"receipt": token(time=NOW - 29 * 86400), "label": 1}],

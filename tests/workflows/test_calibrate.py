@@ -12,6 +12,7 @@ from torch import nn
 from calib_serve import Artifact, calibrate, calibrate_model, judge, verdict
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.fit.calibrate_model import recognisable
 from calib_serve.fit.clamping import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.output import CANDIDATES, fit_by_name
 from calib_serve.metrics import evaluate, nll, softmax
@@ -168,8 +169,9 @@ def test_a_schedule_of_neural_clamping_is_its_own_fit(images) -> None:
             network(), *some, "neural-clamping", device="cpu", schedule=schedule, **options
         )
 
-    assert fitted("paper").fingerprint == fit_neural_clamping_paper(model, *some).fingerprint
-    toolkit = fit_neural_clamping_toolkit(model, *some, normalisation=place)
+    paper = recognisable(fit_neural_clamping_paper(model, *some), model)
+    assert fitted("paper").fingerprint == paper.fingerprint
+    toolkit = recognisable(fit_neural_clamping_toolkit(model, *some, normalisation=place), model)
     assert fitted("toolkit", normalisation=place).fingerprint == toolkit.fingerprint
     with pytest.raises(InputError, match="puts delta behind the normalisation: give the normalisation"):
         fitted("toolkit")

@@ -52,7 +52,7 @@ LOGITS = sized(
         "onnx_list",
     ],
 )  # fmt: skip
-OPTIONS = {"tuple": {"output": "0"}}
+OPTIONS = {"tuple": {"seam": ":0"}}
 
 
 @pytest.fixture(scope="module")
