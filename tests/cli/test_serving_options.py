@@ -95,7 +95,7 @@ def test_a_wrong_option_of_the_watch_is_refused_by_its_name(
     ("words", "says"),
     [
         (("labels",), "--dead-letter"),
-        (("labels", "--dead-letter", "dead", "--by", "id"), "--by is for a file"),
+        (("labels", "--dead-letter", "dead", "--refused", "r"), "--refused is for a file"),
         (("labels", "--dead-letter", "dead", "--wait", "auto"), "wait"),
         (("labels", "--dead-letter", "dead", "--option", "every=0"), "--option every"),
         (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--once"), "a topic has no end"),
