@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from calib_serve.fit.prequential import prequential
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.fuse.torchserve import is_archive, served_artifact
-from calib_serve.options.base import changed
+from calib_serve.options.base import changed, fields_of
 from calib_serve.options.refit import GateOptions, RefitOptions, ServedRefitOptions
 from calib_serve.receipts import DAY
 from calib_serve.scores import Outputs, Scores
@@ -210,7 +210,7 @@ def refit_served(
             f"{len(found.labels)} labelled samples of {found.predictions} kept predictions; at least "
             f"{_LEAST} are needed: look farther back, keep a larger share, or wait for labels"
         )
-    gate = {field.name: getattr(options, field.name) for field in fields(GateOptions)}
+    gate = fields_of(GateOptions, options)
     return refit(current, found.logits, found.labels, RefitOptions(**gate), progress=progress)
 
 

@@ -18,8 +18,10 @@ from command_line import invoke
 import calib_serve
 from calib_serve.app._commands import COMMANDS
 from calib_serve.app._program import program
-from calib_serve.options.base import changed
+from calib_serve.errors import OptionError
+from calib_serve.options.base import Checked, changed
 from calib_serve.options.data import DataOptions
+from calib_serve.options.evaluate import EvaluateOptions
 
 ROOT = Path(calib_serve.__file__).parent
 NAMES = [name for names in COMMANDS.values() for name in names]
@@ -39,12 +41,14 @@ def declared() -> list[tuple[str, str, str | None]]:
     return [(cls, name, text) for cls, name, text in found if not cls.startswith("_")]
 
 
+def option_modules() -> list[typing.Any]:
+    names = [path.stem for path in ROOT.glob("options/[a-z]*.py")]
+    return [importlib.import_module(f"calib_serve.options.{name}") for name in names]
+
+
 def option_class(name: str) -> type:
     """The options class of this name."""
-    modules = [
-        importlib.import_module(f"calib_serve.options.{p.stem}") for p in ROOT.glob("options/[a-z]*.py")
-    ]
-    return next(vars(one)[name] for one in modules if name in vars(one))
+    return next(vars(one)[name] for one in option_modules() if name in vars(one))
 
 
 def map_text(node: ast.ClassDef) -> str:
@@ -66,6 +70,17 @@ def test_every_option_has_one_help_text_and_none_stands_twice() -> None:
     assert not [one for one in texts if not one[2]]
     twice = [text for text, n in Counter(text for *_, text in texts).items() if n > 1]
     assert not twice
+
+
+def test_no_options_class_forgets_the_checks_of_its_bases() -> None:
+    """``Checked`` runs them all; a class that had a ``__post_init__`` of its own would leave some out."""
+    classes = {one for module in option_modules() for one in vars(module).values() if inspect.isclass(one)}
+    options = [one for one in classes if dataclasses.is_dataclass(one)]
+    assert len(options) > 50
+    assert [one for one in options if "__post_init__" in vars(one)] == [Checked]
+    assert all(issubclass(one, Checked) for one in options)
+    with pytest.raises(OptionError, match=r"^level "):
+        EvaluateOptions(level=2)
 
 
 @pytest.mark.parametrize("name", sorted(set(calib_serve.__all__)))

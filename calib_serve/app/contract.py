@@ -1,6 +1,6 @@
 """``calib-serve contract``: what an artifact's confidence promises; set, shown, checked and planned."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ from calib_serve.app._command import (
 from calib_serve.app._data import file_scores, held_out
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
+from calib_serve.options.base import fields_of
 from calib_serve.options.data import ModelData, SplitData
 from calib_serve.options.decide import ContractOptions, PlanOptions
 
@@ -127,7 +128,7 @@ def check(
     samples = held_out(known, data, source)
     refuse_seen(known, samples)
     calibrated = known.calibrated(samples)
-    own = {one.name: getattr(options, one.name) for one in fields(ContractOptions)}
+    own = fields_of(ContractOptions, options)
     if options.segments is not None:
         own["segments"] = read_npy(Path(options.segments))
     found = check_contract(
@@ -183,7 +184,7 @@ def plan(
         breach=options.breach / 100,
         within=parse_duration(options.within, what="--within"),
         acted=acted,
-        **{one.name: getattr(options, one.name) for one in fields(PlanOptions)},
+        **fields_of(PlanOptions, options),
     )
     if output.json:
         print_json([one.as_dict() for one in found])

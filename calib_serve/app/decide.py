@@ -1,6 +1,6 @@
 """``calib-serve decide``: prediction sets and abstention, added to an artifact from held-out data."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
 from calib_serve.app._data import held_out
 from calib_serve.app._show import artifact_facts, console, print_json
+from calib_serve.options.base import fields_of
 from calib_serve.options.data import ModelData
 from calib_serve.options.decide import PromiseOptions
 
@@ -52,7 +53,7 @@ def decide(
     refuse_existing(output.out, force=output.force)
     known = Artifact.load(artifact)
     refuse_labels(known, source.outputs)
-    own = {one.name: getattr(options, one.name) for one in fields(PromiseOptions)}
+    own = fields_of(PromiseOptions, options)
     own |= {"columns": source.columns, **pairs(options.option, "--option")}
     found = decide(known, held_out(known, data, source), **own)
     found.save(output.out)

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
 from calib_serve.app._show import console, print_json
-from calib_serve.options.base import check
+from calib_serve.options.base import Checked, check
 
 if TYPE_CHECKING:
     from calib_serve.doctor import Finding
@@ -24,7 +24,7 @@ _COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """What the host is for."""
 
     extras: Annotated[tuple[str, ...], Parameter(name="--for")] = ()
@@ -42,7 +42,7 @@ class Options:
     port: int = 9300
     """Where calib-serve watch will listen."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(1 <= self.port <= 65_535, "port", f"must lie between 1 and 65535, got {self.port}")
 
 

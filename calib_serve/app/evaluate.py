@@ -1,7 +1,7 @@
 """``calib-serve evaluate``: every metric of scores, or of an archive's handler, with intervals."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +9,7 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
 from calib_serve.errors import InputError
+from calib_serve.options.base import fields_of
 from calib_serve.options.data import DataOptions
 from calib_serve.options.evaluate import MeasureOptions, VerdictOptions
 
@@ -91,7 +92,7 @@ def evaluate(
     else:
         expected = None if calibration is None else calibration.model.outputs
         found = file_scores(data, source, split=source.split, expected=expected)
-    how = {field.name: getattr(options, field.name) for field in fields(MeasureOptions)}
+    how = fields_of(MeasureOptions, options)
     own = None if calibration is None else seen(calibration, found)
     found = _calibrated(found, calibration)
     result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)

@@ -1,6 +1,6 @@
 """``calib-serve export``: write what other programs are set up with, or read."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ from calib_serve.app._data import file_scores
 from calib_serve.app._show import console, note
 from calib_serve.errors import InputError
 from calib_serve.monitoring import MonitoringOptions
+from calib_serve.options.base import fields_of
 from calib_serve.options.data import SplitData
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def monitoring(
     if unknown := set(options.only) - set(PARTS):
         raise InputError(f"the parts are {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
     parts = [part for part in PARTS if part in (options.only or PARTS)]
-    own = MonitoringOptions(**{one.name: getattr(options, one.name) for one in fields(MonitoringOptions)})
+    own = MonitoringOptions(**fields_of(MonitoringOptions, options))
     written = export_monitoring(folder, own, parts=parts, force=options.force)
     for path in written:
         console().print(f"wrote {path}")

@@ -1,6 +1,6 @@
 """``calib-serve fuse``: a calibration inside the model, as ONNX, torch or a Triton repository."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfOutput, Rare, command, pairs, shown_example
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
+from calib_serve.options.base import fields_of
 from calib_serve.options.fuse import OnnxFuse, TorchOptions, TritonFuse
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def onnx(
     """Fuse into an ONNX graph; says what was folded, what it cost in nodes, and how exact it is."""
     from calib_serve.fuse.onnx import fuse_onnx
 
-    own, rare = _given(options, OnnxFuse), _rare(options.option)
+    own, rare = fields_of(OnnxFuse, options), _rare(options.option)
     report = fuse_onnx(model, _load(artifact, rare), output.out, **own, **rare)
     _show(report, output.out, output)
 
@@ -102,14 +103,10 @@ def triton(
     """
     from calib_serve.fuse.triton import fuse_triton
 
-    own, rare = _given(options, TritonFuse), _rare(options.option)
+    own, rare = fields_of(TritonFuse, options), _rare(options.option)
     fitted = _load(artifact, rare)
     report = fuse_triton(model, fitted, output.out, name=options.name, **own, **rare)
     _show(report, output.out / options.name, output)
-
-
-def _given(options: Any, kind: type) -> dict[str, Any]:
-    return {one.name: getattr(options, one.name) for one in fields(kind)}
 
 
 def _rare(given: list[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from calib_serve.app._command import Json, OfOutput, command, shown_as
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
 from calib_serve.errors import InputError
+from calib_serve.options.base import fields_of
 from calib_serve.options.data import ArchiveOptions
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _look(asked: Asked, output: Json) -> None:
 
     source = asked.from_
     assert source is not None
-    of_look = {field.name: getattr(asked, field.name) for field in fields(ArchiveOptions)}
+    of_look = fields_of(ArchiveOptions, asked)
     look = look_at_archive(source, ArchiveOptions(**of_look), probe=asked.probe)
     if output.json:
         print_json({"archive": str(source), **look.as_dict()})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._show import print_json
-from calib_serve.options.base import check_positive
+from calib_serve.options.base import Checked, check_positive
 from calib_serve.options.watch import CountOptions
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepted:
+class Accepted(Checked):
     """For how long keys are needed."""
 
     ttl_days: float = CountOptions.ttl_days
     """For how many days labels are accepted, as the servers have it."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_positive(ttl_days=self.ttl_days)
 
     @property

@@ -70,7 +70,7 @@ class Followed(FollowOptions):
     metrics_host: str = "127.0.0.1"
     """The address to serve them on."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         port = self.metrics_port
         check(port is None or 0 < port <= 65_535, "metrics_port", f"must be 1 to 65535, got {port}")
 

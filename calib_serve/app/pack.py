@@ -10,6 +10,7 @@ from calib_serve.app._command import Flat, OfOutput, Rare, command, pairs, shown
 from calib_serve.app._pictures import PictureOptions, preprocessing
 from calib_serve.app._show import console
 from calib_serve.errors import InputError
+from calib_serve.options.base import fields_of
 from calib_serve.options.pack import ArchivePack, ModelPack, Packed
 
 __all__ = ["app"]
@@ -155,8 +156,8 @@ def _around(what: What, options: Options, of_archive: ArchivePack, store: Store)
         workers=options.workers,
         batch_size=options.batch_size,
         force=store.force,
-        **_fields(Packed, options),
-        **_fields(ArchivePack, of_archive),
+        **fields_of(Packed, options),
+        **fields_of(ArchivePack, of_archive),
         **_rare(options),
     )
 
@@ -177,16 +178,12 @@ def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Pat
             name=options.name,
             batching=Batching(**{name: value for name, value in batching.items() if value is not None}),
             pictures=preprocessing(of_model.pictures),
-            **_fields(Packed, options),
-            **_fields(ModelPack, of_model),
+            **fields_of(Packed, options),
+            **fields_of(ModelPack, of_model),
             **rare,
         )
         check_names(read_archive(path, verify=False))
     return path
-
-
-def _fields(kind: type, options: Any) -> dict[str, Any]:
-    return {one.name: getattr(options, one.name) for one in fields(kind)}
 
 
 def _rare(options: Options) -> dict[str, Any]:

@@ -42,9 +42,7 @@ class Options(VerdictOptions, Binned, Resampled):
     title: str = ""
     """The report's heading; the name of the data if empty."""
 
-    def __post_init__(self) -> None:
-        Binned.__post_init__(self)
-        Resampled.__post_init__(self)
+    def _check(self) -> None:
         check(self.against is None or self.artifact is not None, "against", "wants an artifact to compare")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from calib_serve.errors import InputError
 from calib_serve.metrics.evaluation import Evaluation, evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.options.base import changed
+from calib_serve.options.base import changed, fields_of
 from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.scores import Scores
 
@@ -71,4 +71,4 @@ def evaluate_labels(
 
 
 def _of_metrics(asked: EvaluateOptions) -> dict[str, Any]:
-    return {field.name: getattr(asked, field.name) for field in fields(MeasureOptions)}
+    return fields_of(MeasureOptions, asked)

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from calib_serve.options.base import check
+from calib_serve.options.base import Checked, check
 from calib_serve.options.evaluate import Binned, Tolerant
 
 __all__ = ["AuditOptions", "EngineLimits", "LogOptions"]
@@ -36,8 +36,7 @@ class LogOptions(Binned, Tolerant):
     engine: str | None = None
     """The database of the tables, such as postgres://user@host/logs."""
 
-    def __post_init__(self) -> None:
-        Binned.__post_init__(self)
+    def _check(self) -> None:
         check(self.bins <= _MOST_BINS, "bins", f"must be {_MOST_BINS} or fewer, got {self.bins}")
         for option in ("since", "until"):
             _moment(option, getattr(self, option))
@@ -70,7 +69,7 @@ class LogOptions(Binned, Tolerant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineLimits:
+class EngineLimits(Checked):
     """How the engine works."""
 
     password_file: str | Path | None = None
@@ -84,17 +83,13 @@ class EngineLimits:
     temporary: str | Path | None = None
     """Where DuckDB puts the rest."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(LogOptions, EngineLimits):
     """Options of ``audit``; in Python times are also datetimes, and ``every`` also seconds."""
-
-    def __post_init__(self) -> None:
-        LogOptions.__post_init__(self)
-        EngineLimits.__post_init__(self)
 
 
 def _moment(option: str, value: Any) -> datetime | None:

@@ -9,13 +9,35 @@ from typing import Any, TypeVar
 
 from calib_serve.errors import InputError, OptionError
 
-__all__ = ["Factory", "LastLayer", "Seeded", "changed", "check", "check_positive", "check_share", "divided"]
+__all__ = [
+    "Checked",
+    "Factory",
+    "LastLayer",
+    "Seeded",
+    "changed",
+    "check",
+    "check_between",
+    "check_positive",
+    "check_share",
+    "divided",
+    "fields_of",
+]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factory:
+class Checked:
+    """What every options class is: ``_check`` of a class is of its own fields, and runs after its bases'."""
+
+    def __post_init__(self) -> None:
+        for cls in reversed(type(self).__mro__):
+            if "_check" in vars(cls):
+                vars(cls)["_check"](self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factory(Checked):
     """Options of what loads a model."""
 
     weights: str | Path | None = None
@@ -23,7 +45,7 @@ class Factory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastLayer:
+class LastLayer(Checked):
     """Options of what changes a model's last layer."""
 
     last_linear: str | None = None
@@ -31,7 +53,7 @@ class LastLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seeded:
+class Seeded(Checked):
     """Options of what draws at random."""
 
     seed: int = 0
@@ -52,6 +74,15 @@ def changed(options: T, given: Mapping[str, Any]) -> T:
             f"there is no option {name!r}" + (f", did you mean {near[0]}?" if near else f" of {known}")
         )
     return found
+
+
+def fields_of(kind: type, options: object) -> dict[str, Any]:
+    """Return the fields of ``kind`` with the values that ``options``, which have them too, give them.
+
+    >>> fields_of(Factory, Factory(weights="w.safetensors"))
+    {'weights': 'w.safetensors'}
+    """
+    return {field.name: getattr(options, field.name) for field in fields(kind)}
 
 
 def divided(options: T, given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
@@ -87,6 +118,15 @@ def check_positive(**options: float) -> None:
     """
     for option, value in options.items():
         check(0 < value < math.inf, option, f"must be above 0 and finite, got {value:g}")
+
+
+def check_between(**options: float) -> None:
+    """Raise OptionError unless every option lies between 0 and 1.
+
+    >>> check_between(level=0.95)
+    """
+    for option, value in options.items():
+        check(0 < value < 1, option, f"must lie between 0 and 1, got {value:g}")
 
 
 def check_share(**options: float) -> None:

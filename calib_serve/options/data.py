@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from calib_serve.options.base import Factory, Seeded, check, check_positive
+from calib_serve.options.base import Checked, Factory, Seeded, check, check_positive
 from calib_serve.options.fit import Prior
 from calib_serve.options.scores import FileOptions, Kind, SplitOptions
 
@@ -24,7 +24,7 @@ class ModelData(SplitData, Factory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialOptions:
+class TrialOptions(Checked):
     """How a TorchServe archive's own handler is asked for its scores."""
 
     seam: str | None = None
@@ -32,7 +32,7 @@ class TrialOptions:
     probe_timeout: float = 60
     """Seconds that the archive's handler may take to answer."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_positive(probe_timeout=self.probe_timeout)
         check(self.seam not in ("", ":"), "seam", f"is PLACE, PLACE:OUTPUT or :OUTPUT, got {self.seam!r}")
 
@@ -54,8 +54,7 @@ class DataOptions(ModelData, TrialOptions):
     from_: Path | None = None
     """A TorchServe archive that DATA are the requests and labels of; its own handler is asked."""
 
-    def __post_init__(self) -> None:
-        TrialOptions.__post_init__(self)
+    def _check(self) -> None:
         check(
             self.model is None or self.from_ is None,
             "from_",

@@ -43,9 +43,7 @@ class ContractOptions(Interval, Resampled):
     predictions_per_day: float | None = None
     """Tells how likely a promise is kept over one window of them."""
 
-    def __post_init__(self) -> None:
-        Interval.__post_init__(self)
-        Resampled.__post_init__(self)
+    def _check(self) -> None:
         if self.predictions_per_day is not None:
             check_positive(predictions_per_day=self.predictions_per_day)
 
@@ -61,7 +59,7 @@ class PlanOptions(Seeded):
     predictions_per_day: float | None = None
     """Tells which share of them to label."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(0 < self.power < 1, "power", f"must lie between 0 and 1, got {self.power:g}; 0.9 means 90 %")
         check(self.kept >= 0, "kept", f"must be 0 or more, got {self.kept}")
         if self.predictions_per_day is not None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from calib_serve.options.base import Seeded, check
+from calib_serve.options.base import Checked, Seeded, check, check_between
 from calib_serve.options.scores import ScoresOptions
 
 __all__ = [
@@ -20,14 +20,14 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class Interval(Checked):
     """Options of what has intervals or guarantees."""
 
     level: float = 0.95
     """The level of intervals and guarantees."""
 
-    def __post_init__(self) -> None:
-        check(0 < self.level < 1, "level", f"must lie between 0 and 1, got {self.level:g}")
+    def _check(self) -> None:
+        check_between(level=self.level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +37,18 @@ class Resampled(Seeded):
     replicates: int = 1000
     """Resamples and draws that intervals are made of; 0 for no such intervals."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(self.replicates >= 0, "replicates", f"must be 0 or more, got {self.replicates}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Binned:
+class Binned(Checked):
     """Options of what is binned by confidence."""
 
     bins: int = 15
     """How many confidence bins."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(self.bins >= 1, "bins", f"must be 1 or more, got {self.bins}")
 
 
@@ -58,10 +58,6 @@ class MeasureOptions(Interval, Resampled, Binned):
 
     edges: Literal["right", "left"] = "right"
     """Which end a bin holds: right is (lo, hi], left [lo, hi)."""
-
-    def __post_init__(self) -> None:
-        for one in (Interval, Resampled, Binned):
-            one.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +74,7 @@ class CompareOptions(ScoresOptions, Resampled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tolerant:
+class Tolerant(Checked):
     """Options of what judges."""
 
     tolerance: float = 0.02

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calib_serve.options.base import Factory, LastLayer, Seeded, check
+from calib_serve.options.base import Checked, Factory, LastLayer, Seeded, check
 from calib_serve.options.scores import ScoresOptions
 
 __all__ = ["FitOptions", "ModelFitOptions", "Prior"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prior:
+class Prior(Checked):
     """For which class shares a calibration is."""
 
     prior: Any = None
@@ -53,5 +53,5 @@ class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
     cross_validate: bool = True
     """As in ``FitOptions``."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(self.batch_size >= 1, "batch_size", f"must be 1 or more, got {self.batch_size}")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from calib_serve.options.base import LastLayer, check
+from calib_serve.options.base import Checked, LastLayer, check
 from calib_serve.options.scores import ModelScores
 
 __all__ = [
@@ -36,12 +36,12 @@ class FuseOptions(ModelScores):
     force: bool = False
     """Take an artifact that was fitted for another model."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(self.samples >= 1, "samples", f"must be 1 or more, got {self.samples}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(Checked):
     """Where what was made is compared with the calibration."""
 
     device: str = "cpu"
@@ -81,8 +81,7 @@ class OnnxFuse(GraphFuse, Measured):
     keep_raw: bool = False
     """Keep the raw scores, as the output raw_NAME."""
 
-    def __post_init__(self) -> None:
-        FuseOptions.__post_init__(self)
+    def _check(self) -> None:
         _one_of("returns", self.returns, Shown)
 
 
@@ -104,7 +103,7 @@ class ModuleOptions(ModelScores, LastLayer):
     decisions: bool = False
     """Return prediction sets, abstention and acts, where the artifact has them."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         _one_of("returns", self.returns, Made)
 
 
@@ -114,10 +113,6 @@ class TorchOptions(ModuleOptions, FuseOptions, Measured):
 
     input_shape: tuple[int, ...] | None = None
     """One input's shape, such as 3,224,224, where neither the file nor the artifact says it."""
-
-    def __post_init__(self) -> None:
-        ModuleOptions.__post_init__(self)
-        FuseOptions.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +126,7 @@ class TritonFuse(GraphFuse):
     tensorrt: Literal["FP32", "FP16"] | None = None
     """Let TensorRT run it, in this precision."""
 
-    def __post_init__(self) -> None:
-        FuseOptions.__post_init__(self)
+    def _check(self) -> None:
         check(self.version >= 1, "version", f"must be 1 or more, got {self.version}")
         _one_of("backend", self.backend, Backend)
         check(self.tensorrt in (None, "FP32", "FP16"), "tensorrt", f"is FP32 or FP16, got {self.tensorrt!r}")
@@ -161,8 +155,7 @@ class TritonOptions(TritonFuse, GraphOptions):
     trt_workspace: int = 1 << 30
     """Bytes that TensorRT may use for a while."""
 
-    def __post_init__(self) -> None:
-        TritonFuse.__post_init__(self)
+    def _check(self) -> None:
         for name, least in (("max_batch", 0), ("delay", 0), ("instances", 1), ("versions", 1)):
             value = getattr(self, name)
             check(value >= least, name, f"must be {least} or more, got {value}")

@@ -37,8 +37,7 @@ class BeforeOptions(KeyOptions, ListenOptions):
     grpc_port: int | None = None
     """Port to listen on for gRPC."""
 
-    def __post_init__(self) -> None:
-        ListenOptions.__post_init__(self)
+    def _check(self) -> None:
         check(
             (self.watch is None) != (self.ledger is None),
             "watch",
@@ -64,15 +63,10 @@ class GatewayLimits(WebLimits):
     max_megabytes: float = 64
     """The largest inference."""
 
-    def __post_init__(self) -> None:
-        WebLimits.__post_init__(self)
+    def _check(self) -> None:
         check_positive(timeout=self.timeout)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayOptions(BeforeOptions, GatewayLimits, WebOptions):
     """Options of ``open_gateway``; in Python ``keyring`` and ``watch`` may be open already."""
-
-    def __post_init__(self) -> None:
-        BeforeOptions.__post_init__(self)
-        GatewayLimits.__post_init__(self)

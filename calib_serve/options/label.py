@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from calib_serve.options.base import check, check_positive
+from calib_serve.options.base import Checked, check, check_positive
 
 __all__ = [
     "CollectOptions",
@@ -20,7 +20,7 @@ _MOST = 10_000  # labels that the watch takes in one request
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelColumns:
+class LabelColumns(Checked):
     """How labels are read."""
 
     receipt_column: str | None = None
@@ -34,7 +34,7 @@ class LabelColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SendLimits:
+class SendLimits(Checked):
     """How labels are sent."""
 
     batch: int = 1000
@@ -42,13 +42,13 @@ class SendLimits:
     tries: int = 7
     """How often a request is tried."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(1 <= self.batch <= _MOST, "batch", f"must be 1 to {_MOST}, got {self.batch}")
         check(self.tries >= 1, "tries", f"must be 1 or more, got {self.tries}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions:
+class TargetOptions(Checked):
     """Where labels go."""
 
     url: str = "http://127.0.0.1:9300/v1/labels"
@@ -56,7 +56,7 @@ class TargetOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefusedRows:
+class RefusedRows(Checked):
     """Where the rows of a file go that are refused."""
 
     refused: str | Path | None = None
@@ -69,7 +69,7 @@ class LabelOptions(LabelColumns, SendLimits, TargetOptions, RefusedRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FollowOptions:
+class FollowOptions(Checked):
     """How a folder, bucket or topic is followed."""
 
     wait: Any = "10m"
@@ -87,7 +87,6 @@ class CollectOptions(LabelColumns, FollowOptions, SendLimits):
     every: float = 5
     """Seconds between two looks for files."""
 
-    def __post_init__(self) -> None:
-        SendLimits.__post_init__(self)
+    def _check(self) -> None:
         check_positive(every=self.every)
         check(self.settle >= 0, "settle", f"must be 0 or more, got {self.settle:g}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from calib_serve.options.base import LastLayer, check, check_positive
+from calib_serve.options.base import Checked, LastLayer, check, check_between, check_positive
 from calib_serve.options.data import TrialOptions
 from calib_serve.options.scores import ModelScores
 
@@ -24,18 +24,18 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold:
+class Threshold(Checked):
     """Options of what predicts labels."""
 
     threshold: float = 0.5
     """From which probability on a label of several is predicted."""
 
-    def __post_init__(self) -> None:
-        check(0 < self.threshold < 1, "threshold", f"must lie between 0 and 1, got {self.threshold:g}")
+    def _check(self) -> None:
+        check_between(threshold=self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wrapped:
+class Wrapped(Checked):
     """Options of a handler that is wrapped."""
 
     receipts: Literal["header", "body"] = "header"
@@ -43,18 +43,18 @@ class Wrapped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flushed:
+class Flushed(Checked):
     """Options of what reports counts."""
 
     flush_seconds: float = 1.0
     """Seconds between a worker's reports."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_positive(flush_seconds=self.flush_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Carried:
+class Carried(Checked):
     """What an archive carries along."""
 
     standalone: bool = False
@@ -78,9 +78,7 @@ class AnswerOptions(Threshold, Flushed, LastLayer):
     allow_cpu_fallback: bool = False
     """Whether the model may run on the CPU where a GPU was asked for."""
 
-    def __post_init__(self) -> None:
-        Threshold.__post_init__(self)
-        Flushed.__post_init__(self)
+    def _check(self) -> None:
         known = self.abstain_below
         check(known is None or 0 <= known <= 1, "abstain_below", f"must lie in [0, 1], got {known}")
         check(self.top >= 0, "top", f"must be 0 or more, got {self.top}")
@@ -99,7 +97,7 @@ class Packed(Threshold, ModelScores, Carried):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPack:
+class ModelPack(Checked):
     """What is often said to ``pack``."""
 
     weights: Path | None = None
@@ -118,9 +116,6 @@ class PackOptions(ModelPack, Packed, AnswerOptions):
 
     input_dtype: str | None = None
     """The numbers of an input, by numpy's name; by default as the artifact says."""
-
-    def __post_init__(self) -> None:
-        AnswerOptions.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +140,6 @@ class AroundOptions(ArchivePack, Packed, Flushed, LastLayer):
     """Most requests in one call of the model."""
     batch_delay: int | None = None
     """Milliseconds that a request waits for others."""
-
-    def __post_init__(self) -> None:
-        for one in (TrialOptions, Threshold, Flushed):
-            one.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ class GateOptions(Seeded):
     alpha: float = 0.05
     """The chance to replace a calibration that is right, at most."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(0 < self.alpha < 1, "alpha", f"must lie between 0 and 1, got {self.alpha}; 0.05 means 5 %")
 
 
@@ -36,6 +36,5 @@ class ServedRefitOptions(GateOptions):
     days: float = 7
     """How far back to look at least, and at most twice as far."""
 
-    def __post_init__(self) -> None:
-        GateOptions.__post_init__(self)
+    def _check(self) -> None:
         check(math.isfinite(self.days) and self.days > 0, "days", f"must be positive, got {self.days}")

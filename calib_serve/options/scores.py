@@ -1,7 +1,9 @@
 """Options that say what scores are, and which samples of a file to take."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from calib_serve.options.base import Checked, fields_of
 
 __all__ = ["ColumnOptions", "FileOptions", "Kind", "ModelScores", "ScoresOptions", "SplitOptions"]
 
@@ -12,7 +14,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnOptions:
+class ColumnOptions(Checked):
     """Which scores are read, and what they are."""
 
     outputs: Kind | None = None
@@ -37,12 +39,12 @@ class ScoresOptions(ColumnOptions):
     @property
     def of_scores(self) -> dict[str, Any]:
         """Those that are given, as keyword arguments of ``Scores.of``."""
-        own = {field.name: getattr(self, field.name) for field in fields(ScoresOptions)}
+        own = fields_of(ScoresOptions, self)
         return {name: value for name, value in own.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelScores:
+class ModelScores(Checked):
     """What a model that is changed returns."""
 
     outputs: Kind | None = None
@@ -50,7 +52,7 @@ class ModelScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitOptions:
+class SplitOptions(Checked):
     """Which samples of a file are read."""
 
     split: str | None = None

@@ -30,8 +30,7 @@ class ServeOptions(HostOptions):
     sample_seconds: float = 60
     """Seconds between two writes of samples."""
 
-    def __post_init__(self) -> None:
-        HostOptions.__post_init__(self)
+    def _check(self) -> None:
         check_positive(sample_seconds=self.sample_seconds)
 
 

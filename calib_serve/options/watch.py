@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calib_serve.options.base import check, check_positive, check_share
+from calib_serve.options.base import Checked, check, check_positive, check_share
 from calib_serve.options.evaluate import Tolerant
 
 __all__ = ["AskOptions", "CountOptions", "DriftOptions", "KeyOptions", "SampleOptions", "WatchOptions"]
@@ -13,7 +13,7 @@ _LONGEST = 1e30  # labels; what the detector may multiply it with still fits a f
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleOptions:
+class SampleOptions(Checked):
     """Which logits and labels are kept, to refit on."""
 
     samples: Any = None
@@ -21,7 +21,7 @@ class SampleOptions:
     sample_rate: float = 0.1
     """Which share of the predictions is kept there."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_share(sample_rate=self.sample_rate)
 
 
@@ -34,14 +34,14 @@ class DriftOptions(Tolerant):
     block: int = 1
     """Labels that may depend on one another, where errors come in runs."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(self.block >= 1, "block", f"is a number of labels, at least 1, got {self.block}")
         check(2 <= self.arl <= _LONGEST, "arl", f"is a number of labels, 2 to {_LONGEST:.0e}, got {self.arl}")
         check(0 <= self.tolerance < 0.5, "tolerance", f"must be in [0, 0.5), got {self.tolerance}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyOptions:
+class KeyOptions(Checked):
     """Options of what signs."""
 
     keyring: Any = "keyring.json"
@@ -49,7 +49,7 @@ class KeyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskOptions:
+class AskOptions(Checked):
     """Options of what asks for labels."""
 
     label_budget: Any = ""
@@ -73,8 +73,7 @@ class CountOptions(KeyOptions, AskOptions, SampleOptions, Tolerant):
     sample_days: float = 30
     """For how many days samples are kept."""
 
-    def __post_init__(self) -> None:
-        SampleOptions.__post_init__(self)
+    def _check(self) -> None:
         check_positive(ttl_days=self.ttl_days, sample_days=self.sample_days)
 
 
@@ -85,10 +84,6 @@ class WatchOptions(CountOptions, DriftOptions):
     In Python ``keyring`` and ``samples`` may be open already, and ``label_budget`` a function that makes a
     ``LabelPolicy``; ``maturity`` and ``segments`` also take numbers, ``segments`` a list of names.
     """
-
-    def __post_init__(self) -> None:
-        CountOptions.__post_init__(self)
-        DriftOptions.__post_init__(self)
 
     @property
     def most_segments(self) -> Any:

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from calib_serve.options.base import check, check_positive
+from calib_serve.options.base import Checked, check, check_positive
 
 __all__ = ["ListenOptions", "WebLimits", "WebOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListenOptions:
+class ListenOptions(Checked):
     """Where a server listens, and who may use it."""
 
     host: str = "127.0.0.1"
@@ -32,7 +32,7 @@ class ListenOptions:
     tls_key: Path | None = None
     """The certificate's key, PEM."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
         rooted = self.root_path.startswith("/") and not self.root_path.endswith("/")
         told = f"begins with / and does not end with it, got {self.root_path!r}"
@@ -46,7 +46,7 @@ class ListenOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebLimits:
+class WebLimits(Checked):
     """How much a server takes."""
 
     max_connections: int = 512
@@ -60,7 +60,7 @@ class WebLimits:
     max_versions: int = 200
     """Model versions with series of their own; the rest are 'other'."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_positive(request_seconds=self.request_seconds, max_megabytes=self.max_megabytes)
         for option in ("max_connections", "max_waiting", "max_versions"):
             value = getattr(self, option)
@@ -70,10 +70,6 @@ class WebLimits:
 @dataclass(frozen=True, kw_only=True)
 class WebOptions(ListenOptions, WebLimits):
     """Options of ``create_app`` and ``serve_app``."""
-
-    def __post_init__(self) -> None:
-        ListenOptions.__post_init__(self)
-        WebLimits.__post_init__(self)
 
     @property
     def max_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from calib_serve.fuse.torchserve.contents import (
     shipped,
     with_section,
 )
-from calib_serve.options.base import changed
+from calib_serve.options.base import changed, fields_of
 from calib_serve.options.pack import AnswerOptions, FeedbackOptions, PackOptions
 from calib_serve.pictures import Preprocessing
 
@@ -72,7 +72,7 @@ def pack(
     shape = _shape(asked.input_shape, fitted)
     with scratch() as folder:
         served = _fused_head(path, fitted, folder) if kind == "onnx" else path
-        answers = {one.name: getattr(asked, one.name) for one in fields(AnswerOptions)}
+        answers = fields_of(AnswerOptions, asked)
         section = ModelOptions(
             kind=kind,
             model=f"model{path.suffix}",

@@ -8,7 +8,7 @@ backend the model ``NAME`` does both by itself, with the same tensors.
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from calib_serve.fuse.triton.models import (
     receipts,
 )
 from calib_serve.fuse.triton.publish import Pack, prepared, writing
-from calib_serve.options.base import changed
+from calib_serve.options.base import changed, fields_of
 from calib_serve.options.fuse import GraphOptions, TritonOptions
 
 __all__ = ["fuse_triton"]
@@ -78,7 +78,7 @@ def fuse_triton(
     with prepared(root) as place:
         pack = Pack(place, root, name, settings.version, models)
         pack.check()
-        graph = {field.name: getattr(settings, field.name) for field in fields(GraphOptions)}
+        graph = fields_of(GraphOptions, settings)
         onnx_file = pack.folder(models[0]) / "model.onnx"
         report = fuse_onnx(model, artifact, onnx_file, returns="all", **graph)
         batch = free_batch(onnx_file, settings.max_batch, given_inputs(settings.inputs))
