@@ -25,9 +25,11 @@ all; no interval reaches the five minutes after which Prometheus takes a series 
 
 _OF_LEDGERS = ("ledger", "edition")
 REPLICA_LABELS = (
-    "instance", "job", "pod", "container", "endpoint", "service", "node", "hostname", "worker", *_OF_LEDGERS,
+    "instance", "job", "pod", "container", "endpoint", "service", "node", "hostname", "Hostname", "worker",
+    *_OF_LEDGERS,
 )  # fmt: skip
-"""What tells the replicas of one deployment apart, as scrapes add it, and the ledgers that they count in.
+"""What tells the replicas of one deployment apart, as scrapes add it, TorchServe its Hostname too, and the
+ledgers that they count in.
 
 Every other label is kept, as opposite errors of staging and production must not cancel."""
 

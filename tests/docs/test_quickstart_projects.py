@@ -76,12 +76,16 @@ def test_a_project_does_what_its_readme_says_and_no_panel_is_empty(
         assert json.loads(t.output) == {"accepted": 0, "held": 0, "refused": {"duplicate": sent}}
 
         found = monitored(project, t, client)
-        found.wait("calib_check_ok")
-        scraped = {one["metric"]["job"] for one in found.query("up == 1")}
-        assert scraped == {"prometheus", "calib-serve-watch", *(["server"] if kind == "torchserve" else [])}
+        jobs = {"prometheus", "calib-serve-watch", *(["server"] if kind == "torchserve" else [])}
+        found.wait(f"count(up == 1) == {len(jobs)}")
+        assert {one["metric"]["job"] for one in found.query("up == 1")} == jobs
+        found.wait("ledger:calib_sums:max")
         # Counters of before the first scrape rose in no window: another round.
         t.type("python client.py && calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels")
-        found.wait("model_version:calib_verdict:24h and model_version:calib_labels:24h > 0")
+        # The watch learns when labels are in from how late these came: on a busy host, minutes.
+        found.wait("model_version:calib_verdict:24h and model_version:calib_labels:24h > 0", seconds=900)
+        for number in ("served", "labels", "coverage", "ece", "verdict"):
+            assert len(found.query(f"model_version:calib_{number}:24h")) == 1, "one number, not one a host"
         for title, rows in panels_of(project / "deploy" / "grafana", found, model="digits", version="1"):
             assert rows or title in ("Promises of its contract",), title
         assert not found.query('ALERTS{alertname=~"Monitor.*"}')
