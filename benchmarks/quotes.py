@@ -69,26 +69,26 @@ NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 
 QUOTES = (
     Quote(
-        "how-to/contracts.md",
+        "contracts.md",
         "contracts",
-        lambda r: f"*broken* was said of {ranges(broken(r))} % of {r['streams']} streams",
+        lambda r: f"*broken* was claimed in {ranges(broken(r))} % of {r['streams']} streams",
     ),
     Quote(
-        "how-to/contracts.md",
+        "contracts.md",
         "contracts",
         lambda r: (
-            f"was said after {ranges(breaches(r, after=False))} times as many labels, on average, as a "
-            "binomial test of power 90 % needs that is looked at once; after 10,000 labels that were kept, "
-            f"after {ranges(breaches(r, after=True))} times as many"
+            f"took {ranges(breaches(r, after=False))} times as many labels, on average, as a binomial test "
+            "of power 90 % needs at one look; after 10,000 kept labels, "
+            f"{ranges(breaches(r, after=True))} times as many"
         ),
     ),
     Quote(
-        "how-to/contracts.md",
+        "contracts.md",
         "contracts",
-        lambda r: f"its receipt, in {100 * r['said']['as promised, inside a bin, noted']['broken']:.1f} %",
+        lambda r: f"its receipt, in {100 * r['said']['as promised, inside a bin, noted']['broken']:.1f} %.",
     ),
     Quote(
-        "how-to/shadow.md",
+        "recalibrate.md",
         "shadow",
         lambda r: (
             f"{100 * r['summary']['gains 1 %']['ours']:.0f} % of streams of real logits (in the worst of 14 "
@@ -97,12 +97,12 @@ QUOTES = (
         ),
     ),
     Quote(
-        "how-to/recalibration.md",
+        "recalibrate.md",
         "refit_gate",
         lambda r: f"{ranges(refits(r, changed=False), '{:.3g}')} % of the streams led to a new calibration",
     ),
     Quote(
-        "how-to/recalibration.md",
+        "recalibrate.md",
         "refit_gate",
         lambda r: (
             f"led to one after {ranges(refits(r, changed=True, classes=10), '{:,}')} labels (ten classes) or "
@@ -126,7 +126,7 @@ QUOTES = (
         ),
     ),
     Quote(
-        "monitoring.md",
+        "ledger.md",
         "labels",
         lambda r: (
             f"30 days take {30e6 * r['bytes']['SQLite'] / 1e9:.0f} GB in SQLite and "
@@ -134,7 +134,6 @@ QUOTES = (
         ),
     ),
     Quote("monitoring.md", "detectors", lambda r: f"at its edges ({lengths(r, ONE_POINT)} labels)"),
-    Quote("monitoring.md", "detectors", lambda r: f"calibrated streams ({lengths(r, 0.0)} labels)"),
     Quote(
         "benchmarks/serving.md",
         "serving",

@@ -32,7 +32,6 @@ from real_servers import needed
 from terminal import Terminal, http_ok, http_text
 
 from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.receipts import Keyring
 
 # --- what is not run here -------------------------------------------------------------------------
 
@@ -43,8 +42,10 @@ NOT_RUN = (
     *("python calibrated.py", "bentoml serve ", "serve run ", "mlserver start ", "mlflow models serve"),
     # Minutes to hours, each with tests of its own.
     *("make ", "python benchmarks/"),
-    # A container engine, a cluster, a Kafka or a bucket.
-    *("docker build", "docker compose", "kubectl ", 'calib-serve label "kafka:', "calib-serve label s3:"),
+    # A container engine, a cluster.
+    *("docker build", "docker compose", "kubectl "),
+    # A database, a Kafka or a bucket, which tests/collect/test_label_recipes.py has.
+    *('psql "$DATABASE"', 'calib-serve label "kafka:', "calib-serve label s3:"),
 )
 """Commands that hold one of these."""
 
@@ -66,7 +67,6 @@ FROM_NOTHING = {*FIRST, *DOCS.glob("tutorials/*.md")}
 # Pages that a test of their own follows, as their server is not one of ours.
 FOLLOWED_ELSEWHERE = {
     DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py",
-    DOCS / "how-to" / "batch-labels.md": "tests/collect/test_label_recipes.py",
 }
 
 # --- what a page finds in its folder besides the quickstart's files, or just before a command ------
@@ -105,14 +105,6 @@ def a_text_classifier(t: Terminal) -> None:
     table(t.folder / "reviews.csv", texts, labels, split=["cal"] * 400 + ["test"] * 300)
 
 
-def late_labels(t: Terminal) -> None:
-    """Receipts of this host's keys, and what turned out to be true."""
-    keyring = Keyring.load(t.folder / "keyring.json")
-    tokens = [keyring.sign(model="digits", version="1.0", predicted=7, confidence=0.9) for _ in range(5)]
-    lines = [f"{token},{7 if i else 3}" for i, token in enumerate(tokens)]
-    (t.folder / "labels.csv").write_text("\n".join(["receipt,label", *lines]))
-
-
 def a_changed_world(t: Terminal) -> None:
     """Predictions with logits and their labels, on which the artifact is overconfident."""
     import httpx
@@ -145,15 +137,12 @@ def a_linear_model(t: Terminal) -> None:
 
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "docs/serving.md": a_model_of_letters,
-    "docs/monitoring.md": lambda t: t.copy("deploy"),
     "docs/how-to/hugging-face.md": a_text_classifier,
     "docs/how-to/any-server.md": a_linear_model,
     "docs/how-to/migration.md": image,
 }
 BEFORE_COMMAND = {
-    ("docs/monitoring.md", "calib-serve label"): late_labels,
-    ("docs/monitoring.md", "calib-serve refit"): a_changed_world,
-    ("docs/monitoring.md", "calib-serve ledger revoke"): lambda t: (t.folder / "journal").mkdir(),
+    ("docs/recalibrate.md", "calib-serve refit model_store"): a_changed_world,
 }
 
 # --- what a page promises, beyond that its commands succeed ----------------------------------------

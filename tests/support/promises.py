@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "what-happens-when.md"
+PAGE = Path(__file__).parents[2] / "docs" / "what-happens-when.md"
 
 
 @dataclass(frozen=True)
