@@ -110,7 +110,7 @@ QUOTES = (
         ),
     ),
     Quote(
-        "how-to/class-shares.md",
+        "problems.md",
         "prior_shift",
         lambda r: (
             f"by counts held the true shares in {held_shares(r, 'counts')} % of the cases, those by "
@@ -118,7 +118,7 @@ QUOTES = (
         ),
     ),
     Quote(
-        "which-method.md",
+        "methods.md",
         "fusion_overhead",
         lambda r: (
             f"takes {r['median_ratio']:.4f} of the time of the bare model, where the bare model itself "

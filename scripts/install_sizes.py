@@ -1,4 +1,4 @@
-"""What each extra brings: MiB and packages, as the table of docs/how-to/install.md.
+"""What each extra brings: MiB and packages, as the table of docs/install.md.
 
     python scripts/install_sizes.py             # all of them; minutes, and gigabytes of /tmp in turn
     python scripts/install_sizes.py watch torch  # these; "" is the base install

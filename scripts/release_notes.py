@@ -57,7 +57,7 @@ def disagreements(root: Path) -> list[str]:
         found.append(f"CITATION.cff has version {cited.get('version')}: make it {version}")
     if PLACEHOLDER in (where := repository(root)):
         found.append(
-            f"pyproject.toml has {where}: write where the project lives, docs/releasing.md says what follows"
+            f"pyproject.toml has {where}: write where the project lives, CONTRIBUTING.md says what follows"
         )
     elif cited.get("repository-code") != where:
         found.append(f"CITATION.cff has repository-code {cited.get('repository-code')}: make it {where}")

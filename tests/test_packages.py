@@ -21,7 +21,7 @@ from installed import PIP, ROOT, run
 from locks import LOCKS, locked
 from packaging.utils import canonicalize_name
 
-INSTALL = ROOT / "docs" / "how-to" / "install.md"
+INSTALL = ROOT / "docs" / "install.md"
 pytestmark = pytest.mark.server
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LISTING = "from importlib.metadata import distributions as d; print(*(f'{x.name}=={x.version}' for x in d()))"
@@ -96,7 +96,7 @@ def test_the_wheel_holds_every_module_the_types_and_what_a_server_needs(built: P
 
 
 def page_line(extras: str) -> list[str]:
-    """What follows ``pip`` where docs/how-to/install.md first installs these extras."""
+    """What follows ``pip`` where docs/install.md first installs these extras."""
     lines = re.findall(r"^\$ pip (install \"calib-serve\[(.+)\]\" -c .+)$", INSTALL.read_text(), re.M)
     return shlex.split(next(line for line, brought in lines if brought == extras))
 

@@ -31,7 +31,10 @@ from PIL import Image
 from real_servers import needed
 from terminal import Terminal, http_ok, http_text
 
+from calib_serve import load_artifact, load_model
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.metrics import ece, softmax
+from calib_serve.model import calibrated_probs
 
 # --- what is not run here -------------------------------------------------------------------------
 
@@ -55,7 +58,6 @@ OF_SERVERS = {path.read_text("utf-8") for path in (ROOT / "examples" / "servers"
 # Commands that start a server, or train, where the page does nothing with it: another page has the
 # very same command, and there it is run.
 RUN_ELSEWHERE = {
-    ("docs/quickstart.md", "calib-serve serve"): "README.md",
     ("docs/report.md", "calib-serve report"): "docs/quickstart.md",
     ("model_store/README.md", "calib-serve serve"): "docs/serving.md",
 }
@@ -137,7 +139,7 @@ def a_linear_model(t: Terminal) -> None:
 
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "docs/serving.md": a_model_of_letters,
-    "docs/how-to/hugging-face.md": a_text_classifier,
+    "docs/data.md": a_text_classifier,
     "docs/how-to/any-server.md": a_linear_model,
     "docs/how-to/migration.md": image,
 }
@@ -148,13 +150,12 @@ BEFORE_COMMAND = {
 # --- what a page promises, beyond that its commands succeed ----------------------------------------
 
 
-def a_served_watched_and_reported_model(t: Terminal) -> None:
-    assert "calibration report" in (t.folder / "digits" / "report.html").read_text()
-    assert http_ok(t.url(9300, ""), has=("digits 1.0", "Reliability"))
-    (feedback,) = (c for page, c in every_command() if page == "README.md" and "calibration_feedback" in c)
-    t.type(feedback)  # the same label once more
-    assert "duplicate" in t.output
-    assert http_ok(t.url(8082, "metrics"), has=("calib_feedback_total{",))
+def a_calibrated_model(t: Terminal) -> None:
+    project = t.folder / "digits"
+    data, model = np.load(project / "data.npz"), load_model(project / "model.pt2", input_shape=(1, 8, 8))
+    before = softmax(model.logits(data["test_inputs"]))
+    after = calibrated_probs(model, data["test_inputs"], load_artifact(project / "artifact"))
+    assert ece(after, data["test_labels"]) < ece(before, data["test_labels"])
 
 
 def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
@@ -167,7 +168,7 @@ def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
 
 
 AFTER_PAGE = {
-    "README.md": a_served_watched_and_reported_model,
+    "README.md": a_calibrated_model,
     "docs/tutorials/torchserve.md": the_page_of_the_watch_has_a_verdict,
 }
 
