@@ -20,7 +20,7 @@ from goals import ONE_POINT, SHIFTED, Result, mean
 DOCS = peers.ROOT / "docs"
 PAGES = (
     *(DOCS / "benchmarks" / f"{name}.md" for name in ("serving", "output_calibrators", "neural_clamping")),
-    *(DOCS / f"{name}.md" for name in ("scaling", "monitoring")),
+    *(DOCS / f"{name}.md" for name in ("deploy", "monitoring")),
 )
 
 

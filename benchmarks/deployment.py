@@ -4,7 +4,7 @@ Units are measured here: memory a series, disk a sample and processor time a rul
 of a receipt and of a scrape. Others are those of benchmarks/monitor.py, labels.py and soak.py. The rest
 is arithmetic, line by line, from these and from what the options say of the deployment; prices are options
 too, not measurements.
-Writes benchmarks/results/deployment.json, and prints the table of docs/scaling.md.
+Writes benchmarks/results/deployment.json, and prints the table of docs/deploy.md.
 
     python benchmarks/deployment.py [--predictions 1e10] [--labelled 0.01] [--versions 1000] [--replicas 20]
 """
@@ -29,7 +29,7 @@ GIB = 2**30
 TTL_DAYS, KEPT_DAYS, LONG_DAYS = 30, 15, 365  # receipts, samples of Prometheus, recorded numbers
 EVERY = 120  # seconds between evaluations of the rules
 OF_LEDGERS = 30  # the same, of the sums of ledgers
-PER_REPLICA, PER_VERSION = 32, 167  # series: docs/scaling.md, "The cardinality budget"
+PER_REPLICA, PER_VERSION = 32, 167  # series: docs/deploy.md, "The cardinality budget"
 HERE = "python benchmarks/deployment.py"
 
 
@@ -178,7 +178,7 @@ def _scraped(units: Mapping[str, Any], asked: Mapping[str, float]) -> tuple[list
     }
     memory, disk, year, cores = spent.values()
     wire = units["exposition_bytes_per_series"]
-    budget = "pytest tests/docs/test_docs.py -k budget"
+    budget = "docs/deploy.md"
     return [
         Line(
             "series of predictions",

@@ -4,4 +4,4 @@ from calib_serve.serve.classifier import CalibratedClassifier
 
 
 class Handler(CalibratedClassifier):
-    """Override preprocess or postprocess here; see docs/serving.md."""
+    """Override preprocess or postprocess here; see docs/torchserve.md."""

@@ -113,7 +113,7 @@ def pack(
     out.print(f"serve it with: calib-serve serve --store {path.parent} {first}{path.name}")
     out.print(
         "torchserve itself gives neither receipts nor series before it is told of a keyring "
-        "(CALIB_SERVE_KEYRING) and of them (metrics_config): docs/serving.md, Without calib-serve serve"
+        "(CALIB_SERVE_KEYRING) and of them (metrics_config): docs/torchserve.md, Without calib-serve serve"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a TorchServe leaves behind is where its successor goes on: docs/how-to/migration.md."""
+"""What a TorchServe leaves behind is where its successor goes on: docs/torchserve.md."""
 
 from __future__ import annotations
 

@@ -49,6 +49,11 @@ def test_every_rule_and_every_alert_has_a_case():
     assert REPLICA_LABELS[-2:] == LEDGER_LABELS
 
 
+def test_every_alert_has_a_runbook():
+    sections = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbooks.md").read_text(), flags=re.MULTILINE)
+    assert {alert["alert"] for alert in alerts()} <= set(sections)
+
+
 def test_every_alert_is_seen_to_fire_and_to_end():
     def ends(case):
         asks = sorted(

@@ -45,6 +45,8 @@ NOT_RUN = (
     *("python calibrated.py", "bentoml serve ", "serve run ", "mlserver start ", "mlflow models serve"),
     # Minutes to hours, each with tests of its own.
     *("make ", "python benchmarks/"),
+    # tests/deploy/test_watch_proxy.py runs it, with its folders elsewhere.
+    "nginx -c ",
     # A container engine, a cluster.
     *("docker build", "docker compose", "kubectl "),
     # A database, a Kafka or a bucket, which tests/collect/test_label_recipes.py has.
@@ -59,7 +61,7 @@ OF_SERVERS = {path.read_text("utf-8") for path in (ROOT / "examples" / "servers"
 # very same command, and there it is run.
 RUN_ELSEWHERE = {
     ("docs/report.md", "calib-serve report"): "docs/quickstart.md",
-    ("model_store/README.md", "calib-serve serve"): "docs/serving.md",
+    ("model_store/README.md", "calib-serve serve"): "docs/torchserve.md",
 }
 
 FIRST = {ROOT / "README.md", DOCS / "quickstart.md"}
@@ -68,7 +70,7 @@ FROM_NOTHING = {*FIRST, *DOCS.glob("tutorials/*.md")}
 
 # Pages that a test of their own follows, as their server is not one of ours.
 FOLLOWED_ELSEWHERE = {
-    DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py",
+    DOCS / "gateway.md": "tests/gateway/test_gateway_page.py",
 }
 
 # --- what a page finds in its folder besides the quickstart's files, or just before a command ------
@@ -137,13 +139,21 @@ def a_linear_model(t: Terminal) -> None:
         (t.folder / path.name).write_text(t.here(path.read_text("utf-8")), "utf-8")
 
 
+def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
+    """898 predictions, one by curl, and as many labels, though they were sent twice."""
+    assert http_ok(t.url(9300, ""), has=("digits 1.0", "would tell as much", "Reliability"))
+    served = http_text(t.url(8082, "metrics"))
+    assert total(served, "calib_feedback_total", model="digits") == 898
+    assert total(served, "calib_predictions_total", model="digits") == 898
+
+
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
-    "docs/serving.md": a_model_of_letters,
+    "docs/torchserve.md": a_model_of_letters,
     "docs/data.md": a_text_classifier,
-    "docs/how-to/any-server.md": a_linear_model,
-    "docs/how-to/migration.md": image,
+    "docs/servers.md": a_linear_model,
 }
 BEFORE_COMMAND = {
+    ("docs/torchserve.md", "torch-model-archiver"): the_page_of_the_watch_has_a_verdict,
     ("docs/recalibrate.md", "calib-serve refit model_store"): a_changed_world,
 }
 
@@ -158,18 +168,8 @@ def a_calibrated_model(t: Terminal) -> None:
     assert ece(after, data["test_labels"]) < ece(before, data["test_labels"])
 
 
-def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
-    assert http_ok(t.url(9300, ""), has=("digits 1.0", "would tell as much", "Reliability"))
-    served = http_text(t.url(8082, "metrics"))
-    assert (
-        total(served, "calib_feedback_total", model="digits") == 897
-    )  # as many as pictures, though sent twice
-    assert total(served, "calib_predictions_total", model="digits") == 898
-
-
 AFTER_PAGE = {
     "README.md": a_calibrated_model,
-    "docs/tutorials/torchserve.md": the_page_of_the_watch_has_a_verdict,
 }
 
 # --- the test ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from triton_server import Triton, free_port
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "gateway.md"
+PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 FENCE = re.compile(r"^```(console|json)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 

@@ -18,7 +18,7 @@ class Digits:
 
     @bentoml.on_shutdown
     def close(self) -> None:
-        """Called in each worker that is told to end."""
+        """Called in each worker that ends."""
         self.reporter.close()
 
     @bentoml.api(batchable=True)
@@ -26,5 +26,5 @@ class Digits:
         """One prediction a row of features."""
         logits = rows @ self.weights["W"] + self.weights["b"]
         probs = self.reporter.artifact.probs(logits)
-        told = zip(probs.argmax(axis=1), probs.max(axis=1), self.reporter.served(probs), strict=True)
-        return [{"predicted": int(k), "confidence": float(p), "receipt": r} for k, p, r in told]
+        found = zip(probs.argmax(axis=1), probs.max(axis=1), self.reporter.served(probs), strict=True)
+        return [{"predicted": int(k), "confidence": float(p), "receipt": r} for k, p, r in found]

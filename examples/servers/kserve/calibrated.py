@@ -29,8 +29,8 @@ class Digits(Model):
         found = pd.DataFrame({"predicted": probs.argmax(axis=1), "confidence": probs.max(axis=1)})
         found["receipt"] = np.array([receipt or "" for receipt in self.reporter.served(probs)], object)
         if isinstance(payload, dict):
-            told = {"predictions": "predicted", "confidences": "confidence", "receipts": "receipt"}
-            return {key: found[name].tolist() for key, name in told.items()}
+            named = {"predictions": "predicted", "confidences": "confidence", "receipts": "receipt"}
+            return {key: found[name].tolist() for key, name in named.items()}
         return get_predict_response(payload, found, self.name)
 
 

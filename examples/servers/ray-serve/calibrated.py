@@ -25,8 +25,8 @@ class Digits:
         """One prediction a row of features."""
         logits = np.array(rows) @ self.weights["W"] + self.weights["b"]
         probs = self.reporter.artifact.probs(logits)
-        told = zip(probs.argmax(axis=1), probs.max(axis=1), self.reporter.served(probs), strict=True)
-        return [{"predicted": int(k), "confidence": float(p), "receipt": r} for k, p, r in told]
+        found = zip(probs.argmax(axis=1), probs.max(axis=1), self.reporter.served(probs), strict=True)
+        return [{"predicted": int(k), "confidence": float(p), "receipt": r} for k, p, r in found]
 
     async def __call__(self, request: Request) -> dict[str, Any]:
         """One prediction a request."""
