@@ -64,9 +64,8 @@ RUN_ELSEWHERE = {
     ("model_store/README.md", "calib-serve serve"): "docs/torchserve.md",
 }
 
+# They begin in an empty folder; the other pages go on in that of the quickstart.
 FIRST = {ROOT / "README.md", DOCS / "quickstart.md"}
-# Pages that begin in an empty folder; the others go on in that of the quickstart.
-FROM_NOTHING = {*FIRST, *DOCS.glob("tutorials/*.md")}
 
 # Pages that a test of their own follows, as their server is not one of ours.
 FOLLOWED_ELSEWHERE = {
@@ -251,7 +250,7 @@ def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_pat
     if page == DOCS / "quickstart.md":
         return  # the fixture has followed it
     folder = tmp_path / "folder"
-    if page in FROM_NOTHING:
+    if page in FIRST:
         folder.mkdir()
     else:
         shutil.copytree(quickstart, folder, ignore=shutil.ignore_patterns("serving", "logs"))
