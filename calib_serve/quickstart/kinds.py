@@ -26,7 +26,7 @@ class Kind:
     ready: str
     receipts: str
     program: str = ""
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ("scikit-learn",)  # for train.py's data, until it is replaced
     metrics: int = 0
     env: dict[str, str] = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ KINDS: dict[str, Kind] = {
     "litserve": Kind(
         title="LitServe and onnxruntime",
         extras=("torch", "onnx", "watch", "report"),
-        packages=("litserve",),
+        packages=("litserve", "scikit-learn"),
         convert=_FUSE,
         serve="python serve.py",
         program="serve_litserve.py.txt",
@@ -126,8 +126,8 @@ ENTRYPOINT ["calib-serve", "serve", "--store=/app/model_store", "--folder=/app/s
         title="Triton",
         extras=("torch", "onnx", "watch", "report"),
         convert=(
-            "calib-serve fuse triton model.onnx artifact -o repository --name digits --max-batch 64 "
-            "--device cpu",
+            "calib-serve fuse triton model.onnx artifact -o repository --name digits --option max_batch=64 "
+            "--option device=cpu",
         ),
         serve="tritonserver --model-repository=repository",
         dockerfile="""# The step that signs needs the ground alone: no torch, no onnx.

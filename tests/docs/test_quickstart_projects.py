@@ -6,20 +6,26 @@ real Prometheus answers every panel.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
+import tomllib
 from command_line import calib_serve
-from doc_blocks import blocks, commands
+from doc_blocks import ROOT, blocks, commands
 from live_server import total
+from packaging.requirements import Requirement
 from real_prometheus import Prometheus, panels_of
 from real_servers import needed
 from terminal import Terminal
+from test_docs import check_ours
 
-from calib_serve.quickstart import project_files, write_project
+from calib_serve.quickstart import KINDS, project_files, write_project
 
 CONTAINERS = ("docker ", "kubectl ")
 
@@ -113,3 +119,43 @@ def test_force_writes_beside_what_is_there_and_changes_nothing_of_it(tmp_path: P
         "a second time there is nothing to write"
     )
     assert (tmp_path / "secrets" / "keyring.json").read_bytes() == keys
+
+
+@pytest.fixture(params=KINDS)
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    write_project(tmp_path / "project", request.param)
+    return tmp_path / "project"
+
+
+def test_every_command_of_a_project_takes_its_options(project: Path) -> None:
+    lines = re.findall(r"^\$ (calib-serve .+)$", (project / "README.md").read_text(), re.M)
+    assert lines
+    for line in lines:
+        check_ours(shlex.split(line))
+
+
+def test_a_project_names_every_package_that_it_imports(project: Path) -> None:
+    """Where an index has the package: a script that runs here may import what only the tests brought."""
+    (line,) = re.findall(r"The commands need `pip install ([^`]+)`", (project / "README.md").read_text())
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    brought, waiting = set[str](), [Requirement(word) for word in shlex.split(line)]
+    while waiting:
+        one = waiting.pop()
+        brought.add({"scikit-learn": "sklearn"}.get(one.name, one.name).replace("-", "_"))
+        if one.name == "calib-serve":
+            lists = (declared["dependencies"], *(declared["optional-dependencies"][e] for e in one.extras))
+            waiting += [Requirement(text) for listed in lists for text in listed]
+    own = {path.stem for path in project.glob("*.py")}
+    assert imported(project) - own - set(sys.stdlib_module_names) <= brought
+
+
+def imported(project: Path) -> set[str]:
+    """The top names that the project's scripts import."""
+    found = set()
+    for path in project.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").split(".")[0])
+    return found
