@@ -24,7 +24,7 @@ from onnx.external_data_helper import set_external_data
 from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
-from calib_serve.fuse.onnx.files import read, write
+from calib_serve.fuse.onnx._files import read, write
 from calib_serve.fuse.onnx.graph import fuse_onnx
 
 STEP = artifact(LogitMap.temperature(2.0), classes=K)
@@ -188,7 +188,7 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
         "from calib_serve.fuse.onnx.edit import Editor\n"
         "from calib_serve.fuse.onnx.plan import carry_out, make_plan\n"
         "from calib_serve.options.fuse import OnnxOptions\n"
-        "from calib_serve.fuse.onnx.files import pending, read, write\n"
+        "from calib_serve.fuse.onnx._files import pending, read, write\n"
         "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"
         "editor = Editor(model)\n"
         "done = carry_out(editor, make_plan(editor, Artifact.load(folder / 'artifact'), OnnxOptions()))\n"

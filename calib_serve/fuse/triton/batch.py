@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from calib_serve.errors import FuseError, ModelError
+from calib_serve.fuse.onnx._files import inferred_shapes
 from calib_serve.fuse.onnx.parity import generate, run_raw
-from calib_serve.fuse.onnx.repair import inferred_shapes
 
 __all__ = ["free_batch"]
 

@@ -1,22 +1,212 @@
-"""What exporters leave behind, put right in the file's own terms before a graph is edited.
+"""Read, repair and write ONNX files.
 
-Each repair is said, and the repaired graph is compared with the file: see ``parity.check_repairs``.
+Untrusted input is checked, external data stay on disk, writes are atomic. What exporters leave behind is put
+right in the file's own terms before a graph is edited: each repair is said, and the repaired graph is compared
+with the file (``check_repairs``).
 """
 
 from __future__ import annotations
 
+import shutil
+import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import onnx
 import onnx.defs
 import onnx.inliner
 import onnx.shape_inference
 import onnx.version_converter
+import onnx_ir as ir
 
-from calib_serve.errors import FuseError
+from calib_serve.errors import FuseError, ModelError
+from calib_serve.files import sha256, written_whole
 
-__all__ = ["OPSET", "graphs", "in_order", "inferred_shapes", "infers", "repaired"]
+
+def read(path: Path) -> ir.Model:
+    """A checked model, fit to be edited; its external tensors stay on disk until read.
+
+    ``meta["repairs"]`` are the repairs that it needed, a sentence each. Raises ModelError for a file that is
+    not a valid ONNX model or refers to files outside of its folder, FuseError for one of too old an opset.
+    """
+    raw, model = _load(path)
+    external = [tensor for _, _, tensor in _external(model)]
+    for tensor in external:
+        _check_contained(tensor, path)
+    ordered = [] if external else in_order(raw)  # the checker finds external data by the file's path alone
+    try:
+        onnx.checker.check_model(raw if ordered else str(path))
+    except Exception as error:
+        shapeless = [v.name for v in raw.graph.input if not v.type.tensor_type.HasField("shape")]
+        inputs = f"; inputs without a shape: {shapeless}" if shapeless else ""
+        raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}{inputs}") from error
+    raw, repairs = repaired(raw)
+    repairs = [*ordered, *repairs]
+    if repairs:
+        model = _model(raw, path)
+    model.meta["repairs"] = tuple(repairs)
+    model.meta["strict"] = infers(raw) is not None
+    return model
+
+
+def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
+    try:
+        raw = onnx.load(path, load_external_data=False)
+        return raw, _model(raw, path)
+    except Exception as error:  # protobuf and onnx-ir raise unrelated types
+        other = "; a torch file takes fuse torch (fuse_torch)" if zipfile.is_zipfile(path) else ""
+        raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}{other}") from error
+
+
+def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
+    """A model with shapes inferred.
+
+    ``meta`` keeps the types of inputs and outputs as the file says them: inference renames sizes, and onnx-ir
+    has no maps; and the names of values whose shapes it states.
+    """
+    stated = {v.name for graph in graphs(raw.graph) for v in graph.value_info}
+    proto = onnx.shape_inference.infer_shapes(raw)
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.WhichOneof("value") in ("map_type", "sequence_type"):
+            value.ClearField("type")
+    known = [v for v in proto.graph.value_info if v.type.WhichOneof("value") == "tensor_type"]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(known)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    model.meta["types"] = {v.name: v.type for v in (*raw.graph.input, *raw.graph.output)}
+    model.meta["stated"] = stated
+    return model
+
+
+def _save(model: ir.Model, path: Path) -> None:
+    proto = ir.to_proto(model)
+    types: dict[str, onnx.TypeProto] = model.meta["types"]
+    sizes = {d.dim_param for kind in types.values() for d in kind.tensor_type.shape.dim}
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.name in types and _is_still(value.type, types[value.name]):
+            value.type.CopyFrom(types[value.name])
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param not in sizes:  # a name that inference made up
+                size.ClearField("dim_param")
+    # Inferred shapes are not written: with them a runtime optimises differently, and a fused graph would not
+    # run like the raw one.
+    for graph in graphs(proto.graph):
+        known = [v for v in graph.value_info if v.name in model.meta["stated"]]
+        del graph.value_info[:]
+        graph.value_info.extend(known)
+    onnx.save_model(proto, path)
+
+
+def _is_still(kind: onnx.TypeProto, stated: onnx.TypeProto) -> bool:
+    """Whether a value of this name is what it was: a map (of no type here), or a tensor of as many sizes."""
+    if not stated.HasField("tensor_type"):
+        return kind.WhichOneof("value") is None
+    same = kind.tensor_type.elem_type == stated.tensor_type.elem_type
+    return same and len(kind.tensor_type.shape.dim) == len(stated.tensor_type.shape.dim)
+
+
+def _external(model: ir.Model) -> Iterator[tuple[ir.Value | ir.Node, str, ir.ExternalTensor]]:
+    """Tensors in other files: of an initializer, or of a node and an attribute of it."""
+    whole = (model.graph, *(function.graph for function in model.functions.values()))
+    for graph in (one for outer in whole for one in (outer, *outer.subgraphs())):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value, "", value.const_value
+        for node in graph:
+            for name, attr in node.attributes.items():
+                if isinstance(attr.value, ir.ExternalTensor):
+                    yield node, name, attr.value
+
+
+def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
+    folder = path.parent.resolve()
+    try:
+        target = (folder / tensor.location).resolve()
+        size = target.stat().st_size
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} keeps {tensor.name!r} in {tensor.location!r}, which cannot be read: {error}"
+        ) from error
+    if not target.is_relative_to(folder):
+        raise ModelError(
+            f"{path} keeps {tensor.name!r} outside of its folder, in {tensor.location!r}; "
+            "put the data file beside the model"
+        )
+    end = (tensor.offset or 0) + tensor.nbytes
+    if end > size or (tensor.length is not None and tensor.length < tensor.nbytes):
+        raise ModelError(
+            f"{path} keeps {tensor.name!r} in {tensor.location!r}, which ends before it: {size} < {end}; "
+            "copy the whole file"
+        )
+
+
+@contextmanager
+def pending(out: Path) -> Iterator[Path]:
+    """A temporary path beside ``out``, renamed to ``out`` when the block succeeds, else removed."""
+    try:
+        with written_whole(out) as partial:
+            yield partial
+    except OSError as error:
+        raise FuseError(f"cannot write {out}: {error}") from error
+
+
+def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bool = True) -> None:
+    """Write a model; external data stay in place, or are copied to another folder."""
+    if partial.parent.resolve() != source.parent.resolve():
+        _bring(model, source, out)
+    _save(model, partial)
+    if not strict:
+        return
+    try:
+        onnx.checker.check_model(str(partial), full_check=model.meta["strict"])
+    except Exception as error:
+        raise FuseError(
+            f"the fused model fails onnx's full check: {_first_line(error)}; please report this graph"
+        ) from error
+
+
+def _bring(model: ir.Model, source: Path, out: Path) -> None:
+    """Copy data files beside ``out``, under names of their content: a model that is there keeps its own."""
+    names: dict[str, str] = {}
+    for holder, attribute, tensor in list(_external(model)):
+        location = str(tensor.location)
+        if location not in names:
+            names[location] = _brought(source.parent / location, out)
+        moved = ir.ExternalTensor(
+            names[location],
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+            base_dir=out.parent,
+        )
+        if isinstance(holder, ir.Node):
+            holder.attributes[attribute] = ir.AttrTensor(attribute, moved)
+        else:
+            holder.const_value = moved
+
+
+def _brought(old: Path, out: Path) -> str:
+    """The name of a copy beside ``out``, made where it is not there yet."""
+    hashed = sha256(old)
+    new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
+    if not new.exists() or sha256(new) != hashed:
+        with written_whole(new) as partial:
+            shutil.copyfile(old, partial)
+    return new.name
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+# --- Repairs ----------------------------------------------------------------------------------------
+
 
 OPSET = 13
 """The oldest opset whose Softmax works along one axis."""
