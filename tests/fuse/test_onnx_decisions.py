@@ -23,7 +23,7 @@ from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, Prediction
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import check_decisions, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.onnx.decisions import _first_of_equals
+from calib_serve.fuse.onnx._probabilities import _first_of_equals
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.torch import calibrated
 
@@ -149,7 +149,7 @@ def test_extreme_logits_leave_the_top_class_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["set", "abstain"])
 def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
-    from calib_serve.fuse.onnx import outputs
+    from calib_serve.fuse.onnx import _probabilities as outputs
 
     def wrong(editor, probs, fitted, *rest):
         other = replace(

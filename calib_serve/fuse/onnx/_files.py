@@ -1,8 +1,8 @@
 """Read, repair and write ONNX files.
 
 Untrusted input is checked, external data stay on disk, writes are atomic. What exporters leave behind is put
-right in the file's own terms before a graph is edited: each repair is said, and the repaired graph is compared
-with the file (``check_repairs``).
+right in the file's own terms before a graph is edited: each repair is said, and the repaired graph is
+compared with the file (``check_repairs``).
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from calib_serve.files import read_npz, sha256
 from calib_serve.fuse.checks import check_owner, check_response
 from calib_serve.fuse.decisions import check_decidable, decided, left_out, undecided
 from calib_serve.fuse.onnx._files import pending, read, write
+from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx.input_shift import Normalization
-from calib_serve.fuse.onnx.outputs import ALL, keep_raw_scores
 from calib_serve.fuse.onnx.parity import (
     check_followers,
     check_repairs,

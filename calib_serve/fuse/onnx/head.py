@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Head
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx._probabilities import cast
 from calib_serve.fuse.onnx.edit import FLOATS, Editor, describe, dtype_of, require
 from calib_serve.fuse.onnx.follow import reaches
 from calib_serve.fuse.onnx.linear import Linear, find_linear
-from calib_serve.fuse.onnx.probabilities import cast
 from calib_serve.fuse.onnx.tail import Tail
 
 __all__ = ["ReplaceHead", "find_features"]

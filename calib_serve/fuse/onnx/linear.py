@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.fuse.onnx.columns import is_flat
+from calib_serve.fuse.onnx._probabilities import is_flat
 from calib_serve.fuse.onnx.edit import Editor, attribute, constant, describe, is_private
 
 __all__ = ["Linear", "NotLinear", "find_linear"]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.onnx.columns import is_flat
+from calib_serve.fuse.onnx._probabilities import is_flat
 from calib_serve.fuse.onnx.edit import Editor, describe, dtype_of, require
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
 from calib_serve.fuse.onnx.quantized import scale_quantized
