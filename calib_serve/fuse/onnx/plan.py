@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx._layers import KeepPrecision, MapLogits, ReplaceHead, find_features
 from calib_serve.fuse.onnx._probabilities import (
     Finish,
     FlattenScores,
@@ -19,10 +20,7 @@ from calib_serve.fuse.onnx._probabilities import (
 )
 from calib_serve.fuse.onnx.edit import FLOATS, Editor
 from calib_serve.fuse.onnx.follow import FollowLabels, Sources, find_sources
-from calib_serve.fuse.onnx.head import ReplaceHead, find_features
 from calib_serve.fuse.onnx.input_shift import Normalization, ShiftInput, shifted_input
-from calib_serve.fuse.onnx.logit_map import MapLogits
-from calib_serve.fuse.onnx.quantized import KeepPrecision
 from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
 from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import PROBABILITIES, Outputs

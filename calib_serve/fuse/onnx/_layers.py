@@ -1,0 +1,429 @@
+"""Put a head and logit maps into the last linear layer, or into a quantisation scale, else in nodes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Union
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Head, LogitMap
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx._probabilities import cast, is_flat
+from calib_serve.fuse.onnx.edit import (
+    FLOATS,
+    Editor,
+    attribute,
+    constant,
+    describe,
+    dtype_of,
+    is_private,
+    require,
+)
+from calib_serve.fuse.onnx.follow import reaches
+from calib_serve.fuse.onnx.tail import Tail
+
+_THROUGH = {"Identity", "Dropout"}
+
+
+@dataclass(frozen=True)
+class NotLinear:
+    """Why a value is not made by a linear layer whose weights we may change."""
+
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """features (n, d) -> output (n, K) = features weight.T + bias.
+
+    ``weight`` (K, d) and ``bias`` (K,) or None are float64; ``product`` is the Gemm or MatMul and
+    ``addition`` the Add behind a MatMul, if any.
+    """
+
+    output: ir.Value
+    features: ir.Value
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64] | None
+    product: ir.Node
+    addition: ir.Node | None
+
+    def rewrite(self, editor: Editor, weight: NDArray[np.float64], bias: NDArray[np.float64] | None) -> bool:
+        """Put another weight (K, d) and bias into the same nodes; the old constants stay for other readers.
+
+        Returns False and changes nothing where a bias cannot be added: a MatMul alone whose features are not
+        known to be a matrix.
+        """
+        product, addition = self.product, self.addition
+        if bias is not None and product.op_type == "MatMul" and addition is None:
+            if not is_flat(self.features):
+                return False
+            product.op_type = "Gemm"
+        editor.put(product, 1, weight if attribute(product, "transB", 0) else weight.T, "weight")
+        for scale in ("alpha", "beta"):
+            product.attributes.pop(scale, None)  # both are in the numbers now
+        if bias is None:
+            return True
+        if addition is None:
+            editor.put(product, 2, bias, "bias")
+        else:
+            editor.put(addition, 1 if constant(addition.inputs[1]) is not None else 0, bias, "bias")
+        return True
+
+
+def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
+    """The linear layer that makes ``value``, seen through Identity and inference-time Dropout."""
+    node = value.producer()
+    while node is not None and _is_through(node):
+        below = node.inputs[0]
+        assert below is not None
+        if not is_private(below):
+            return NotLinear(f"the input of {describe(node)} is used elsewhere too")
+        value, node = below, below.producer()
+    if node is None:
+        return NotLinear(f"{value.name!r} is an input or a constant of the graph")
+    if node.domain == "" and node.op_type == "Gemm":
+        return _gemm(node)
+    if node.domain == "" and node.op_type == "MatMul":
+        return _matmul(node, None, None)
+    if node.domain == "" and node.op_type == "Add":
+        return _addition(node)
+    return NotLinear(f"the logits come from {describe(node)}, not from a Gemm or MatMul")
+
+
+def _is_through(node: ir.Node) -> bool:
+    """Whether a node returns its input, as Dropout does outside of training."""
+    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    training = constant(mode)
+    trains = mode is not None and (training is None or bool(training.any()))
+    return node.domain == "" and node.op_type in _THROUGH and not trains
+
+
+def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:
+    stored, features = constant(node.inputs[1]), node.inputs[0]
+    assert features is not None
+    if stored is None:
+        return NotLinear(f"the weight of {describe(node)} is not a constant")
+    if attribute(node, "transA", 0):
+        return NotLinear(f"{describe(node)} transposes its features")
+    weight = stored.astype(np.float64) * attribute(node, "alpha", 1.0)
+    weight = weight if attribute(node, "transB", 0) else weight.T
+    added = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = None
+    if added is not None:
+        bias = _row(added, len(weight))
+        if bias is None:
+            return NotLinear(f"the bias of {describe(node)} is not a constant row")
+        bias = bias * attribute(node, "beta", 1.0)
+    return Linear(node.outputs[0], features, weight, bias, node, None)
+
+
+def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> Union[Linear, NotLinear]:
+    stored, features = constant(node.inputs[1]), node.inputs[0]
+    assert features is not None
+    if stored is None or stored.ndim != 2:
+        return NotLinear(f"the weight of {describe(node)} is not a constant matrix on the right")
+    weight = stored.astype(np.float64).T
+    if addition is None:
+        return Linear(node.outputs[0], features, weight, None, node, None)
+    row = _row(bias, len(weight))
+    if row is None:
+        return NotLinear(f"what {describe(addition)} adds is not a constant row of {len(weight)}")
+    if not is_private(node.outputs[0]):
+        return NotLinear(f"the product of {describe(node)} is used elsewhere too")
+    return Linear(addition.outputs[0], features, weight, row, node, addition)
+
+
+def _addition(node: ir.Node) -> Union[Linear, NotLinear]:
+    for value, other in (node.inputs, reversed(node.inputs)):
+        product = None if value is None else value.producer()
+        if product is None or product.domain != "" or product.op_type != "MatMul":
+            continue
+        if constant(other) is not None:
+            return _matmul(product, node, other)
+    return NotLinear(f"{describe(node)} does not add a constant to a MatMul")
+
+
+def _row(value: ir.Value | None, width: int) -> NDArray[np.float64] | None:
+    """A constant that broadcasts to (K,) for every sample, as (K,)."""
+    numbers = constant(value)
+    if numbers is None or numbers.ndim > 2 or (numbers.ndim == 2 and numbers.shape[0] != 1):
+        return None
+    flat = numbers.astype(np.float64).reshape(-1)
+    return np.broadcast_to(flat, (width,)).copy() if flat.size in (1, width) else None
+
+
+# --- Head -------------------------------------------------------------------------------------------
+
+
+def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> ir.Value:
+    """The tensor (n, d) the head reads: the named one, or the last linear layer's input."""
+    if name is None:
+        linear = find_linear(tail.logits)
+        if not isinstance(linear, Linear):
+            raise FuseError(
+                f"the last linear layer was not found: {linear.why}; name its input: --option features=NAME"
+            )
+        value = linear.features
+    else:
+        found = [v for n in editor.graph for v in n.outputs if v.name == name]
+        found += [v for v in editor.graph.inputs if v.name == name]
+        if not found:
+            raise FuseError(f"the graph has no tensor {name!r} to take as --option features=NAME")
+        value = found[0]
+        if value is not tail.logits and reaches(value, {str(tail.logits.name)}):
+            raise FuseError(
+                f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
+                "tensor before them: --option features=NAME"
+            )
+    if not _reads(value, head):
+        raise FuseError(
+            f"the head reads features (n, {head.weights[0].shape[1]}), but {value.name!r} is {value.dtype} "
+            f"{value.shape}; the artifact is of another model, or another tensor holds them: --option "
+            "features=NAME"
+        )
+    return value
+
+
+def _reads(features: ir.Value, head: Head) -> bool:
+    if features.dtype not in FLOATS or features.shape is None or len(features.shape) != 2:
+        return False
+    return not isinstance(features.shape[1], int) or features.shape[1] == head.weights[0].shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class ReplaceHead:
+    """Make the logits ``head(features)``.
+
+    The old layer is removed where nothing else reads it; replacing it by one layer adds no node.
+    """
+
+    head: Head
+    features: ir.Value
+
+    def requires(self, _: Tail) -> None:
+        """Features (n, d)."""
+        require(_reads(self.features, self.head), f"the head cannot read {self.features.name!r}")
+
+    def ensures(self, tail: Tail) -> None:
+        """The logits are a linear layer's, for as many classes as the head's."""
+        tail.check()
+        made = find_linear(tail.logits)
+        whole = isinstance(made, Linear) and len(made.weight) == self.head.classes
+        require(whole, "the head is not in place")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """In the layer's own node if nothing else reads it, else in new nodes."""
+        head, value, linear = self.head, self.features, find_linear(tail.logits)
+        alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
+        if isinstance(linear, Linear) and alone and linear.features is value:
+            weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
+            if linear.rewrite(editor, weight, bias):
+                return tail, f"head put into {describe(linear.product)}"
+        dtype = dtype_of(tail.logits)
+        value = cast(editor, value, dtype)
+        for i, (w, b) in enumerate(zip(head.weights, head.biases, strict=True)):
+            if i:
+                value = editor.node("Relu", [value])
+            numbers = [editor.number(w, dtype, "head.weight"), editor.number(b, dtype, "head.bias")]
+            value = editor.node("Gemm", [value, *numbers], {"transB": 1})
+        old = tail.logits
+        tail = tail.replace_logits(editor, value)
+        editor.remove_unused(old)
+        return tail, f"head of {len(head.weights)} layers reads {self.features.name!r}"
+
+
+# --- Quantised layers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeepPrecision:
+    """Take QuantizeLinear and DequantizeLinear off the path behind the activation.
+
+    The steps were chosen for the uncalibrated scores. Other readers of the dequantised scores keep them.
+    """
+
+    def requires(self, tail: Tail) -> None:
+        """An activation, and quantisers behind it."""
+        if tail.output.dtype not in FLOATS:
+            raise FuseError(
+                f"the output {tail.output.name!r} is {tail.output.dtype}, quantised scores; name another "
+                "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
+            )
+        require(bool(_quantizers(tail)), "no scores are quantised")
+
+    def ensures(self, tail: Tail) -> None:
+        """A path without quantisers."""
+        tail.check()
+        require(not _quantizers(tail), "the scores are still quantised")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """The tail without them."""
+        (first, _), *_ = _quantizers(tail)
+        step = _width(first)
+        for quantize, dequantize in _quantizers(tail):
+            old, new = dequantize.outputs[0], quantize.inputs[0]
+            assert new is not None
+            tail = tail.replace_scores(editor, old, new, ())
+            tail = replace(tail, path=tuple(n for n in tail.path if n not in (quantize, dequantize)))
+            editor.remove_unused(old)
+        assert tail.activation is not None
+        made = describe(tail.activation)  # it may have the output's name now
+        return tail, (
+            f"QuantizeLinear and DequantizeLinear behind {made} removed: calibrated scores are not rounded "
+            f"to its old steps{step}"
+        )
+
+
+def _width(quantize: ir.Node) -> str:
+    scale = constant(quantize.inputs[1])
+    return "" if scale is None or scale.size != 1 else f" of {float(scale.item()):.2g}"
+
+
+def _quantizers(tail: Tail) -> list[tuple[ir.Node, ir.Node]]:
+    """The pairs of QuantizeLinear and DequantizeLinear on the path."""
+    pairs = zip(tail.path, tail.path[1:], strict=False)
+    return [(a, b) for a, b in pairs if (a.op_type, b.op_type) == ("QuantizeLinear", "DequantizeLinear")]
+
+
+def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | None:
+    """Multiply the logits by ``factor``; returns the changed node's name, or None if unchanged.
+
+    Requires: logits that nothing else reads, made by a DequantizeLinear, or by a Gemm or MatMul (with
+    Add) whose weight, and bias if any, come from DequantizeLinear or are constant. Ensures: only
+    scales and floating-point biases change.
+    """
+    maker = logits.producer()
+    if maker is None:
+        return None
+    places = (
+        [(maker, 1)]
+        if _is_scaled(maker)
+        else [_scaled_by(node, place) for node, place in _constants_of(maker)]
+    )
+    known = [place for place in places if place is not None]
+    if not known or len(known) < len(places) or not _is_scaled(known[0][0]):
+        return None
+    for node, place in known:
+        numbers = constant(node.inputs[place])
+        assert numbers is not None
+        editor.put(node, place, numbers.astype(np.float64) * factor, "scale")
+    return describe(known[0][0])
+
+
+def _constants_of(maker: ir.Node) -> Sequence[tuple[ir.Node, int]]:
+    """(node, input) of the weight, and of the bias if any, of the layer that ``maker`` ends."""
+    if maker.domain != "":
+        return ()
+    if maker.op_type in ("Gemm", "MatMul"):
+        return [(maker, place) for place, value in enumerate(maker.inputs) if place and value is not None]
+    for i, value in enumerate(maker.inputs if maker.op_type == "Add" else ()):
+        product = None if value is None else value.producer()
+        if product is not None and product.op_type == "MatMul" and product.domain == "":
+            return [(product, 1), (maker, 1 - i)] if is_private(product.outputs[0]) else ()
+    return ()
+
+
+def _scaled_by(node: ir.Node, place: int) -> tuple[ir.Node, int] | None:
+    """The constant that an input is scaled by: itself, or the scale of its own DequantizeLinear."""
+    value = node.inputs[place]
+    assert value is not None
+    if constant(value) is not None:
+        return node, place
+    source = value.producer()
+    return (source, 1) if source is not None and _is_scaled(source) and is_private(value) else None
+
+
+def _is_scaled(node: ir.Node) -> bool:
+    """Whether a node is a DequantizeLinear of a constant scale."""
+    known = node.op_type == "DequantizeLinear" and node.domain in ("", "com.microsoft")
+    return known and constant(node.inputs[1]) is not None
+
+
+# --- Logit maps -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class MapLogits:
+    """Make the activation, or the output, read W z + b.
+
+    No node is added where the last linear layer has constant weights and nothing else reads the
+    logits; else one (two on log-probabilities).
+    """
+
+    step: LogitMap
+
+    def requires(self, tail: Tail) -> None:
+        """Logits (n, K), or of any shape for a scalar map."""
+        flat = is_flat(tail.logits)
+        scalar = self.step.is_scalar and (self.step.on == "logits" or tail.normalised)
+        require(flat or scalar, "a logit map needs logits (n, K)")
+
+    def ensures(self, tail: Tail) -> None:
+        """The path to the output is intact."""
+        tail.check()
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """Folded where that is exact, else put in as nodes."""
+        step = self.step
+        if step.is_nothing:
+            return tail, "the logit map changes nothing: nothing to do"
+        if (
+            step.weight.ndim == 0 and step.least is None and tail.normalised
+        ):  # 1 / T may act before or after the log
+            step = LogitMap(step.weight, step.bias)
+        if step.on == "logits":
+            others = tail.strangers(tail.logits)
+            linear: Linear | NotLinear = find_linear(tail.logits)
+            if isinstance(linear, Linear) and not others and _fold_map(editor, linear, step):
+                return tail, f"logit map folded into {describe(linear.product)}"
+            scale = float(step.weight) if step.is_scalar and not others else None
+            if scale is not None and (node := scale_quantized(editor, tail.logits, scale)):
+                return tail, f"logit map folded into the scale of {node}"
+            why = f"{', '.join(others)} also reads the logits" if others else _why(linear)
+        else:
+            why = "it acts on log-probabilities"
+        new = _insert_map(editor, tail.logits, step)
+        first = "LogSoftmax and " if step.on == "log_probs" else ""
+        return tail.replace_logits(editor, new), f"logit map put in as {first}{_op(new)} ({why})"
+
+
+def _why(linear: Linear | NotLinear) -> str:
+    return linear.why if isinstance(linear, NotLinear) else "its bias has no place in a MatMul"
+
+
+def _fold_map(editor: Editor, linear: Linear, step: LogitMap) -> bool:
+    old = np.zeros(len(linear.weight)) if linear.bias is None else linear.bias
+    weight, bias = step.fold_into(linear.weight, old)
+    return linear.rewrite(editor, weight, None if linear.bias is None and step.bias is None else bias)
+
+
+def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
+    dtype = dtype_of(logits)
+    z = logits
+    if step.on == "log_probs":
+        z = editor.node("LogSoftmax", [z], {"axis": -1})
+    if step.least is not None:
+        z = editor.node("Max", [z, editor.number(np.log(step.least), dtype, "least")])
+    w, b = step.weight, step.bias
+    if w.ndim == 2:
+        inputs = [z, editor.number(w, dtype, "weight")]
+        more = [] if b is None else [editor.number(b, dtype, "bias")]
+        return editor.node("Gemm", [*inputs, *more], {"transB": 1})
+    if b is None:
+        return editor.node("Mul", [z, editor.number(w, dtype, "scale")])
+    if bool(np.all(w == 1)):
+        return editor.node("Add", [z, editor.number(b, dtype, "bias")])
+    # A batch normalisation of mean 0 and variance 1 is scale and bias in one node.
+    per_class = (np.broadcast_to(w, b.shape), b, np.zeros_like(b), np.ones_like(b))
+    numbers = [editor.number(n, dtype, "normalization") for n in per_class]
+    return editor.node("BatchNormalization", [z, *numbers], {"epsilon": 0.0})
+
+
+def _op(value: ir.Value) -> str:
+    node = value.producer()
+    assert node is not None
+    return f"one {node.op_type}"
