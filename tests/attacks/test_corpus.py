@@ -12,7 +12,7 @@ from readers import READERS
 from small_models import temperature
 
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.onnx._fuse import fuse_onnx
 
 pytestmark = pytest.mark.server
 
@@ -43,7 +43,7 @@ def test_every_file_has_a_fate_and_every_reader_files(cage: Cage) -> None:
 
 
 def test_a_graph_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calib_serve.fuse.onnx.parity.PATIENCE", 1.0)
+    monkeypatch.setattr("calib_serve.fuse.onnx._parity.PATIENCE", 1.0)
     (tmp_path / "endless.onnx").write_bytes(endless())
     with pytest.raises(FuseError, match="terminate flag"):
         fuse_onnx(tmp_path / "endless.onnx", temperature(), tmp_path / "out.onnx")

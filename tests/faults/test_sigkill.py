@@ -21,7 +21,7 @@ from small_models import archive, linear_onnx, temperature
 
 from calib_serve import Artifact, Keyring
 from calib_serve.fuse.onnx._files import read
-from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.onnx._fuse import fuse_onnx
 from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.watch.ledger import Ledger

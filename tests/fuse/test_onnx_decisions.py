@@ -23,8 +23,8 @@ from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, Prediction
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import check_decisions, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._probabilities import _first_of_equals
-from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.torch import calibrated
 
 K = 5

@@ -25,7 +25,7 @@ from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
 from calib_serve.fuse.onnx._files import read, write
-from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.onnx._fuse import fuse_onnx
 
 STEP = artifact(LogitMap.temperature(2.0), classes=K)
 ROWS = np.random.default_rng(1).normal(size=(5, 6)).astype("f4")
@@ -110,7 +110,7 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
     out.write_bytes(b"the model that is served now")
     # A pass that is wrong: the proof must catch it.
     monkeypatch.setattr(
-        "calib_serve.fuse.onnx.plan.MapLogits.call", lambda self, editor, tail: (tail, "did nothing")
+        "calib_serve.fuse.onnx._plan.MapLogits.call", lambda self, editor, tail: (tail, "did nothing")
     )
     with pytest.raises(FuseError, match=r"probabilities differ by .*rounding allows"):
         fuse_onnx(raw, STEP, out)
@@ -185,8 +185,8 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
     code = (
         "import json, re, sys\nfrom pathlib import Path\n"
         "from calib_serve import Artifact\n"
-        "from calib_serve.fuse.onnx.edit import Editor\n"
-        "from calib_serve.fuse.onnx.plan import carry_out, make_plan\n"
+        "from calib_serve.fuse.onnx._graph import Editor\n"
+        "from calib_serve.fuse.onnx._plan import carry_out, make_plan\n"
         "from calib_serve.options.fuse import OnnxOptions\n"
         "from calib_serve.fuse.onnx._files import pending, read, write\n"
         "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"

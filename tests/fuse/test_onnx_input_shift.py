@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.input_shift import Normalization
+from calib_serve.fuse.onnx._input_shift import Normalization
 
 
 def eighths(*shape: int) -> np.ndarray:

@@ -15,8 +15,8 @@ from onnx import TensorProto
 
 from calib_serve.artifact import Head, LogitMap
 from calib_serve.errors import ModelError
+from calib_serve.fuse.onnx._graph import Editor, constant
 from calib_serve.fuse.onnx._layers import Linear, NotLinear, find_linear
-from calib_serve.fuse.onnx.edit import Editor, constant
 from calib_serve.metrics import softmax
 
 BIAS = "b = Constant <value = float[3] {1.0, -2.0, 0.5}> () "

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.fuse.onnx import parity
-from calib_serve.fuse.onnx.parity import Parity, generate, measure, run_raw
-from calib_serve.fuse.onnx.plan import Plan
-from calib_serve.fuse.onnx.reference import expect, of_logits, steps_alone
+from calib_serve.fuse.onnx import _parity as parity
+from calib_serve.fuse.onnx._parity import Parity, expect, generate, measure, of_logits, run_raw, steps_alone
+from calib_serve.fuse.onnx._plan import Plan
 from calib_serve.metrics import log_softmax, softmax
 
 K = 3

@@ -19,8 +19,8 @@ from onnx.reference import ReferenceEvaluator
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx._layers import MapLogits
+from calib_serve.fuse.onnx._plan import carry_out, make_plan
 from calib_serve.fuse.onnx._probabilities import OpenScores
-from calib_serve.fuse.onnx.plan import carry_out, make_plan
 from calib_serve.options.fuse import OnnxOptions
 
 

@@ -13,8 +13,8 @@ from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
 
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from fuse_artifacts import artifact
 
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
+from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
+from calib_serve.fuse.onnx._graph import Editor
 
 K = 3
 TWO = LogitMap.temperature(2.0)

@@ -1,4 +1,4 @@
-"""Put a head and logit maps into the last linear layer, or into a quantisation scale, else in nodes behind it."""
+"""Put a head and logit maps into the last linear layer, or into a quantisation scale, else behind it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx._probabilities import cast, is_flat
-from calib_serve.fuse.onnx.edit import (
+from calib_serve.fuse.onnx._follow import reaches
+from calib_serve.fuse.onnx._graph import (
     FLOATS,
     Editor,
     attribute,
@@ -23,8 +23,8 @@ from calib_serve.fuse.onnx.edit import (
     is_private,
     require,
 )
-from calib_serve.fuse.onnx.follow import reaches
-from calib_serve.fuse.onnx.tail import Tail
+from calib_serve.fuse.onnx._probabilities import cast, is_flat
+from calib_serve.fuse.onnx._tail import Tail
 
 _THROUGH = {"Identity", "Dropout"}
 

@@ -12,8 +12,8 @@ from calib_serve.artifact import Abstain, Artifact, Mixture, PredictionSets, Pro
 from calib_serve.errors import FuseError
 from calib_serve.fuse.checks import rounded_down
 from calib_serve.fuse.decisions import NAMES, act_least, decided, lac_least, rank_offsets, rounded_up
-from calib_serve.fuse.onnx.edit import Editor, dtype_of, require, users, work_type
-from calib_serve.fuse.onnx.tail import DECISIONS, Tail, class_axis, ignores_shift
+from calib_serve.fuse.onnx._graph import Editor, dtype_of, require, users, work_type
+from calib_serve.fuse.onnx._tail import DECISIONS, Tail, class_axis, ignores_shift
 from calib_serve.scores import LABELS, PROBABILITIES
 from calib_serve.scores.links import LEAST
 

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx._files import inferred_shapes
-from calib_serve.fuse.onnx.parity import generate, run_raw
+from calib_serve.fuse.onnx._parity import generate, run_raw
 
 __all__ = ["free_batch"]
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.fuse.onnx import FuseReport, fuse_onnx
-from calib_serve.fuse.onnx.graph import given_inputs
+from calib_serve.fuse.onnx._fuse import given_inputs
 from calib_serve.fuse.triton.batch import free_batch
 from calib_serve.fuse.triton.models import (
     LABELS,

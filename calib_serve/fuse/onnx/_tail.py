@@ -11,22 +11,8 @@ import onnx_ir as ir
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.checks import UNKNOWN
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, require, users
+from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
-
-__all__ = [
-    "DECISIONS",
-    "NORMALISED",
-    "Tail",
-    "as_fitted",
-    "class_axis",
-    "find_tail",
-    "ignores_shift",
-    "is_layer",
-    "kind_of",
-    "of_one_column",
-    "views",
-]
 
 _ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
 _SCORERS = {"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "TreeEnsemble", "Normalizer"}

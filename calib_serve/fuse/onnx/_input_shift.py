@@ -10,11 +10,18 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx._graph import (
+    FLOATS,
+    Editor,
+    attribute,
+    constant,
+    describe,
+    dtype_of,
+    require,
+    users,
+)
 from calib_serve.fuse.onnx._layers import Linear, find_linear
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, dtype_of, require, users
-from calib_serve.fuse.onnx.tail import Tail
-
-__all__ = ["Normalization", "ShiftInput", "shifted_input"]
+from calib_serve.fuse.onnx._tail import Tail
 
 Floats = NDArray[np.float64]
 

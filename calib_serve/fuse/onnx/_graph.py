@@ -14,19 +14,6 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import FuseError, ModelError
 
-__all__ = [
-    "FLOATS",
-    "Editor",
-    "attribute",
-    "constant",
-    "describe",
-    "dtype_of",
-    "is_private",
-    "require",
-    "users",
-    "work_type",
-]
-
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Narrowest first."""
 _INFERS = 16

@@ -14,10 +14,8 @@ from typing import Literal
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, users
-from calib_serve.fuse.onnx.tail import DECISIONS, Tail, ignores_shift, is_layer, views
-
-__all__ = ["FollowLabels", "OutputStatus", "Sources", "find_sources", "judge_outputs", "reaches"]
+from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, users
+from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift, is_layer, views
 
 Status = Literal["calibrated", "follows", "left raw", "independent"]
 

@@ -9,6 +9,9 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx._follow import FollowLabels, Sources, find_sources
+from calib_serve.fuse.onnx._graph import FLOATS, Editor
+from calib_serve.fuse.onnx._input_shift import Normalization, ShiftInput, shifted_input
 from calib_serve.fuse.onnx._layers import KeepPrecision, MapLogits, ReplaceHead, find_features
 from calib_serve.fuse.onnx._probabilities import (
     Finish,
@@ -18,14 +21,9 @@ from calib_serve.fuse.onnx._probabilities import (
     WidenColumn,
     is_flat,
 )
-from calib_serve.fuse.onnx.edit import FLOATS, Editor
-from calib_serve.fuse.onnx.follow import FollowLabels, Sources, find_sources
-from calib_serve.fuse.onnx.input_shift import Normalization, ShiftInput, shifted_input
-from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
 from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import PROBABILITIES, Outputs
-
-__all__ = ["Pass", "Plan", "carry_out", "make_plan"]
 
 
 class Pass(Protocol):

@@ -20,25 +20,22 @@ from calib_serve.files import read_npz, sha256
 from calib_serve.fuse.checks import check_owner, check_response
 from calib_serve.fuse.decisions import check_decidable, decided, left_out, undecided
 from calib_serve.fuse.onnx._files import pending, read, write
-from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
-from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.follow import OutputStatus, judge_outputs, reaches
-from calib_serve.fuse.onnx.input_shift import Normalization
-from calib_serve.fuse.onnx.parity import (
+from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
+from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.onnx._parity import (
     check_followers,
     check_repairs,
     generate,
     measure,
+    prepare,
     response_of,
     run_raw,
 )
-from calib_serve.fuse.onnx.plan import Plan, carry_out, make_plan
-from calib_serve.fuse.onnx.reference import prepare
+from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
+from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
 from calib_serve.options.base import changed
 from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import check_outputs
-
-__all__ = ["FuseReport", "Normalization", "OutputStatus", "fuse_onnx", "given_inputs"]
 
 _MARK = "calib_serve.fingerprint"
 """The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""
