@@ -26,7 +26,7 @@ from calib_serve.bins import bin_index
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.decisions import check_decisions
 from calib_serve.fuse.torch import calibrated, fuse_torch
-from calib_serve.fuse.torch.tail import All
+from calib_serve.fuse.torch._modules import All
 from calib_serve.metrics import softmax
 
 K = 4

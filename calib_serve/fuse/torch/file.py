@@ -18,7 +18,8 @@ from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
 from calib_serve.fuse.checks import check_owner, check_response
 from calib_serve.fuse.decisions import decided, left_out
-from calib_serve.fuse.torch.example import Example, parameters
+from calib_serve.fuse.torch._model import Example
+from calib_serve.fuse.torch._modules import parameters
 from calib_serve.fuse.torch.module import Returns, fused
 from calib_serve.options.base import changed
 from calib_serve.options.fuse import TorchOptions

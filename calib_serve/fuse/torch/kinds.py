@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +12,13 @@ from torch import Tensor
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.fuse.checks import UNKNOWN
+from calib_serve.fuse.torch._modules import Change
 from calib_serve.metrics import log_softmax
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, exact, measured
 
-__all__ = ["Change", "as_fitted", "change_to_fitted", "kind_of"]
+__all__ = ["as_fitted", "change_to_fitted", "kind_of"]
 
 Floats = NDArray[np.floating[Any]]
-Change = Literal["none", "normalise", "difference"]
-"""How logits (n, K) become those that the artifact was fitted on: log_softmax, or (0, z1 - z0)."""
 
 _SUM = 1e-3
 _SUM_OF_HALF = 1e-2  # of a thousand probabilities, each rounded

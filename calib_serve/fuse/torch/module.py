@@ -18,13 +18,22 @@ from torch import Tensor, nn
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.decisions import check_decidable, decided, undecided
-from calib_serve.fuse.torch.example import Example
-from calib_serve.fuse.torch.kinds import Change, as_fitted, change_to_fitted, kind_of
-from calib_serve.fuse.torch.last_layer import evaluating, features_of, find_linear, home, replace_last
+from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
+from calib_serve.fuse.torch._modules import (
+    Change,
+    Deciding,
+    Everything,
+    Logits,
+    Probabilities,
+    Shift,
+    Tail,
+    Unchanged,
+    Where,
+    assemble,
+    lookup,
+)
+from calib_serve.fuse.torch.kinds import as_fitted, change_to_fitted, kind_of
 from calib_serve.fuse.torch.proof import Parity, check_examples, compare, expect, numbers
-from calib_serve.fuse.torch.steps import Shift
-from calib_serve.fuse.torch.tail import Deciding, Everything, Logits, Probabilities, Tail, Unchanged
-from calib_serve.fuse.torch.whole import Path, assemble, lookup
 from calib_serve.options.base import changed
 from calib_serve.options.fuse import ModuleOptions
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits
@@ -86,7 +95,7 @@ def calibrated(
 class Scores:
     """What a model returns: ``path`` to its scores, what they are, their dtype and device."""
 
-    path: Path
+    path: Where
     outputs: Outputs
     dtype: torch.dtype
     device: torch.device
@@ -253,7 +262,7 @@ def _found(
     return Scores(path, kind, scores.dtype, scores.device)
 
 
-def _positions(returned: Any, path: Path) -> Path:
+def _positions(returned: Any, path: Where) -> Where:
     """``path`` with positions for the names of a named tuple, which TorchScript and exports need."""
     made: list[str | int] = []
     for step in path:
