@@ -26,7 +26,7 @@ from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.fuse.onnx._fuse import fuse_onnx
-from calib_serve.fuse.torch.module import calibrated
+from calib_serve.fuse.torch._fuse import calibrated
 from calib_serve.metrics import ece, softmax
 from calib_serve.model import load_model
 

@@ -232,7 +232,7 @@ def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told
 
 
 def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
-    from calib_serve.fuse.torch import module
+    from calib_serve.fuse.torch import _fuse as module
 
     right = module._deciding
 

@@ -1,4 +1,4 @@
-"""A calibrated model as one plain ``nn.Module``, proved on inputs where there are any.
+"""Put an artifact into a torch model: one plain ``nn.Module``, proved on inputs where there are any.
 
 It scripts, traces, exports and compiles as the model did; its state dict holds tensors only.
 """
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.fuse.decisions import check_decidable, decided, undecided
+from calib_serve.fuse.checks import UNKNOWN, far_from_edges, size_of
+from calib_serve.fuse.decisions import check_decidable, check_decisions, decided, undecided
 from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
 from calib_serve.fuse.torch._modules import (
     Change,
@@ -32,14 +33,21 @@ from calib_serve.fuse.torch._modules import (
     assemble,
     lookup,
 )
-from calib_serve.fuse.torch.kinds import as_fitted, change_to_fitted, kind_of
-from calib_serve.fuse.torch.proof import Parity, check_examples, compare, expect, numbers
+from calib_serve.metrics import log_softmax
 from calib_serve.options.base import changed
 from calib_serve.options.fuse import ModuleOptions
-from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits
+from calib_serve.scores import (
+    LABELS,
+    ONE_COLUMN,
+    PROBABILITIES,
+    Outputs,
+    check_outputs,
+    exact,
+    measured,
+    to_logits,
+    to_probs,
+)
 from calib_serve.seam import Form, find_scores
-
-__all__ = ["Fusion", "Returns", "calibrated", "fused"]
 
 Returns = Literal["probabilities", "logits", "all"]
 _TAILS: dict[str, Callable[..., Tail]] = {
@@ -279,3 +287,234 @@ def _check_layer(outputs: Outputs, change: Change, folded: tuple[LogitMap, ...])
         )
     if folded and (change != "none" or any(m.on == "log_probs" for m in folded)):
         raise FuseError("a map on log-probabilities cannot be folded into a layer; leave --fold (fold=) off")
+
+
+# --- Kinds of scores --------------------------------------------------------------------------------
+
+
+Numbers = NDArray[np.floating[Any]]
+
+_SUM = 1e-3
+_SUM_OF_HALF = 1e-2  # of a thousand probabilities, each rounded
+_TELLING = 20  # fewer numbers may lie in [0, 1] by chance
+
+
+def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
+    """What ``scores`` (n, K), (n,) or (n, 1) are: as ``told`` if they can be, else by their numbers.
+
+    Raises FuseError where they are not what was told, or their numbers do not say.
+    """
+    rows = scores.detach().double().cpu().numpy()
+    if not np.isfinite(rows).all():
+        raise FuseError(
+            "the model's outputs for these inputs are NaN or infinite; "
+            "give inputs it was made for with --inputs (inputs=)"
+        )
+    wide = scores.dtype in (torch.float32, torch.float64)
+    numbers = measured(rows, tolerance=_SUM if wide else _SUM_OF_HALF)
+    columns = 1 if rows.ndim == 1 else rows.shape[1]
+    if told is not None:
+        _check_told(rows, numbers, exact(told, columns))
+        return exact(told, columns)
+    if artifact.is_multilabel:
+        return _of_labels(numbers, rows, artifact)
+    if numbers == "probability" and artifact.model.outputs != "probability":
+        raise FuseError(
+            "the model's one score lies in [0, 1] for every input, a logit or a probability; "
+            'say which: --outputs logit or --outputs probability (outputs="probability")'
+        )
+    if numbers == "label_probabilities":
+        raise FuseError(
+            "the model's scores lie in [0, 1] and do not sum to 1, one probability a label, and the artifact "
+            'is of one class a sample; if they are logits, say --outputs logits (outputs="logits")'
+        )
+    return numbers
+
+
+def _of_labels(numbers: Outputs, rows: Numbers, artifact: Artifact) -> Outputs:
+    if numbers in ("logits", "logit"):
+        return "label_logits"
+    sure = numbers == "label_probabilities" and rows.size >= _TELLING
+    if sure or (numbers != "log_probs" and artifact.model.outputs == "label_probabilities"):
+        return "label_probabilities"
+    raise FuseError(
+        f"the artifact is of labels, and by their numbers the model's scores may be {numbers}; "
+        "say which with --outputs label_logits or --outputs label_probabilities (outputs=)"
+    )
+
+
+def _check_told(rows: Numbers, numbers: Outputs, told: Outputs) -> None:
+    possible = {
+        "probabilities": numbers == "probabilities",
+        "probability": numbers == "probability",
+        "label_probabilities": bool(((rows >= 0) & (rows <= 1)).all()),
+        "log_probs": numbers == "log_probs",
+    }
+    if not possible.get(told, True):
+        raise FuseError(
+            f"the model's outputs are not {told}: they lie between {rows.min():.3g} and {rows.max():.3g}, "
+            f'and are {numbers} by their numbers; say --outputs {numbers} (outputs="{numbers}")'
+        )
+
+
+def change_to_fitted(outputs: Outputs, artifact: Artifact) -> Change:
+    """What makes scores of this kind those that the artifact was fitted on.
+
+    Raises FuseError or InputError where nothing does: what a softmax took away does not come back.
+    """
+    if artifact.is_multilabel != (outputs in LABELS):
+        of = "labels" if artifact.is_multilabel else "one class a sample"
+        raise FuseError(
+            f"the model's outputs are {outputs}, and the artifact was fitted on scores of {of}; "
+            "say with --outputs (outputs=) what they are, or fit it on this model's"
+        )
+    fitted = artifact.model.outputs
+    if artifact.takes(outputs):
+        return "none"
+    if fitted is None:
+        raise FuseError(UNKNOWN)
+    if fitted == "logit":
+        return "difference"
+    if fitted in PROBABILITIES or fitted == "log_probs":
+        return "normalise"
+    artifact.check_takes(outputs, "the model's outputs")
+    raise AssertionError(f"{fitted} and {outputs}")  # pragma: no cover - check_takes raises
+
+
+def as_fitted(logits: Numbers, change: Change) -> Numbers:
+    """Logits (n, K) of the model's scores as those that the artifact was fitted on."""
+    if change == "normalise":
+        return log_softmax(logits)
+    if change == "difference":
+        return np.stack([np.zeros_like(logits[:, 0]), logits[:, 1] - logits[:, 0]], axis=1)
+    return logits
+
+
+# --- Parity -----------------------------------------------------------------------------------------
+
+
+Floats = NDArray[np.floating[Any]]
+
+TOLERANCE = 1e-5
+"""Largest difference of probabilities in float32 for logits of size 1; rounding grows with their size."""
+TOLERANCE_OF_HALF = 2e-3
+"""The same of float16 and bfloat16, whose probabilities are rounded once, at the end."""
+_TOLERANCE_OF_DOUBLE = 1e-9
+
+
+@dataclass(frozen=True)
+class Parity:
+    """``max_abs_diff`` of probabilities over ``samples`` inputs, with what rounding allows.
+
+    ``near_edge`` samples had a probability within rounding of a table's edge, where either bin is right;
+    they are left out. So are ``near_threshold`` decisions, a class in a set or an abstention, that rounding
+    may turn. ``engine`` is what ran the model.
+    """
+
+    max_abs_diff: float
+    tolerance: float
+    samples: int
+    near_edge: int
+    near_threshold: int
+    engine: str
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Probabilities (n, K); ``sure`` (n,) is False within rounding of a table's edge.
+
+    ``near`` is what rounding allows before the result is rounded to the model's own type.
+    """
+
+    probs: NDArray[np.float64]
+    sure: NDArray[np.bool_]
+    tolerance: float
+    near: float
+
+
+def expect(logits: Floats, artifact: Artifact, dtype: torch.dtype, *, relayered: bool) -> Expected:
+    """What logits (n, K), as the output steps take them, must become; ``relayered``: weights were changed."""
+    mapped = logits
+    for step in artifact.logit_maps:
+        mapped = step(mapped)
+    size = size_of(mapped, labels=artifact.is_multilabel)
+    near = size * (_TOLERANCE_OF_DOUBLE if dtype == torch.float64 else TOLERANCE)
+    tolerance = near
+    if dtype in (torch.float16, torch.bfloat16):
+        tolerance += TOLERANCE_OF_HALF * (size if relayered else 1)
+    if relayered:  # its rounding comes before the table, not after it
+        near = tolerance
+    sure = np.ones(len(mapped), np.bool_)
+    if artifact.table is not None:
+        before = Artifact(
+            tuple(step for step in artifact.output_steps if step is not artifact.table),
+            method="before the table",
+            classes=artifact.classes,
+            model=artifact.model,
+        )
+        sure = far_from_edges(before.of_logits(logits), artifact.table, near)
+    return Expected(artifact.of_logits(logits), sure, tolerance, near)
+
+
+def compare(
+    returned: Tensor,
+    expected: Expected,
+    outputs: Outputs | None,
+    engine: str,
+    decisions: tuple[Artifact, Mapping[str, NDArray[np.bool_]]],
+) -> Parity:
+    """Probabilities, or scores of the kind ``outputs``; FuseError where they differ by more than rounding.
+
+    ``decisions`` are an artifact and what it is to have decided, by name.
+    """
+    shown = numbers(returned)
+    probs = shown if outputs is None else to_probs(shown, outputs)
+    if probs.shape != expected.probs.shape:
+        raise FuseError(f"the calibrated model gives {probs.shape}, not {expected.probs.shape}; {_REPORT}")
+    worst = float(np.abs(probs - expected.probs)[expected.sure].max(initial=0.0))
+    if not worst <= expected.tolerance:  # also true for NaN
+        raise FuseError(
+            f"probabilities differ by {worst:.3g}, rounding allows {expected.tolerance:.3g}; {_REPORT}"
+        )
+    artifact, found = decisions
+    close = check_decisions(
+        artifact,
+        expected.probs,
+        found,
+        tolerance=expected.near,
+        rows=expected.sure,
+        report=_REPORT,
+        shown=expected.tolerance,
+    )
+    return Parity(worst, expected.tolerance, len(probs), int((~expected.sure).sum()), close, engine)
+
+
+_REPORT = (
+    "the calibrated model is not used: is the model in evaluation mode? "
+    "Give typical inputs with --inputs (inputs= or example=), or report this model"
+)
+
+
+def check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> int:
+    """The fit's own scores must come out of ``tail``'s steps as the fit's own probabilities; how many did."""
+    examples = artifact.examples
+    if examples is None:
+        return 0
+    expected = expect(np.asarray(examples.logits, np.float64), artifact, torch.float32, relayered=False)
+    wide = torch.float64 if tail.wide else torch.float32
+    z = torch.tensor(examples.logits, dtype=wide, device=device)
+    with torch.no_grad():
+        probs = numbers(tail.probabilities(tail.maps(z)))  # type: ignore[operator]
+    worst = float(np.abs(probs - examples.probs)[expected.sure].max(initial=0.0))
+    if not worst <= expected.tolerance:
+        raise FuseError(
+            f"the scores that the artifact was fitted on get probabilities that differ by {worst:.3g} from "
+            "the fit's own; the artifact is damaged, or of another version: fit it again"
+        )
+    return len(examples.logits)
+
+
+def numbers(tensor: Tensor) -> Floats:
+    """As an array, at least float32."""
+    exact = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
+    return exact.cpu().numpy()

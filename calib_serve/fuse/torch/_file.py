@@ -1,4 +1,4 @@
-"""A calibrated TorchScript or torch.export file, of the kind the model's own file is."""
+"""Write a calibrated TorchScript or torch.export file, of the kind the model's own file is."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
 from calib_serve.fuse.checks import check_owner, check_response
 from calib_serve.fuse.decisions import decided, left_out
+from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._modules import parameters
-from calib_serve.fuse.torch.module import Returns, fused
 from calib_serve.options.base import changed
 from calib_serve.options.fuse import TorchOptions
 from calib_serve.scores import Outputs
-
-__all__ = ["TorchReport", "fuse_torch"]
 
 _MARK = "calib_serve.json"  # an extra file of the archive, with the artifact's fingerprint
 Kind = Literal["torchscript", "exported"]
