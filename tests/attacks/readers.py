@@ -115,7 +115,7 @@ NOW = 1_700_000_000.0
 def mar(path: Path) -> None:
     """A TorchServe archive: looked at, verified, listed for labels, inspected, packed again."""
     from calib_serve.fuse.torchserve import labelled_models, pack_around
-    from calib_serve.fuse.torchserve.archive import read_archive
+    from calib_serve.fuse.torchserve._archive import read_archive
 
     errors: list[CalibServeError] = []
     with scratch() as folder:

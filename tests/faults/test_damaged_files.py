@@ -25,7 +25,7 @@ from calib_serve.errors import (
 )
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.torchserve import artifact_of
-from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog, read_samples
 

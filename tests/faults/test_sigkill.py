@@ -23,7 +23,7 @@ from calib_serve import Artifact, Keyring
 from calib_serve.fuse.onnx._files import read
 from calib_serve.fuse.onnx._fuse import fuse_onnx
 from calib_serve.fuse.torchserve import artifact_of
-from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server

@@ -29,7 +29,7 @@ from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.sessions import TensorRT
 from calib_serve.fuse.triton import fuse_triton
-from calib_serve.fuse.triton.models import VERSION
+from calib_serve.fuse.triton._config import VERSION
 from calib_serve.metrics import softmax
 from calib_serve.options.fuse import TritonOptions
 from calib_serve.serve.triton import Monitor

@@ -19,7 +19,7 @@ from sizes import sized
 from calib_serve import load_artifact
 from calib_serve.errors import ModelError
 from calib_serve.fuse.torchserve import pack_around, read_archive, stored_archives
-from calib_serve.fuse.torchserve.archive import MANIFEST
+from calib_serve.fuse.torchserve._archive import MANIFEST
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ from live_server import temperature_artifact, torchscript
 
 from calib_serve.errors import FuseError, IntegrityError
 from calib_serve.fuse.torchserve import pack
-from calib_serve.fuse.torchserve.archive import MANIFEST, read_archive, write_archive
-from calib_serve.fuse.torchserve.contents import shipped
+from calib_serve.fuse.torchserve._archive import MANIFEST, read_archive, write_archive
+from calib_serve.fuse.torchserve._contents import shipped
 from calib_serve.serve.metrics_file import metrics_file
 
 

@@ -20,7 +20,7 @@ from calib_serve import Keyring
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
 from calib_serve.fuse.torchserve import pack, pack_around
-from calib_serve.fuse.torchserve.archive import read_archive, write_archive
+from calib_serve.fuse.torchserve._archive import read_archive, write_archive
 from calib_serve.receipts import group_number
 from calib_serve.serve import observer
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction

@@ -32,7 +32,7 @@ from calib_serve.artifact import Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.files import sha256
 from calib_serve.fuse.torchserve import Batching, pack, pack_around
-from calib_serve.fuse.torchserve.archive import write_archive
+from calib_serve.fuse.torchserve._archive import write_archive
 
 pytestmark = pytest.mark.server
 KINDS = sized(

@@ -16,7 +16,7 @@ from live_server import temperature_artifact
 from others_archives import archived
 
 from calib_serve.fuse.torchserve import read_archive, recalibrated, remarks
-from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST
+from calib_serve.fuse.torchserve._archive import CONFIG, MANIFEST
 
 pytestmark = pytest.mark.server
 

@@ -1,4 +1,4 @@
-"""Re-pack an existing archive with a calibration where its class scores pass.
+"""Pack an existing archive again with a calibration where its class scores pass.
 
 Its handler is asked before and after, in a process of its own: the seam is found, the replies are compared.
 """
@@ -20,7 +20,7 @@ from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
-from calib_serve.fuse.torchserve.archive import (
+from calib_serve.fuse.torchserve._archive import (
     CONFIG,
     MANIFEST,
     Archive,
@@ -33,7 +33,7 @@ from calib_serve.fuse.torchserve.archive import (
     unpack,
     write_archive,
 )
-from calib_serve.fuse.torchserve.contents import (
+from calib_serve.fuse.torchserve._contents import (
     MAPPING,
     artifact_files,
     artifact_of,
@@ -49,20 +49,6 @@ from calib_serve.options.base import changed
 from calib_serve.options.pack import AroundOptions
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, class_count, exact, to_logits
 from calib_serve.seam import INFERENCE, SECONDS, Request, alternatives, leaves, run_trial, same_format
-
-__all__ = [
-    "SECONDS",
-    "ForeignArchive",
-    "Seam",
-    "check_kind",
-    "find_seam",
-    "number",
-    "pack_around",
-    "prove_seam",
-    "some_of",
-    "unpacked",
-    "wrappable",
-]
 
 T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"

@@ -1,4 +1,4 @@
-"""What our archives hold: the artifact, the settings, the package's own files, the names of the classes."""
+"""Make what our archives hold: the artifact, the settings, the package's own files, the classes' names."""
 
 from __future__ import annotations
 
@@ -16,29 +16,8 @@ import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
-from calib_serve.fuse.torchserve.archive import Archive, is_archive, opened, read_archive, scratch
+from calib_serve.fuse.torchserve._archive import Archive, is_archive, opened, read_archive, scratch
 from calib_serve.scores import LABELS
-
-__all__ = [
-    "MAPPING",
-    "SHADOW",
-    "Batching",
-    "ClassNames",
-    "artifact_files",
-    "artifact_of",
-    "called",
-    "check_names",
-    "class_names",
-    "config_file",
-    "is_calibrated",
-    "listed_names",
-    "load_artifact",
-    "package_files",
-    "remarks",
-    "shadow_files",
-    "shipped",
-    "with_section",
-]
 
 SHADOW = "shadow"
 """Where in an archive the artifact lies that runs in the shadow of the served one."""

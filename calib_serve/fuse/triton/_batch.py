@@ -1,4 +1,4 @@
-"""A batch that is fixed at 1, made free where that is proved, so that Triton can make batches.
+"""Free a batch that is fixed at 1 where that is proved, so that Triton can make batches.
 
 The proof has two parts. By the sizes that onnx infers, every node that reads the batch gives it once: a sum
 over rows, or a fixed shape, loses it. And rows that are run together must give what each gives alone.
@@ -19,8 +19,6 @@ from onnx import numpy_helper
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx._files import inferred_shapes
 from calib_serve.fuse.onnx._parity import generate, run_raw
-
-__all__ = ["free_batch"]
 
 Inputs = Mapping[str, NDArray[Any]]
 

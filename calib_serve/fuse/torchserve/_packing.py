@@ -1,4 +1,4 @@
-"""Archives of ours: a model with its calibration, the feedback model, another calibration in an archive."""
+"""Pack a model with its calibration, the feedback model, or another calibration into an archive of ours."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import Kind, ModelOptions
-from calib_serve.fuse.torchserve.archive import CONFIG, new_file, read_archive, scratch, staged, write_archive
-from calib_serve.fuse.torchserve.contents import (
+from calib_serve.fuse.torchserve._archive import (
+    CONFIG,
+    new_file,
+    read_archive,
+    scratch,
+    staged,
+    write_archive,
+)
+from calib_serve.fuse.torchserve._contents import (
     SHADOW,
     Batching,
     artifact_files,
@@ -29,15 +36,6 @@ from calib_serve.fuse.torchserve.contents import (
 from calib_serve.options.base import changed, fields_of
 from calib_serve.options.pack import AnswerOptions, FeedbackOptions, PackOptions
 from calib_serve.pictures import Preprocessing
-
-__all__ = [
-    "labelled_models",
-    "pack",
-    "pack_feedback",
-    "recalibrated",
-    "same_model",
-    "served_artifact",
-]
 
 FEEDBACK, VERSION = "calibration_feedback", "1.0"
 _PACKAGE = "calib_serve/"

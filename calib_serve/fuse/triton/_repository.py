@@ -1,25 +1,153 @@
-"""Put models into a Triton repository so that a server never sees half of one.
+"""Make a Triton model repository of a model and its artifact: fused, configured, warmed up and monitored.
 
-Triton takes every folder in a repository for a model, hidden ones too. So a pack is prepared in a folder
-beside the repository, and whole folders are moved in. A process that is killed leaves what a server starts
-with, and the same command finishes it.
+Clients call the ensemble ``NAME``: ``NAME_onnx`` is the fused graph on the onnxruntime backend,
+``NAME_receipts`` signs a receipt for every prediction and counts it on Triton's metrics port. On the Python
+backend the model ``NAME`` does both by itself, with the same tensors.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from calib_serve.errors import FuseError
-from calib_serve.fuse.triton.models import Block, fields, text
+import onnx
+from onnx import TensorProto, helper
 
-__all__ = ["Pack", "prepared", "writing"]
+from calib_serve.artifact import Artifact
+from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.onnx import FuseReport, fuse_onnx
+from calib_serve.fuse.onnx._fuse import given_inputs
+from calib_serve.fuse.triton._batch import free_batch
+from calib_serve.fuse.triton._config import (
+    LABELS,
+    VERSION,
+    Block,
+    Signature,
+    Tensor,
+    ensemble,
+    fields,
+    graph,
+    python,
+    receipts,
+    text,
+)
+from calib_serve.options.base import changed, fields_of
+from calib_serve.options.fuse import GraphOptions, TritonOptions
+
+BACKEND = '''"""Signs and counts the predictions of the model beside it."""
+
+from calib_serve.serve.triton import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+GRAPH_BACKEND = '''"""Runs the graph beside it with onnxruntime, signs and counts its predictions."""
+
+from calib_serve.serve.triton_graph import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+KEPT = "An ensemble has no file of its own; this one keeps its folder in git and object stores.\n"
+
+
+def fuse_triton(
+    model: str | Path,
+    artifact: Artifact,
+    repository: str | Path,
+    options: TritonOptions | None = None,
+    *,
+    name: str,
+    **given: Any,
+) -> FuseReport:
+    """Fuse ``model`` and put it under ``repository`` as a version of ``name``.
+
+    Each of the ``options`` may be ``given`` as a keyword argument. A batch that is fixed at 1 is made free
+    where rows together give what each gives alone, by the graph and on rows that are run, that of ``inputs``
+    among them; else the report warns that Triton makes no batches. Models and versions that are there stay as
+    they are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
+    name, FuseError where the version is there, or differs from the others in what all of them share.
+    """
+    settings = changed(options or TritonOptions(), given)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
+    models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
+    root = Path(repository).resolve()
+    with prepared(root) as place:
+        pack = Pack(place, root, name, settings.version, models)
+        pack.check()
+        graph = fields_of(GraphOptions, settings)
+        onnx_file = pack.folder(models[0]) / "model.onnx"
+        report = fuse_onnx(model, artifact, onnx_file, returns="all", **graph)
+        batch = free_batch(onnx_file, settings.max_batch, given_inputs(settings.inputs))
+        with writing(root):
+            _configure(pack, artifact, settings)
+            kept = pack.publish()
+    return replace(report, done=(*report.done, *batch, *kept))
+
+
+def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
+    path = pack.folder(pack.models[0]) / "model.onnx"
+    found = Signature.of(path, settings)
+    bins = 15 if artifact.reference is None else len(artifact.reference)
+    _write_labels(pack, artifact)
+    if settings.ensemble:
+        inner, step, _ = pack.models
+        _tell_version(path, pack.version)
+        told = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+        pack.configure(inner, graph(inner, found, settings, more=[told]))
+        (pack.folder(step) / "model.py").write_text(BACKEND, encoding="utf-8")
+        pack.configure(step, receipts(step, pack.name, found, bins=bins, multilabel=artifact.is_multilabel))
+        (pack.folder(pack.name) / "ensemble.txt").write_text(KEPT, encoding="utf-8")
+        pack.configure(pack.name, ensemble(pack.name, inner, step, found))
+    elif settings.backend == "python":
+        (pack.folder(pack.name) / "model.py").write_text(GRAPH_BACKEND, encoding="utf-8")
+        pack.configure(
+            pack.name, python(pack.name, found, settings, bins=bins, multilabel=artifact.is_multilabel)
+        )
+    else:
+        pack.configure(pack.name, graph(pack.name, found, settings))
+
+
+def _write_labels(pack: Pack, artifact: Artifact) -> None:
+    """The names of the classes, one a line, beside every model that shows probabilities."""
+    labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
+    for model in {pack.models[0], pack.name}:
+        path = pack.folder(model).parent / LABELS
+        path.write_text("".join(f"{' '.join(label.split())}\n" for label in labels), encoding="utf-8")
+
+
+def _tell_version(path: Path, version: int) -> None:
+    """Add the output VERSION, as many numbers as predictions.
+
+    While Triton changes versions, a graph may run beside the step of another version.
+    """
+    model = onnx.load(path, load_external_data=False)
+    (predicted,) = (v for v in model.graph.output if v.name == "predicted")
+    number = helper.make_tensor("value", TensorProto.INT64, [1], [version])
+    shape = f"{VERSION}.shape"
+    model.graph.node.extend(
+        [
+            helper.make_node("Shape", ["predicted"], [shape]),
+            helper.make_node("ConstantOfShape", [shape], [VERSION], value=number),
+        ]
+    )
+    told = onnx.ValueInfoProto()
+    told.CopyFrom(predicted)
+    told.name = VERSION
+    model.graph.output.append(told)
+    onnx.save(model, path)
+
+
+# --- So that a server never sees half of a model ----------------------------------------------------
+
 
 CONFIG = "config.pbtxt"
 

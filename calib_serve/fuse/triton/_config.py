@@ -1,7 +1,4 @@
-"""The models of a Triton repository and their config.pbtxt: the graph, the step that signs, the ensemble.
-
-Of protobuf's text format, as much as these files need.
-"""
+"""Write config.pbtxt of a Triton repository's models: the graph, the step that signs, the ensemble."""
 
 from __future__ import annotations
 
@@ -17,20 +14,6 @@ import onnx_ir as ir
 from calib_serve.errors import FuseError
 from calib_serve.fuse.sessions import TensorRT
 from calib_serve.options.fuse import TritonOptions
-
-__all__ = [
-    "LABELS",
-    "VERSION",
-    "Block",
-    "Signature",
-    "Word",
-    "ensemble",
-    "fields",
-    "graph",
-    "python",
-    "receipts",
-    "text",
-]
 
 Block = dict[str, Any]
 """A message: fields to numbers, strings, Words, messages, or lists of these."""

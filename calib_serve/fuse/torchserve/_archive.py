@@ -1,4 +1,4 @@
-"""TorchServe archives: written reproducibly, read as untrusted input."""
+"""Write TorchServe archives reproducibly, and read them as untrusted input."""
 
 from __future__ import annotations
 
@@ -25,25 +25,6 @@ from calib_serve.artifact.manifest import read_yaml
 from calib_serve.errors import FuseError, IntegrityError, ModelError
 from calib_serve.files import ZIP_ERRORS, most_unpacked, refuse_bomb, written_whole
 from calib_serve.fuse.mar_options import SECTION
-
-__all__ = [
-    "CONFIG",
-    "HASHES",
-    "MANIFEST",
-    "Archive",
-    "Content",
-    "Stream",
-    "digest",
-    "is_archive",
-    "new_file",
-    "opened",
-    "read_archive",
-    "scratch",
-    "staged",
-    "stored_archives",
-    "unpack",
-    "write_archive",
-]
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 HASHES = "MAR-INF/SHA256.json"
