@@ -1,10 +1,8 @@
 """Where the class scores pass in a TorchServe handler that somebody else wrote."""
 
-from calib_serve.seam.form import Form, Scores, find_scores
-from calib_serve.seam.handler import INFERENCE, Handler, load_handler, put_around
-from calib_serve.seam.host import Request, alternatives, ask, of_row
-from calib_serve.seam.reply import leaves, same_format, shows
-from calib_serve.seam.trial import SECONDS, run_trial
+from calib_serve.seam._form import Form, Scores, find_scores, leaves, same_format, shows
+from calib_serve.seam._handler import INFERENCE, Handler, load_handler, put_around
+from calib_serve.seam._host import SECONDS, Request, alternatives, ask, of_row, run_trial
 
 __all__ = [
     "INFERENCE",

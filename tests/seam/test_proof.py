@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from calib_serve.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
-from calib_serve.seam.form import Form
-from calib_serve.seam.handler import Recorder
-from calib_serve.seam.host import Answer, Request
-from calib_serve.seam.proof import NotOneRow, Place, Seen, prove_batches, prove_reply
+from calib_serve.seam._form import Form
+from calib_serve.seam._handler import Recorder
+from calib_serve.seam._host import Answer, Request
+from calib_serve.seam._proof import NotOneRow, Place, Seen, prove_batches, prove_reply
 
 Floats = np.ndarray
 Net = Callable[[Floats], Floats]

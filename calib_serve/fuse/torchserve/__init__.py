@@ -19,7 +19,6 @@ from calib_serve.fuse.torchserve._packing import (
     served_artifact,
 )
 from calib_serve.fuse.torchserve._repacking import (
-    SECONDS,
     ForeignArchive,
     Seam,
     find_seam,
@@ -29,7 +28,6 @@ from calib_serve.fuse.torchserve._repacking import (
 )
 
 __all__ = [
-    "SECONDS",
     "Batching",
     "ForeignArchive",
     "Seam",

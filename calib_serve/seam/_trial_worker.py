@@ -1,11 +1,24 @@
-"""Find the seam of an archive's own handler, by requests that it answers, and prove it."""
+"""Find and prove the seam of an archive's handler, or ask it, in the process that ``run_trial`` starts.
+
+``python -m calib_serve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds and proves
+the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests, ``scores``
+sends samples through the handler and keeps their scores.
+
+The process ends with the one that started it, whose end of the pipe at its standard input is then closed, and
+so do those that the handler started.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import CalibServeError, ModelError
-from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
-from calib_serve.seam.form import EACH, Form, all_scores, find_scores
-from calib_serve.seam.handler import (
+from calib_serve.files import map_npy
+from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, measured, to_logits
+from calib_serve.seam._form import EACH, Form, all_scores, as_json, find_scores, shown_as
+from calib_serve.seam._handler import (
     INFERENCE,
     Handler,
     Recorder,
@@ -27,11 +41,18 @@ from calib_serve.seam.handler import (
     put_around,
     sigmoids,
 )
-from calib_serve.seam.host import Answer, Request, Ticks, ask, context_of, made_up, told, varied
-from calib_serve.seam.proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
-from calib_serve.seam.reply import as_json, shown_as
-
-__all__ = ["initialize", "look", "manifest_of_model", "recorded"]
+from calib_serve.seam._host import (
+    Answer,
+    Request,
+    Ticks,
+    alternatives,
+    ask,
+    context_of,
+    made_up,
+    told,
+    varied,
+)
+from calib_serve.seam._proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
 
 _REQUESTS = 4  # that differ, for the proof
 _NOT_PASSED = "the request did not pass here"
@@ -385,3 +406,166 @@ def manifest_of_model(folder: Path) -> dict[str, Any]:
     """The manifest's entries of the model."""
     model: dict[str, Any] = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))["model"]
     return model
+
+
+# --- The trials -------------------------------------------------------------------------------------
+
+
+def answer(
+    folder: Path, *, batches: Sequence[Sequence[dict[str, str]]], bare: bool, progress: str
+) -> list[dict[str, Any]]:
+    """The replies and the headers of a calibrated archive's handler to each batch of requests."""
+    handler = load_handler(manifest_of_model(folder)["handler"])
+    ctx = context_of(folder, batch_size=max(map(len, batches)))
+    initialize(handler, ctx)
+    tick, found = Ticks(progress), []
+    for batch in batches:
+        tick()
+        got = ask(handler.handle, ctx, [Request.from_dict(held) for held in batch], bare=bare)
+        if got.failure:
+            raise ModelError(got.failure)
+        found.append({"replies": [as_json(reply) for reply in got.replies], "headers": list(got.headers)})
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """What is sent: ``files``, or ``rows`` (n, ...); the ``form`` of this number of ``alternatives``."""
+
+    files: Sequence[str]
+    rows: NDArray[Any] | None
+    form: int
+
+    def __len__(self) -> int:
+        return len(self.files) if self.rows is None else len(self.rows)
+
+    def request(self, i: int) -> Request:
+        """Sample ``i`` as a worker receives it."""
+        return alternatives(Path(self.files[i]) if self.rows is None else self.rows[i])[self.form]
+
+    def called(self, batch: Sequence[int]) -> str:
+        """The samples of a batch, for a person."""
+        names = [self.files[i] if self.rows is None else f"row {i}" for i in batch[:3]]
+        return ", ".join(names) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
+
+
+def collect(
+    folder: Path,
+    *,
+    files: Sequence[str] = (),
+    rows: str | None = None,
+    form: int = 0,
+    out: str,
+    seam: str,
+    output: str,
+    kind: Outputs,
+    columns: int,
+    padded: bool,
+    bare: bool,
+    batch_size: int = 1,
+    progress: str,
+) -> dict[str, Any]:
+    """Send ``files``, or the rows of the .npy ``rows``, in batches; write the logits (n, K) at the seam.
+
+    ``out`` becomes an .npy of float32; K is 2 for one column, but of labels. ``progress``: a file that
+    says how many are done. Raises ModelError, which names the sample, where the handler fails on
+    one, or where it is not known which scores are whose.
+    """
+    handler, recorders = recorded(folder, seam, batch_size)
+    ctx, recorder = context_of(folder, batch_size=batch_size), recorders[seam]
+    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form)
+    tick = Ticks(progress)
+
+    def logits_of(batch: range) -> NDArray[np.float32]:
+        requests = [samples.request(i) for i in batch]
+        recorder.clear([])
+        got = ask(handler.handle, ctx, requests, bare=bare)
+        if got.failure:
+            alone = [ask(handler.handle, ctx, [request], bare=bare).failure for request in requests]
+            raise ModelError(_failed(samples, batch, alone, got.failure))
+        try:
+            return _logits(recorder, Form.parse(output), kind, columns, len(batch), padded=padded)
+        except ModelError as error:
+            raise ModelError(f"{samples.called(batch)}: {error}") from error
+
+    n = len(samples)
+    # Not a memory map: of a full disk a write says so, a map ends the process.
+    with Path(out).open("wb") as written:
+        header = {
+            "descr": "<f4",
+            "fortran_order": False,
+            "shape": (n, class_count(kind, columns)),
+        }
+        np.lib.format.write_array_header_1_0(written, header)
+        for start in range(0, n, batch_size):
+            batch = range(start, min(start + batch_size, n))
+            logits = logits_of(batch)
+            try:
+                written.write(logits.tobytes())
+            except OSError as error:
+                raise ModelError(f"cannot keep the scores of {n} samples: {error}") from error
+            tick(batch.stop, n)
+    return {"rows": n}
+
+
+def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str) -> str:
+    for i, failure in zip(batch, alone, strict=True):
+        if failure:
+            return f"the handler failed on {samples.called([i])}: {failure}"
+    return (
+        f"the handler answers {samples.called(batch)} one at a time and not together: {together}; "
+        "try --batch-size 1"
+    )
+
+
+def _logits(
+    recorder: Recorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
+) -> NDArray[np.float32]:
+    """What passed for one batch, as logits (n, K); ModelError where it is not one row a sample."""
+    found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
+    found = [one[:samples] for one in found] if padded and len(found) == 1 else found
+    count = sum(map(len, found))
+    if count != samples or (len(found) > 1 and recorder.elsewhere):
+        raise ModelError(
+            f"{count} rows of scores passed the seam in {len(found)} calls for {samples} samples: which "
+            "sample each row is of is not known; try --batch-size 1"
+        )
+    values = np.concatenate(found)
+    if kind == "probabilities" and np.isfinite(values).all() and measured(values) != kind:
+        raise ModelError("probabilities are expected here as on the first sample; its scores are others")
+    with np.errstate(over="ignore"):
+        logits = to_logits(values, kind).astype("<f4")
+    if not np.isfinite(logits).all():
+        bad = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
+        raise ModelError(f"the scores {values[bad][:5].tolist()} are not finite {kind}")
+    return logits
+
+
+TRIALS: dict[str, Callable[..., Any]] = {"look": look, "answer": answer, "scores": collect}
+
+
+def main(order: str, result: str) -> None:
+    """Run the trial that the file ``order`` describes, and write what comes of it to ``result``."""
+    job = json.loads(Path(order).read_text("utf-8"))
+    trial, folder = TRIALS[job.pop("what")], Path(job.pop("folder"))
+    pipe = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what a handler reads
+    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+    try:
+        outcome = {"result": trial(folder, **job)}
+    except CalibServeError as error:
+        outcome = {"error": str(error)}
+    Path(result).write_text(json.dumps(outcome), "utf-8")
+    sys.stdout.flush()
+    os._exit(0)  # threads of the handler's, such as micro-batching's, would keep the process
+
+
+def _end_with_parent(pipe: int) -> None:
+    """Wait until the other end of the pipe is closed, then end this process's group."""
+    os.read(pipe, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -25,21 +25,6 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
 
-__all__ = [
-    "INFERENCE",
-    "Around",
-    "Handler",
-    "Recorder",
-    "Sigmoid",
-    "functions",
-    "is_network",
-    "is_session",
-    "load_handler",
-    "places",
-    "put_around",
-    "sigmoids",
-]
-
 INFERENCE = "inference"
 PREDICT = "predict_proba"
 _HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "explain_handle", "describe_handle"}

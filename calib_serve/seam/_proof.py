@@ -26,12 +26,9 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
 from calib_serve.scores import LABELS, Outputs, class_count, from_probs, to_probs
-from calib_serve.seam.form import Form, Scores
-from calib_serve.seam.handler import Recorder
-from calib_serve.seam.host import Answer, Request, varied
-from calib_serve.seam.reply import Leaf, Shown, as_json, leaves
-
-__all__ = ["NotOneRow", "NotPassed", "Place", "Seen", "prove_batches", "prove_reply"]
+from calib_serve.seam._form import Form, Leaf, Scores, Shown, as_json, leaves
+from calib_serve.seam._handler import Recorder
+from calib_serve.seam._host import Answer, Request, varied
 
 Floats = NDArray[np.float64]
 Ask = Callable[[Sequence[Request]], Answer]
