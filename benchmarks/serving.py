@@ -40,7 +40,7 @@ from calib_serve.artifact import LogitMap
 from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.fuse.torchserve._archive import write_archive
-from calib_serve.serve.properties import Ports
+from calib_serve.serve.configuration import Ports
 from calib_serve.serve.server import Server
 
 BARE = '''

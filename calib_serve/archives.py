@@ -1,9 +1,12 @@
-"""From an existing TorchServe archive and labelled requests to its scores and an artifact."""
+"""Look into somebody else's archive: where its scores pass, those of labelled requests, a fit on them."""
 
 from __future__ import annotations
 
+import ast
+import io
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import InputError, ModelError
+from calib_serve.files import ZIP_ERRORS
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fuse.torchserve import (
@@ -26,10 +30,8 @@ from calib_serve.fuse.torchserve import (
 )
 from calib_serve.options.base import changed, divided
 from calib_serve.options.data import ArchiveFitOptions, ArchiveOptions
-from calib_serve.scores import LABELS, Scores
-from calib_serve.seam import run_trial
-
-__all__ = ["ArchiveScores", "calibrate_archive", "scores_of_archive"]
+from calib_serve.scores import LABELS, Outputs, Scores, to_probs
+from calib_serve.seam import Request, alternatives, run_trial, shows
 
 _ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
 
@@ -242,3 +244,145 @@ def _names(
             raise  # Names that cannot be matched are not to be guessed.
         return []
     return names or [(name,) for name in (() if calibration is None else calibration.class_names)]
+
+
+# --- What one request shows -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArchiveLook:
+    """An archive's handler and what one request showed of it.
+
+    ``model_file`` is its serialized file, with its ``sha256``; ``code``: the file of an eager model.
+    ``seam``, ``output``, ``outputs`` as in ``pack_around``; ``one_score``: whether a single score is all of a
+    row. ``request`` that was answered, in words, and whether the handler takes it as a ``body``
+    alone, as an ``envelope`` passes it on; ``together``: whether it answers several at once, and it is proved
+    which score is whose; ``alone_because``: why not, if so.
+    ``confidence``: whether the reply shows one.
+    ``model``: the options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
+    ``parts``, for methods that need it; None where it cannot be loaded.
+    """
+
+    name: str
+    version: str
+    handler: str
+    envelope: str | None
+    code: str | None
+    model_file: str | None
+    sha256: str | None
+    calibrated: bool
+    batch_size: int
+    classes: int
+    class_names: tuple[str, ...]
+    seam: str
+    output: str
+    outputs: Outputs
+    one_score: bool
+    request: str
+    body: bool
+    together: bool
+    alone_because: str
+    reply: Any
+    confidence: bool
+    note: str
+    model: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def look_at_archive(
+    archive: str | Path,
+    options: ArchiveOptions | None = None,
+    *,
+    probe: str | Path | None = None,
+    **given: Any,
+) -> ArchiveLook:
+    """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
+
+    ``probe``: a file that it answers; default: a made-up request. Each of the ``options`` may be ``given`` as
+    a keyword argument. Of an archive that ``pack_around`` made, the handler inside is asked. Raises
+    ModelError where it answers nothing, or no class scores are found.
+    """
+    asked = changed(options or ArchiveOptions(), given)
+    with unpacked(archive) as found:
+        where = find_seam(
+            found.folder,
+            requests=() if probe is None else alternatives(Path(probe)),
+            seam=asked.place,
+            output=asked.output,
+            kind=asked.outputs,
+            batch_size=asked.batch_size or 2,
+            seconds=asked.probe_timeout,
+        )
+        names, note = _listed(found, where)
+        model = found.archive.model
+        return ArchiveLook(
+            name=found.archive.name,
+            version=found.archive.version,
+            handler=found.handler,
+            envelope=model.get("envelope"),
+            code=model.get("modelFile"),
+            model_file=model.get("serializedFile"),
+            sha256=found.sha256,
+            calibrated=found.artifact is not None,
+            batch_size=found.batch_size,
+            classes=where.classes,
+            class_names=names,
+            seam=where.place,
+            output=where.output,
+            outputs=where.kind,
+            one_score=where.columns == 1,
+            request=_in_words(where),
+            body=where.bare,
+            together=where.batches,
+            alone_because=where.alone_because,
+            reply=where.reply,
+            confidence=any(shows(where.reply, p) for p in _told(where)),
+            note=note,
+            model=_loadable(found, where),
+        )
+
+
+def _listed(found: ForeignArchive, seam: Seam) -> tuple[tuple[str, ...], str]:
+    try:
+        return tuple(name for *_, name in found.class_names(seam.classes, seam.class_names)), ""
+    except ModelError as error:
+        return (), str(error)
+
+
+def _told(seam: Seam) -> list[float]:
+    """The probabilities that a reply may show: the likeliest class's, or those of labels."""
+    probs = to_probs(seam.rows[:1], seam.kind)[0]
+    return [float(p) for p in probs] if seam.kind in LABELS else [float(probs.max())]
+
+
+def _in_words(seam: Seam) -> str:
+    request = Request.from_dict(dict(seam.requests[0]))
+    shown = f"{request.content_type}, {len(request.body)} bytes"
+    if request.content_type == "application/octet-stream" or "image" in request.content_type:
+        return shown
+    text = request.body.decode("utf-8", "replace")
+    return f"{shown}: {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
+    """How ``calib-serve fit`` loads the model, where the handler could then run a changed one."""
+    model = found.archive.model
+    file, code = model.get("serializedFile"), model.get("modelFile")
+    if file is None or "model" not in seam.places:
+        return None
+    if code is not None:
+        made = [
+            node.name
+            for node in ast.parse(found.archive.read(code)).body
+            if isinstance(node, ast.ClassDef)
+        ]  # fmt: skip
+        return f"--model parts/{code}:{made[0]} --weights parts/{file}" if len(made) == 1 else None
+    try:
+        with zipfile.ZipFile(io.BytesIO(found.archive.read(file))) as packed:
+            script = any(name.partition("/")[2].startswith("code/") for name in packed.namelist())
+    except ZIP_ERRORS:
+        return None
+    return f"--model parts/{file}" if script else None

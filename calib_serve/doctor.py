@@ -23,8 +23,8 @@ from packaging.utils import canonicalize_name
 from calib_serve.distributions import RUNTIMES
 from calib_serve.errors import CalibServeError, InputError, ServerError
 from calib_serve.files import GROUP_READS
-from calib_serve.serve.process import find_java
-from calib_serve.serve.properties import Ports, is_free, read_properties
+from calib_serve.serve.configuration import Ports, is_free, read_properties
+from calib_serve.serve.server import find_java
 
 __all__ = ["Asked", "Finding", "Level", "examine", "installed", "known_extras", "missing"]
 

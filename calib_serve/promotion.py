@@ -23,8 +23,8 @@ from calib_serve.files import alone, sha256, write_whole, written_whole
 from calib_serve.fuse.mar_options import LEDGER, MODELS, from_environment
 from calib_serve.fuse.torchserve import labelled_models, served_artifact
 from calib_serve.receipts import shadow_tag
-from calib_serve.serve.management import Management
-from calib_serve.serve.properties import read_properties
+from calib_serve.serve.configuration import read_properties
+from calib_serve.serve.server import Management
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.shadow import shadow_states
 from calib_serve.watch.sums import Version

@@ -64,7 +64,6 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "audit": (*GROUND, "watch"),
     "serve": (*GROUND, "seam", "watch", "reporter", "fuse"),
     "archives": (*GROUND, "seam", "fit", "fuse"),
-    "archive_look": (*GROUND, "seam", "fuse"),
     "contracts": (*GROUND, "watch"),
     "refitting": (*GROUND, "fit", "fuse", "watch"),
     "promotion": (*GROUND, "fuse", "watch", "serve"),
@@ -74,7 +73,7 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "quickstart": (*GROUND, "monitoring"),
     "app": (
         *(*GROUND, "model", "fit", "fuse", "watch", "report", "study", "doctor", "quickstart", "archives"),
-        *("archive_look", "contracts", "refitting", "audit", "reporter", "collect", "gateway", "serve"),
+        *("contracts", "refitting", "audit", "reporter", "collect", "gateway", "serve"),
         *("monitoring", "promotion"),
     ),
 }

@@ -14,7 +14,7 @@ from calib_serve.options.base import fields_of
 from calib_serve.options.data import ArchiveOptions
 
 if TYPE_CHECKING:
-    from calib_serve.archive_look import ArchiveLook
+    from calib_serve.archives import ArchiveLook
 
 __all__ = ["app"]
 
@@ -66,7 +66,7 @@ def _look(asked: Asked, output: Json) -> None:
     """Run the handler, and print all that was found, as JSON or for people."""
     from rich.table import Table
 
-    from calib_serve.archive_look import look_at_archive
+    from calib_serve.archives import look_at_archive
 
     source = asked.from_
     assert source is not None

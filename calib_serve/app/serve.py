@@ -41,8 +41,8 @@ class Options(HostOptions):
 def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] = Options()) -> int:
     """Run TorchServe, until it is stopped."""
     from calib_serve.fuse.torchserve import stored_archives
-    from calib_serve.serve.properties import Ports
-    from calib_serve.serve.server import Server, ensure_keyring
+    from calib_serve.serve.configuration import Ports, ensure_keyring
+    from calib_serve.serve.server import Server
     from calib_serve.signals import interruptible
 
     if options.keyring is None:
@@ -77,7 +77,7 @@ def _lines(given: list[str]) -> dict[str, str]:
 
 def _remarks(options: Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
     from calib_serve.fuse.torchserve import read_archive, remarks, shipped
-    from calib_serve.serve.properties import read_properties
+    from calib_serve.serve.configuration import read_properties
 
     base = shipped("config.properties") if options.properties is None else Path(options.properties)
     properties = {**read_properties(base), **lines}

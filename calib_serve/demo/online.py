@@ -20,8 +20,8 @@ from calib_serve.bins import Bins
 from calib_serve.demo.digits import Split
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
-from calib_serve.serve.properties import Ports
-from calib_serve.serve.server import Server, ensure_keyring
+from calib_serve.serve.configuration import Ports, ensure_keyring
+from calib_serve.serve.server import Server
 from calib_serve.watch.samples import LabelledSamples, read_samples
 
 __all__ = [

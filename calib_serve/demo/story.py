@@ -21,7 +21,7 @@ from calib_serve.demo.online import Answers, Counters, label, predict, refusals,
 from calib_serve.errors import CalibServeError, ServerError
 from calib_serve.refitting import refit
 from calib_serve.report import write_report
-from calib_serve.serve.properties import Ports
+from calib_serve.serve.configuration import Ports
 from calib_serve.serve.server import Server
 
 if TYPE_CHECKING:

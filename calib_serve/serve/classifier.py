@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from calib_serve.errors import InputError, ModelError
 from calib_serve.reporter.recorder import Tag
 from calib_serve.scores import measured, to_logits
-from calib_serve.serve.inputs import Payload, decode, decode_lists
-from calib_serve.serve.predictions import (
+from calib_serve.serve._handler import (
     INVALID,
     AnyPrediction,
     CalibratedHandler,
@@ -31,11 +30,11 @@ from calib_serve.serve.predictions import (
     Result,
     Row,
     all_or_none,
+    check_requests,
 )
-from calib_serve.serve.replies import columns, full_reply, refusal, v2_reply
-from calib_serve.serve.requests import Message, Request, opened, plain_tags, read_messages, read_request
-from calib_serve.serve.runtime import load_runtime
-from calib_serve.serve.worker import check_requests
+from calib_serve.serve._model import Payload, decode, decode_lists, load_runtime
+from calib_serve.serve._replies import columns, full_reply, refusal, v2_reply
+from calib_serve.serve._requests import Message, Request, opened, plain_tags, read_messages, read_request
 
 __all__ = ["CalibratedClassifier", "Failure", "LabelsPrediction", "Prediction"]
 

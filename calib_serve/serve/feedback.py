@@ -26,11 +26,10 @@ from calib_serve.fuse.mar_options import (
     from_environment,
 )
 from calib_serve.options.watch import WatchOptions
-from calib_serve.serve.emit import BY_NAME, Emitter
-from calib_serve.serve.observer import host_sample_log, live_keyring
-from calib_serve.serve.replies import refusal, tensor, v2_reply
-from calib_serve.serve.requests import Message, as_text, read_messages, read_tensors
-from calib_serve.serve.worker import WorkerHandler, check_requests
+from calib_serve.serve._handler import WorkerHandler, check_requests
+from calib_serve.serve._observer import BY_NAME, Emitter, host_sample_log, live_keyring
+from calib_serve.serve._replies import refusal, tensor, v2_reply
+from calib_serve.serve._requests import Message, as_text, read_messages, read_tensors
 from calib_serve.watch.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines

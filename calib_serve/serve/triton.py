@@ -19,7 +19,7 @@ from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
-from calib_serve.serve.emit import BY_NAME
+from calib_serve.serve._observer import BY_NAME
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton"]
 

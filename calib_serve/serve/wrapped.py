@@ -18,8 +18,9 @@ from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import TRIAL
 from calib_serve.scores import from_probs
 from calib_serve.seam import INFERENCE, Form, Request, ask, load_handler, put_around
-from calib_serve.serve.predictions import AnyPrediction, CalibratedHandler, Failure, Row
-from calib_serve.serve.replies import (
+from calib_serve.serve._handler import AnyPrediction, CalibratedHandler, Failure, Row
+from calib_serve.serve._model import check_file
+from calib_serve.serve._replies import (
     ASKING,
     MOST_IN_HEADER,
     columns,
@@ -28,8 +29,7 @@ from calib_serve.serve.replies import (
     in_protocol,
     receipts_of,
 )
-from calib_serve.serve.requests import Message, message_tag, read_messages
-from calib_serve.serve.runtime import check_file
+from calib_serve.serve._requests import Message, message_tag, read_messages
 
 __all__ = ["CalibratedWrapper"]
 

@@ -42,9 +42,9 @@ from calib_serve.fuse.onnx._fuse import fuse_onnx
 from calib_serve.model import load_model
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Scores
+from calib_serve.serve._model import decode
+from calib_serve.serve.configuration import changed, read_properties
 from calib_serve.serve.feedback import parse_items
-from calib_serve.serve.inputs import decode
-from calib_serve.serve.properties import changed, read_properties
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger

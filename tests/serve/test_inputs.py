@@ -17,8 +17,8 @@ from safetensors.numpy import save
 
 from calib_serve.errors import InputError
 from calib_serve.pictures import Preprocessing
+from calib_serve.serve._model import decode, decode_lists
 from calib_serve.serve.feedback import parse_items
-from calib_serve.serve.inputs import decode, decode_lists
 
 SHAPE = (1, 4, 4)
 SQUEEZED = Preprocessing(mean=(0.0,), std=(1.0,), resize=(4, 4))

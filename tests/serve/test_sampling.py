@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from calib_serve.receipts import Keyring, Label
-from calib_serve.serve.emit import Emitter
-from calib_serve.serve.observer import Observer
+from calib_serve.serve._observer import Emitter, Observer
 from calib_serve.watch.samples import SampleLog, read_samples
 
 LOGITS = np.array([[2.0, 0.5, -1.0], [0.0, 1.0, 0.25]])

@@ -12,7 +12,7 @@ import pytest
 from foreign_handlers import Foreign, archive, own
 from live_server import until
 
-from calib_serve.archive_look import look_at_archive
+from calib_serve.archives import look_at_archive
 from calib_serve.errors import ModelError
 
 pytestmark = pytest.mark.server

@@ -21,8 +21,8 @@ from live_server import (
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import pack
 from calib_serve.receipts import Keyring
+from calib_serve.serve.configuration import Ports, parse_properties
 from calib_serve.serve.metrics_file import metrics_file, undeclared
-from calib_serve.serve.properties import Ports, parse_properties
 from calib_serve.serve.server import Server
 
 METERED = """

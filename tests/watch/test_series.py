@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from publishers import CONFIDENCES
 
 import calib_serve
-from calib_serve.serve.emit import LINE
+from calib_serve.serve._observer import LINE
 from calib_serve.watch.series import (
     CONTRACTS,
     LEDGER_LABELS,

@@ -16,8 +16,7 @@ from PIL import Image
 from sizes import sized
 
 from calib_serve import Artifact, calibrate, evaluate
-from calib_serve.archive_look import look_at_archive
-from calib_serve.archives import calibrate_archive, scores_of_archive
+from calib_serve.archives import calibrate_archive, look_at_archive, scores_of_archive
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.torchserve import pack_around, read_archive

@@ -1,4 +1,5 @@
-"""Replies in a request's own protocol, and how those of somebody else's handler carry what is said of them.
+"""Write replies in a request's own protocol, and add to those of somebody else's handler.
+
 
 A client that read the reply of that handler before still reads it: headers add nothing to it, and in the body
 only members are added that KServe's protocols leave room for. Who asks for the body gets the reply inside
@@ -19,23 +20,8 @@ from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
 from calib_serve.oip import Tensor, as_entry
 from calib_serve.reporter.decisions import Decision
-from calib_serve.serve.predictions import AnyPrediction, Decided, LabelsPrediction, Prediction
-from calib_serve.serve.requests import Message
-
-__all__ = [
-    "ASKING",
-    "MOST_IN_HEADER",
-    "Columns",
-    "columns",
-    "full_reply",
-    "in_body",
-    "in_headers",
-    "in_protocol",
-    "receipts_of",
-    "refusal",
-    "tensor",
-    "v2_reply",
-]
+from calib_serve.serve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
+from calib_serve.serve._requests import Message
 
 ASKING = "x-calib-receipt"
 """The header, or gRPC input, that asks with "body" for receipts in the body."""

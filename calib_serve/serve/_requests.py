@@ -1,4 +1,4 @@
-"""Requests in the protocols that TorchServe speaks, told apart by a request's body alone.
+"""Read requests in the protocols that TorchServe speaks, told apart by a request's body alone.
 
 ``plain``: the body is one input, or labels. ``v1``: KServe v1 and TorchServe's JSON envelope,
 ``{"instances": [...]}``. ``v2``: the Open Inference Protocol, ``{"inputs": [{"name", "shape", "datatype",
@@ -18,21 +18,6 @@ from calib_serve.errors import InputError
 from calib_serve.oip import Tensor, read_tensor
 from calib_serve.reporter.recorder import Tag
 from calib_serve.watch.slices import LONGEST_SEGMENT
-
-__all__ = [
-    "MOST_ROWS",
-    "Form",
-    "Message",
-    "Request",
-    "as_text",
-    "message_tag",
-    "opened",
-    "plain_tags",
-    "read_message",
-    "read_messages",
-    "read_request",
-    "read_tensors",
-]
 
 Form = Literal["plain", "v1", "v2"]
 
