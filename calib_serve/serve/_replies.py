@@ -1,6 +1,5 @@
 """Write replies in a request's own protocol, and add to those of somebody else's handler.
 
-
 A client that read the reply of that handler before still reads it: headers add nothing to it, and in the body
 only members are added that KServe's protocols leave room for. Who asks for the body gets the reply inside
 another object.

@@ -110,7 +110,7 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
     out.write_bytes(b"the model that is served now")
     # A pass that is wrong: the proof must catch it.
     monkeypatch.setattr(
-        "calib_serve.fuse.onnx._plan.MapLogits.call", lambda self, editor, tail: (tail, "did nothing")
+        "calib_serve.fuse.onnx._plan.map_logits", lambda editor, tail, step: (tail, "did nothing")
     )
     with pytest.raises(FuseError, match=r"probabilities differ by .*rounding allows"):
         fuse_onnx(raw, STEP, out)

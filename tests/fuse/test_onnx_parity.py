@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
 from calib_serve.errors import FuseError, ModelError
+from calib_serve.fuse._parity import Parity, expect, size_of
 from calib_serve.fuse.onnx import _parity as parity
-from calib_serve.fuse.onnx._parity import Parity, expect, generate, measure, of_logits, run_raw, steps_alone
+from calib_serve.fuse.onnx._follow import Sources
+from calib_serve.fuse.onnx._parity import generate, logits_of, measure, run_raw, steps_alone
 from calib_serve.fuse.onnx._plan import Plan
 from calib_serve.metrics import log_softmax, softmax
 
@@ -37,7 +39,8 @@ def planned(fitted: Artifact = BY_TWO, **facts: Any) -> Plan:
     """A plan for scores "z" of the raw graph and "y" of the fused one."""
     told: dict[str, Any] = {
         "tail": None, "passes": (), "source": "z", "outputs": "logits", "told": True, "activation": None,
-        "dtype": ir.DataType.FLOAT, "returns": "same", "output": "y", "shifted": None, "normalization": None,
+        "dtype": ir.DataType.FLOAT, "returns": "same", "output": "y", "input": None, "sources": Sources(),
+        "hidden": False, "normalization": None,
     }  # fmt: skip
     return Plan(artifact=fitted, **(told | facts))
 
@@ -368,12 +371,7 @@ NEAR = 1e-3
 def test_the_scale_is_the_largest_logit_that_a_probability_shows(
     logits: list[list[float]], labels: bool, scale: float
 ) -> None:
-    z = np.array(logits)
-    kind: Any = "label_logits" if labels else "logits"
-    plan = planned(artifact(classes=2, outputs=kind), outputs=kind)
-    found = of_logits(z, np.zeros_like(z), plan, NEAR)
-    assert found.scale == scale
-    assert found.sure.tolist() == [True] * len(z)
+    assert size_of(np.array(logits), labels=labels) == scale
 
 
 def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_there() -> None:
@@ -382,7 +380,7 @@ def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_ther
     at = 4 * np.log(0.6 / 0.4)  # of temperature 4 in all, the probability is 0.6
     above = 4 * np.log(np.array([0.605, 0.395, 0.62, 0.38]))
     z = np.array([[at, 0], [at / 2, 0], [at / 4, 0], [*above[:2]], [*above[2:]], [40.0, 0]])
-    found = expect(z, planned(fitted), NEAR)
+    found = expect(fitted, z, NEAR)
     assert found.scale == 10.0, "so that 0.01 is near"
     assert found.sure.tolist() == [False, True, True, False, True, True]
 
@@ -420,10 +418,10 @@ def test_scores_that_are_taken_for_another_kind_than_their_numbers_are_refused(
     classes = 2 if raw.shape[1] == 1 else 3
     plan = planned(artifact(TWO, classes=classes, outputs=kind), outputs=kind, told=told)
     if found is None:
-        assert expect(raw, plan, NEAR).probs.shape == raw.shape
+        assert len(logits_of(raw, plan)) == len(raw)
         return
     with pytest.raises(FuseError) as error:
-        expect(raw, plan, NEAR)
+        logits_of(raw, plan)
     assert str(error.value) == (
         f"'z' is taken for {kind}, but its numbers are {found}, which no activation of the graph "
         f"shows; say --outputs {found} (outputs={found!r}), or what else it holds"
@@ -448,7 +446,7 @@ def test_a_row_sums_to_1_up_to_the_rounding_of_narrow_types_and_one_row_nearer(
     raw = np.log(shares) if kind == "log_probs" else shares
     plan = planned(artifact(TWO, classes=3, outputs=kind), outputs=kind)
     if taken:
-        assert expect(raw, plan, NEAR).probs.shape == raw.shape
+        assert len(logits_of(raw, plan)) == len(raw)
         return
     with pytest.raises(FuseError, match=f"'z' is taken for {kind}, but its numbers are"):
-        expect(raw, plan, NEAR)
+        logits_of(raw, plan)

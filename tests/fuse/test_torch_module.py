@@ -24,7 +24,7 @@ from calib_serve import Artifact
 from calib_serve.artifact import Abstain, InputShift, LogitMap
 from calib_serve.bins import bin_index
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.decisions import check_decisions
+from calib_serve.fuse._parity import check_decisions
 from calib_serve.fuse.torch import calibrated, fuse_torch
 from calib_serve.fuse.torch._modules import All
 from calib_serve.metrics import softmax

@@ -91,29 +91,19 @@ def reads(node: ir.Node) -> list[ir.Value]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class FollowLabels:
-    """Decide labels anew that were decided from what the scores were made of, where the order may change."""
+def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> str:
+    """Decide labels anew that were decided from what the scores of ``raw`` were made of; say which.
 
-    artifact: Artifact
-    raw: Tail
-
-    def requires(self, _: Tail) -> None:
-        """Nothing: a graph may return no label."""
-
-    def ensures(self, _: Tail) -> None:
-        """Nothing: the scores are as they were."""
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """Labels by an ArgMax of the calibrated scores."""
-        moved, scores = list[str](), _calibrated(editor, tail)
-        kin = _kin(self.raw.logits)
-        if scores is not None and not keeps_order(self.artifact):
-            moved = _rename(editor, kin[-1], scores, self.artifact.classes)
-            moved += [d for v in kin for d in _decide(editor, v, scores)]
-        if moved or self.raw.followers:
-            editor.graph.sort()
-        return tail, f"labels by {', '.join(moved)} follow the calibrated scores" if moved else ""
+    An ArgMax of the calibrated scores does, where the order of the classes may change.
+    """
+    moved, scores = list[str](), _calibrated(editor, tail)
+    kin = _kin(raw.logits)
+    if scores is not None and not keeps_order(artifact):
+        moved = _rename(editor, kin[-1], scores, artifact.classes)
+        moved += [d for v in kin for d in _decide(editor, v, scores)]
+    if moved or raw.followers:
+        editor.graph.sort()
+    return f"labels by {', '.join(moved)} follow the calibrated scores" if moved else ""
 
 
 def keeps_order(artifact: Artifact) -> bool:

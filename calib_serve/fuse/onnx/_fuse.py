@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import read_npz, sha256
-from calib_serve.fuse.checks import check_owner, check_response
-from calib_serve.fuse.decisions import check_decidable, decided, left_out, undecided
+from calib_serve.fuse._decisions import check_decidable, decided, left_out, undecided
+from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.onnx._files import pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
@@ -48,14 +48,11 @@ _TOUCHED = "calib_serve.outputs"
 
 
 @dataclass(frozen=True)
-class FuseReport:
-    """The edits of the graph, and its distance from the calibration in numpy.
+class FuseReport(Parity):
+    """The edits of a graph, and its parity with the calibration in numpy.
 
-    ``done`` says where each step went. ``max_abs_diff`` is of probabilities, over ``samples`` inputs, and
-    over ``own_scores`` that the artifact keeps of its fit; ``tolerance`` is what rounding in the model's own
-    type allows; ``near_edge`` inputs, and ``near_threshold`` decisions on them, are too close to turning to
-    tell. ``statuses`` say of each output what it holds; ``followers`` of them were compared with the raw
-    graph run on calibrated scores.
+    ``done`` says where each step went, ``statuses`` of each output what it holds; ``followers`` of them were
+    compared with the raw graph run on calibrated scores.
     """
 
     done: tuple[str, ...]
@@ -64,43 +61,27 @@ class FuseReport:
     nodes_before: int
     nodes_after: int
     outputs: tuple[str, ...]
-    max_abs_diff: float
-    tolerance: float
-    samples: int
-    near_edge: int
-    near_threshold: int
-    engine: str
-    own_scores: int
-    device: str
     model: str
     artifact: str
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """The steps that added no node."""
+        """Pick the steps that added no node."""
         return tuple(what for what in self.done if "folded" in what or "head put into" in what)
 
     def rows(self) -> list[tuple[str, str]]:
-        """For display: headings, which may be empty, and texts."""
-        parity = (
-            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs"
-            + (f" and {self.own_scores} of the fit's own scores" if self.own_scores else "")
-            + f", {self.tolerance:.2g} allowed ({self.engine}, {self.device})"
-            + (f"; {self.followers} outputs that follow agree" if self.followers else "")
-        )
-        near = f"{self.near_edge} inputs near a table's edge left out"
-        close = f"{self.near_threshold} decisions near their threshold left out"
+        """List headings, which may be empty, and texts, for display."""
+        follow = [("", f"{self.followers} outputs that follow agree")] if self.followers else []
         return [
             *(("", what) for what in self.done),
             ("nodes", f"{self.nodes_before} -> {self.nodes_after}"),
             *((f"output {one.name}", f"{one.status}: {one.reason}") for one in self.statuses),
-            ("parity", parity),
-            *([("", near)] if self.near_edge else []),
-            *([("", close)] if self.near_threshold else []),
+            *super().rows(),
+            *follow,
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {**asdict(self), "folded": list(self.folded)}
 
 

@@ -17,11 +17,9 @@ from calib_serve.fuse.onnx._graph import (
     constant,
     describe,
     dtype_of,
-    require,
     users,
 )
 from calib_serve.fuse.onnx._layers import Linear, find_linear
-from calib_serve.fuse.onnx._tail import Tail
 
 Floats = NDArray[np.float64]
 
@@ -102,39 +100,24 @@ def _fits(actual: ir.Shape | None, shape: tuple[int, ...]) -> bool:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class ShiftInput:
-    """Make the graph compute from x what it computed from clip((x - mean) / std + delta)."""
+def shift_input(
+    editor: Editor, value: ir.Value, step: InputShift | None, normalization: Normalization | None
+) -> str:
+    """Make the graph compute from x what it computed from clip((x - mean) / std + delta); say how.
 
-    value: ir.Value
-    step: InputShift | None
-    normalization: Normalization | None
-
-    def requires(self, _: Tail) -> None:
-        """A floating-point input."""
-        require(self.value.is_graph_input() and self.value.dtype in FLOATS, "there is no input to shift")
-
-    def ensures(self, _: Tail) -> None:
-        """The input is still the graph's."""
-        require(self.value.is_graph_input(), "the shifted input is gone")
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """Folded where that is exact, else put in as nodes."""
-        return tail, self._shift(editor)
-
-    def _shift(self, editor: Editor) -> str:
-        value, step = self.value, self.step
-        if self.normalization is not None:
-            return _prefix(editor, value, step, self.normalization)
-        assert step is not None  # the plan has a shift, or a normalisation
-        if step.is_nothing:
-            return "the shift is zero: nothing to do"
-        delta = step.delta.astype(np.float64)
-        folded = _fold(editor, value, delta) if step.low is None else None
-        if folded is not None:
-            return f"shift folded into {folded}"
-        _insert(editor, value, [("Add", delta[None])], step)
-        return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")
+    Folded where that is exact, else put in as nodes.
+    """
+    if normalization is not None:
+        return _prefix(editor, value, step, normalization)
+    assert step is not None  # the plan has a shift, or a normalisation
+    if step.is_nothing:
+        return "the shift is zero: nothing to do"
+    delta = step.delta.astype(np.float64)
+    folded = _fold(editor, value, delta) if step.low is None else None
+    if folded is not None:
+        return f"shift folded into {folded}"
+    _insert(editor, value, [("Add", delta[None])], step)
+    return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")
 
 
 def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: Normalization) -> str:

@@ -21,7 +21,6 @@ from calib_serve.fuse.onnx._graph import (
     describe,
     dtype_of,
     is_private,
-    require,
 )
 from calib_serve.fuse.onnx._probabilities import cast, is_flat
 from calib_serve.fuse.onnx._tail import Tail
@@ -194,88 +193,58 @@ def _reads(features: ir.Value, head: Head) -> bool:
     return not isinstance(features.shape[1], int) or features.shape[1] == head.weights[0].shape[1]
 
 
-@dataclass(frozen=True, eq=False)
-class ReplaceHead:
-    """Make the logits ``head(features)``.
+def replace_head(editor: Editor, tail: Tail, *, head: Head, features: ir.Value) -> tuple[Tail, str]:
+    """Make the logits ``head(features)``: in the last layer's own node, else in new nodes.
 
     The old layer is removed where nothing else reads it; replacing it by one layer adds no node.
     """
-
-    head: Head
-    features: ir.Value
-
-    def requires(self, _: Tail) -> None:
-        """Features (n, d)."""
-        require(_reads(self.features, self.head), f"the head cannot read {self.features.name!r}")
-
-    def ensures(self, tail: Tail) -> None:
-        """The logits are a linear layer's, for as many classes as the head's."""
-        tail.check()
-        made = find_linear(tail.logits)
-        whole = isinstance(made, Linear) and len(made.weight) == self.head.classes
-        require(whole, "the head is not in place")
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """In the layer's own node if nothing else reads it, else in new nodes."""
-        head, value, linear = self.head, self.features, find_linear(tail.logits)
-        alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
-        if isinstance(linear, Linear) and alone and linear.features is value:
-            weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
-            if linear.rewrite(editor, weight, bias):
-                return tail, f"head put into {describe(linear.product)}"
-        dtype = dtype_of(tail.logits)
-        value = cast(editor, value, dtype)
-        for i, (w, b) in enumerate(zip(head.weights, head.biases, strict=True)):
-            if i:
-                value = editor.node("Relu", [value])
-            numbers = [editor.number(w, dtype, "head.weight"), editor.number(b, dtype, "head.bias")]
-            value = editor.node("Gemm", [value, *numbers], {"transB": 1})
-        old = tail.logits
-        tail = tail.replace_logits(editor, value)
-        editor.remove_unused(old)
-        return tail, f"head of {len(head.weights)} layers reads {self.features.name!r}"
+    linear, value = find_linear(tail.logits), features
+    alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
+    if isinstance(linear, Linear) and alone and linear.features is value:
+        weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
+        if linear.rewrite(editor, weight, bias):
+            return tail, f"head put into {describe(linear.product)}"
+    dtype = dtype_of(tail.logits)
+    value = cast(editor, value, dtype)
+    for i, (w, b) in enumerate(zip(head.weights, head.biases, strict=True)):
+        if i:
+            value = editor.node("Relu", [value])
+        numbers = [editor.number(w, dtype, "head.weight"), editor.number(b, dtype, "head.bias")]
+        value = editor.node("Gemm", [value, *numbers], {"transB": 1})
+    old = tail.logits
+    tail = tail.replace_logits(editor, value)
+    editor.remove_unused(old)
+    return tail, f"head of {len(head.weights)} layers reads {features.name!r}"
 
 
 # --- Quantised layers -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class KeepPrecision:
+def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     """Take QuantizeLinear and DequantizeLinear off the path behind the activation.
 
-    The steps were chosen for the uncalibrated scores. Other readers of the dequantised scores keep them.
+    Their steps were chosen for the uncalibrated scores. Other readers of the dequantised scores keep them.
+    Raises FuseError where the output itself is quantised.
     """
-
-    def requires(self, tail: Tail) -> None:
-        """An activation, and quantisers behind it."""
-        if tail.output.dtype not in FLOATS:
-            raise FuseError(
-                f"the output {tail.output.name!r} is {tail.output.dtype}, quantised scores; name another "
-                "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
-            )
-        require(bool(_quantizers(tail)), "no scores are quantised")
-
-    def ensures(self, tail: Tail) -> None:
-        """A path without quantisers."""
-        tail.check()
-        require(not _quantizers(tail), "the scores are still quantised")
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """The tail without them."""
-        (first, _), *_ = _quantizers(tail)
-        step = _width(first)
-        for quantize, dequantize in _quantizers(tail):
-            old, new = dequantize.outputs[0], quantize.inputs[0]
-            assert new is not None
-            tail = tail.replace_scores(editor, old, new, ())
-            tail = replace(tail, path=tuple(n for n in tail.path if n not in (quantize, dequantize)))
-            editor.remove_unused(old)
-        assert tail.activation is not None
-        made = describe(tail.activation)  # it may have the output's name now
-        return tail, (
-            f"QuantizeLinear and DequantizeLinear behind {made} removed: calibrated scores are not rounded "
-            f"to its old steps{step}"
+    if tail.output.dtype not in FLOATS:
+        raise FuseError(
+            f"the output {tail.output.name!r} is {tail.output.dtype}, quantised scores; name another "
+            "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
         )
+    pairs = _quantizers(tail)
+    step = _width(pairs[0][0])
+    for quantize, dequantize in pairs:
+        old, new = dequantize.outputs[0], quantize.inputs[0]
+        assert new is not None
+        tail = tail.replace_scores(editor, old, new, ())
+        tail = replace(tail, path=tuple(n for n in tail.path if n not in (quantize, dequantize)))
+        editor.remove_unused(old)
+    assert tail.activation is not None
+    made = describe(tail.activation)  # it may have the output's name now
+    return tail, (
+        f"QuantizeLinear and DequantizeLinear behind {made} removed: calibrated scores are not rounded "
+        f"to its old steps{step}"
+    )
 
 
 def _width(quantize: ir.Node) -> str:
@@ -346,53 +315,31 @@ def _is_scaled(node: ir.Node) -> bool:
 # --- Logit maps -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class MapLogits:
-    """Make the activation, or the output, read W z + b.
+def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str]:
+    """Make the activation, or the output, read W z + b of the logits z.
 
     No node is added where the last linear layer has constant weights and nothing else reads the
     logits; else one (two on log-probabilities).
     """
-
-    step: LogitMap
-
-    def requires(self, tail: Tail) -> None:
-        """Logits (n, K), or of any shape for a scalar map."""
-        flat = is_flat(tail.logits)
-        scalar = self.step.is_scalar and (self.step.on == "logits" or tail.normalised)
-        require(flat or scalar, "a logit map needs logits (n, K)")
-
-    def ensures(self, tail: Tail) -> None:
-        """The path to the output is intact."""
-        tail.check()
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """Folded where that is exact, else put in as nodes."""
-        step = self.step
-        if step.is_nothing:
-            return tail, "the logit map changes nothing: nothing to do"
-        if (
-            step.weight.ndim == 0 and step.least is None and tail.normalised
-        ):  # 1 / T may act before or after the log
-            step = LogitMap(step.weight, step.bias)
-        if step.on == "logits":
-            others = tail.strangers(tail.logits)
-            linear: Linear | NotLinear = find_linear(tail.logits)
-            if isinstance(linear, Linear) and not others and _fold_map(editor, linear, step):
-                return tail, f"logit map folded into {describe(linear.product)}"
-            scale = float(step.weight) if step.is_scalar and not others else None
-            if scale is not None and (node := scale_quantized(editor, tail.logits, scale)):
-                return tail, f"logit map folded into the scale of {node}"
-            why = f"{', '.join(others)} also reads the logits" if others else _why(linear)
-        else:
-            why = "it acts on log-probabilities"
-        new = _insert_map(editor, tail.logits, step)
-        first = "LogSoftmax and " if step.on == "log_probs" else ""
-        return tail.replace_logits(editor, new), f"logit map put in as {first}{_op(new)} ({why})"
-
-
-def _why(linear: Linear | NotLinear) -> str:
-    return linear.why if isinstance(linear, NotLinear) else "its bias has no place in a MatMul"
+    if step.is_nothing:
+        return tail, "the logit map changes nothing: nothing to do"
+    if step.weight.ndim == 0 and step.least is None and tail.normalised:
+        step = LogitMap(step.weight, step.bias)  # 1 / T may act before or after the log
+    why = "it acts on log-probabilities"
+    if step.on == "logits":
+        others, linear = tail.strangers(tail.logits), find_linear(tail.logits)
+        if isinstance(linear, Linear) and not others and _fold_map(editor, linear, step):
+            return tail, f"logit map folded into {describe(linear.product)}"
+        scale = float(step.weight) if step.is_scalar and not others else None
+        if scale is not None and (node := scale_quantized(editor, tail.logits, scale)):
+            return tail, f"logit map folded into the scale of {node}"
+        why = linear.why if isinstance(linear, NotLinear) else "its bias has no place in a MatMul"
+        why = f"{', '.join(others)} also reads the logits" if others else why
+    new = _insert_map(editor, tail.logits, step)
+    maker = new.producer()
+    assert maker is not None
+    first = "LogSoftmax and " if step.on == "log_probs" else ""
+    return tail.replace_logits(editor, new), f"logit map put in as {first}one {maker.op_type} ({why})"
 
 
 def _fold_map(editor: Editor, linear: Linear, step: LogitMap) -> bool:
@@ -421,9 +368,3 @@ def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
     per_class = (np.broadcast_to(w, b.shape), b, np.zeros_like(b), np.ones_like(b))
     numbers = [editor.number(n, dtype, "normalization") for n in per_class]
     return editor.node("BatchNormalization", [z, *numbers], {"epsilon": 0.0})
-
-
-def _op(value: ir.Value) -> str:
-    node = value.producer()
-    assert node is not None
-    return f"one {node.op_type}"

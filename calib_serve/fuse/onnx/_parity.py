@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Examples
 from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.fuse.checks import far_from_edges, size_of
-from calib_serve.fuse.decisions import check_decisions, decided
+from calib_serve.fuse._decisions import decided
+from calib_serve.fuse._parity import Expected, Floats, Parity, check_decisions, check_probabilities, expect
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._tail import NORMALISED
@@ -39,26 +39,6 @@ PATIENCE = 120.0
 
 _QUANTIZED = 0.05
 """Where a graph quantises, a shift of one ulp may become one quantum."""
-
-
-@dataclass(frozen=True)
-class Parity:
-    """``max_abs_diff`` of probabilities over ``samples`` inputs, with what rounding allows.
-
-    ``near_edge`` samples had a probability within rounding of a table's edge, where either bin is
-    right; they are left out. ``near_threshold`` decisions (a class in a set, an abstention) are within
-    rounding of turning, and left out too. ``engine`` is what ran the graphs, on ``device``. ``own_scores``
-    samples of the fit went through the steps alone, and are in ``max_abs_diff`` too.
-    """
-
-    max_abs_diff: float
-    tolerance: float
-    samples: int
-    near_edge: int
-    near_threshold: int
-    engine: str
-    own_scores: int
-    device: str
 
 
 def generate(
@@ -121,32 +101,33 @@ def measure(
     run_fused, engine_fused = _runner(fused, device)
     raw = _rows(run(prepare(feeds, plan), [plan.source])[0], plan.source)
     _check_raw(raw, plan)
-    near = _QUANTIZED if quantized else TOLERANCE[plan.dtype]
-    expected = expect(raw, plan, near)
-    name = plan.output if plan.returns == "same" else "probabilities"
-    names = decided(plan.artifact)
+    expected = expect(plan.artifact, logits_of(raw, plan), _QUANTIZED if quantized else TOLERANCE[plan.dtype])
+    name, names = _shown(plan), decided(plan.artifact)
     shown, *found = run_fused(feeds, [name, *names])
-    tolerance = near * expected.scale
-    worst = _compare(_rows(shown, name), expected, plan, tolerance)
-    close = _compare_decisions(dict(zip(names, found, strict=True)), expected, plan, tolerance)
-    engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
+    worst = _compare(_rows(shown, name), expected, plan)
+    close = _compare_decisions(dict(zip(names, found, strict=True)), expected, plan)
     examples = plan.artifact.examples
     if examples is not None:
         worst = max(worst, _prove_own_scores(examples, plan, opset))
     return Parity(
         worst,
-        tolerance,
+        expected.tolerance,
         len(raw),
         int((~expected.sure).sum()),
         close,
-        engines,
         own_scores=0 if examples is None else len(examples.logits),
+        engine=engine if engine == engine_fused else f"{engine}, {engine_fused}",
         device=device,
     )
 
 
+def _shown(plan: Plan) -> str:
+    """Name the output that is compared."""
+    return plan.output if plan.returns == "same" else "probabilities"
+
+
 def _prove_own_scores(examples: Examples, plan: Plan, opset: int) -> float:
-    """How far the fit's own scores come out from the fit's own probabilities; FuseError beyond rounding."""
+    """Return how far the fit's own scores come out from its own probabilities; FuseError beyond rounding."""
     model, own = steps_alone(plan.artifact, plan, opset)
     session = open_session(ir.to_proto(model).SerializeToString(), optimize=False)
     logits = np.asarray(examples.logits, np.float64)
@@ -154,13 +135,12 @@ def _prove_own_scores(examples: Examples, plan: Plan, opset: int) -> float:
     if sees_log_probs(plan.artifact):
         # A narrow type's probabilities do not quite sum to 1; those of the graph's own softmax do.
         near += min(float(np.abs(logits - log_softmax(logits)).max()), TOLERANCE[ir.DataType.FLOAT16])
-    expected = of_logits(logits, np.asarray(examples.probs, np.float64), own, near)
-    name = own.output if own.returns == "same" else "probabilities"
-    names, tolerance = decided(own.artifact), near * expected.scale
+    expected = expect(own.artifact, logits, near, probs=examples.probs)
+    name, names = _shown(own), decided(own.artifact)
     actual, *found = session.run([name, *names], {"scores": scores_of(examples.logits, own)})
     try:
-        _compare_decisions(dict(zip(names, found, strict=True)), expected, own, tolerance)
-        return _compare(_rows(actual, name), replace(expected, logits=None), own, tolerance)
+        _compare_decisions(dict(zip(names, found, strict=True)), expected, own)
+        return _compare(_rows(actual, name), expected, own, with_logits=False)
     except FuseError as error:
         raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
@@ -237,34 +217,43 @@ def _equal(old: Any, new: Any, near: float) -> bool:
     return bool(np.allclose(a, b, rtol=near, atol=near, equal_nan=True))
 
 
-def _compare(actual: NDArray[np.float64], expected: Expected, plan: Plan, tolerance: float) -> float:
-    if actual.size == expected.probs.size:
-        actual = actual.reshape(expected.probs.shape)  # a batch of one row may be shown without its axis
-    else:
-        raise FuseError(f"the fused graph gives {actual.shape}, not {expected.probs.shape}; {_REPORT}")
+def _compare(
+    actual: NDArray[np.float64], expected: Expected, plan: Plan, *, with_logits: bool = True
+) -> float:
+    """Compare what the output shows with ``expected``; return the largest difference of probabilities."""
+    wanted, logits = expected.probs, expected.logits
+    if plan.outputs == "log_probs":
+        logits = log_softmax(logits)
+    if plan.outputs in ONE_COLUMN and plan.returns == "same":
+        wanted, logits = wanted[:, 1:], logits[:, 1:] - logits[:, :1]
+    if actual.size != wanted.size:
+        raise FuseError(f"the fused graph gives {actual.shape}, not {wanted.shape}; {_REPORT}")
+    actual = actual.reshape(wanted.shape)  # a batch of one row may be shown without its axis
     probs = actual
     if plan.shows_logits:
         probs = softmax(actual) if plan.outputs in ("logits", "log_probs") else sigmoid(actual)
-    worst = float(np.abs(probs - expected.probs)[expected.sure].max(initial=0.0))
-    if not worst <= tolerance:  # also true for NaN
-        raise FuseError(f"probabilities differ by {worst:.3g}, rounding allows {tolerance:.3g}; {_REPORT}")
-    if plan.shows_logits and expected.logits is not None:
-        apart = _apart(actual, expected.logits, expected.scale)
-        if not apart <= tolerance:
-            raise FuseError(f"logits differ by {apart:.3g}, rounding allows {tolerance:.3g}; {_REPORT}")
+    worst = check_probabilities(probs, wanted, expected, _REPORT)
+    stepped = plan.artifact.mixture is not None or plan.artifact.table is not None
+    if plan.shows_logits and with_logits and not stepped:
+        # Probabilities do not see what is added to all logits of a row.
+        apart = _apart(actual, logits, expected.scale)
+        if not apart <= expected.tolerance:
+            raise FuseError(
+                f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {_REPORT}"
+            )
     return worst
 
 
-def _apart(actual: NDArray[np.float64], logits: NDArray[np.float64], scale: float) -> float:
-    """The largest difference of logits; of masked ones, beyond ``scale``, by their own size."""
+def _apart(actual: NDArray[np.float64], logits: Floats, scale: float) -> float:
+    """Return the largest difference of logits; of masked ones, beyond ``scale``, by their own size."""
     with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
         shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / scale, 1.0)
     return float(np.where(actual == logits, 0.0, shares).max())
 
 
-def _compare_decisions(found: Mapping[str, Any], expected: Expected, plan: Plan, tolerance: float) -> int:
+def _compare_decisions(found: Mapping[str, Any], expected: Expected, plan: Plan) -> int:
     return check_decisions(
-        plan.artifact, expected.classes, found, tolerance=tolerance, rows=expected.sure, report=_REPORT
+        plan.artifact, expected.probs, found, tolerance=expected.tolerance, rows=expected.sure, report=_REPORT
     )
 
 
@@ -349,26 +338,7 @@ def _reference(path: Path, cause: ModelError) -> Runner:
     return run
 
 
-# --- Expected results -------------------------------------------------------------------------------
-
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """Probabilities and logits as the output means them, (n, K) or (n, 1); logits None where none are left.
-
-    ``scale`` is the size of the logits, but for masked ones; ``sure`` (n,) is False where a probability
-    lies within ``near`` of a table's edge, so that either bin is right. ``classes``: the probabilities of
-    every class.
-    """
-
-    probs: Floats
-    logits: Floats | None
-    scale: float
-    sure: NDArray[np.bool_]
-    classes: Floats
+# --- What the raw graph's numbers mean ---
 
 
 def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[Any]]:
@@ -388,31 +358,7 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
     return ready
 
 
-def expect(raw: Floats, plan: Plan, near: float) -> Expected:
-    """The calibrated results of the raw graph's values at ``plan.source``, (n, d), (n, K) or (n, 1)."""
-    logits = _logits(raw, plan)
-    return of_logits(logits, plan.artifact.of_logits(logits), plan, near)
-
-
-def of_logits(logits: Floats, probs: Floats, plan: Plan, near: float) -> Expected:
-    """What the output shows of logits (n, K), as the steps take them, and their calibrated ``probs``."""
-    artifact, mapped = plan.artifact, logits
-    for step in artifact.logit_maps:
-        mapped = step(mapped)
-    scale = size_of(mapped, labels=artifact.is_multilabel)
-    sure = np.ones(len(mapped), np.bool_)
-    if artifact.table is not None:
-        before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
-        sure = far_from_edges(before, artifact.table, near * scale)
-    left, classes = artifact.mixture is None and artifact.table is None, probs
-    if plan.outputs == "log_probs":
-        mapped = log_softmax(mapped)
-    if plan.outputs in ONE_COLUMN and plan.returns == "same":
-        probs, mapped = probs[:, 1:], mapped[:, 1:] - mapped[:, :1]
-    return Expected(probs, mapped if left else None, scale, sure, classes)
-
-
-def _logits(raw: Floats, plan: Plan) -> Floats:
+def logits_of(raw: Floats, plan: Plan) -> Floats:
     """What the artifact's output steps act on, made of the graph's own scores."""
     artifact = plan.artifact
     if artifact.head is not None:

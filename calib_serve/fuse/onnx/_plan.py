@@ -1,45 +1,37 @@
-"""The plan of a fusion: made once, executed by passes, and the basis of the parity check."""
+"""Plan a fusion once: the passes that it needs, in order, and what its parity is measured against.
+
+A pass edits the graph in one place and returns the tail after it. After each, the path from the logits to the
+output is checked; what the passes made of the numbers is for the parity to show.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx._follow import FollowLabels, Sources, find_sources
+from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor
-from calib_serve.fuse.onnx._input_shift import Normalization, ShiftInput, shifted_input
-from calib_serve.fuse.onnx._layers import KeepPrecision, MapLogits, ReplaceHead, find_features
+from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
+from calib_serve.fuse.onnx._layers import find_features, keep_precision, map_logits, replace_head
 from calib_serve.fuse.onnx._probabilities import (
-    Finish,
-    FlattenScores,
-    OpenScores,
     Returns,
-    WidenColumn,
+    finish,
+    flatten_scores,
     is_flat,
+    open_scores,
+    widen_column,
 )
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
 from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import PROBABILITIES, Outputs
 
-
-class Pass(Protocol):
-    """One edit of a graph, with pre- and postconditions that are checked."""
-
-    def requires(self, tail: Tail) -> None:
-        """FuseError where the pass cannot act on this tail."""
-        ...
-
-    def ensures(self, tail: Tail) -> None:
-        """FuseError where the pass did not leave what it promises."""
-        ...
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """The tail after the edit, and a description of it."""
-        ...
+Pass = Callable[[Editor, Tail], tuple[Tail, str]]
+"""Edits a graph; returns the tail after the edit, and a description of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +40,9 @@ class Plan:
 
     ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact with a
     Head, else the scores: logits where ``activation`` makes ``outputs`` of them, else ``outputs`` themselves,
-    as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` and ``shifted`` name the output
-    that was chosen and the input that is shifted, ``dtype`` is the narrowest type. ``sources`` are the raw
-    scores and their readers. ``hidden``: the chosen output is a tensor inside, which the graph shows only
+    as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` names the output that was
+    chosen, ``input`` is the one that is shifted or normalised, ``dtype`` the narrowest type. ``sources`` are
+    the raw scores and their readers. ``hidden``: the chosen output is a tensor inside, which the graph shows only
     until it is measured.
     """
 
@@ -64,15 +56,20 @@ class Plan:
     dtype: ir.DataType
     returns: Returns
     output: str
-    shifted: str | None
+    input: ir.Value | None
     normalization: Normalization | None
-    sources: Sources = field(default_factory=Sources)
-    hidden: bool = False
+    sources: Sources
+    hidden: bool
 
     @property
     def shows_logits(self) -> bool:
         """Whether the chosen output holds logits, of classes or labels, or log-probabilities."""
         return self.returns == "same" and self.outputs not in PROBABILITIES
+
+    @property
+    def shifted(self) -> str | None:
+        """The name of the shifted input."""
+        return None if self.input is None else str(self.input.name)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -90,19 +87,19 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     )
     source, passes, sources = tail.logits, list[Pass](), find_sources(tail)
     if any(node.op_type == "QuantizeLinear" for node in tail.path):
-        passes.append(KeepPrecision())
+        passes.append(keep_precision)
     bare = tail.activation is None and tail.outputs not in ("logits", "label_logits")
     if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, asked.returns)):
-        passes.append(FlattenScores())
+        passes.append(flatten_scores)
     maps: tuple[LogitMap, ...] = acting.logit_maps
     if tail.one_column:
         alone = None if _needs_both(acting, tail, asked.returns) else of_one_column(acting)
         if alone is None:
-            passes.append(WidenColumn())
+            passes.append(widen_column)
         else:
             maps = (alone,)
     elif bare:
-        passes.append(OpenScores())
+        passes.append(open_scores)
     if artifact.head is not None:
         if tail.activation is None and tail.outputs in PROBABILITIES:
             raise FuseError(
@@ -110,15 +107,11 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
                 "before them: export logits, or name their output: --output-name (output_name=)"
             )
         source = find_features(editor, tail, artifact.head, asked.features)
-        passes.append(ReplaceHead(artifact.head, source))
-    passes += [MapLogits(step) for step in maps]
-    passes += [Finish(artifact, asked.returns), FollowLabels(artifact, tail)]
+        passes.append(partial(replace_head, head=artifact.head, features=source))
+    passes += [partial(map_logits, step=step) for step in maps]
     shift, shifted = artifact.input_shift, None
     if shift is not None or normalization is not None:
-        value = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
-        shifted = str(value.name)
-        # Last: the passes above look for features and layers in the original graph.
-        passes.append(ShiftInput(value, shift, normalization))
+        shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
     return Plan(
         artifact=artifact,
         tail=tail,
@@ -130,7 +123,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         dtype=_narrowest(editor.graph),
         returns=asked.returns,
         output=str(tail.output.name),
-        shifted=shifted,
+        input=shifted,
         normalization=normalization,
         sources=sources,
         hidden=tail.output not in known,
@@ -138,13 +131,20 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
 
 
 def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
-    """Run the passes; returns descriptions of the edits, and the tail after them."""
-    tail, done = plan.tail, []
+    """Run the passes; return descriptions of the edits, and the tail after them.
+
+    Raises FuseError where a pass leaves no path from the logits to the output.
+    """
+    tail, done = plan.tail, list[str]()
     for one in plan.passes:
-        one.requires(tail)
-        tail, what = one.call(editor, tail)
-        one.ensures(tail)
+        tail, what = one(editor, tail)
+        tail.check()
         done.append(what)
+    tail, what = finish(editor, tail, plan.artifact, plan.returns)
+    done += [what, follow_labels(editor, tail, plan.artifact, plan.tail)]
+    if plan.input is not None:
+        # Last: the passes above look for features and layers in the original graph.
+        done.append(shift_input(editor, plan.input, plan.artifact.input_shift, plan.normalization))
     return tuple(what for what in done if what), tail
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,9 +10,16 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Abstain, Artifact, Mixture, PredictionSets, ProbTable
 from calib_serve.errors import FuseError
-from calib_serve.fuse.checks import rounded_down
-from calib_serve.fuse.decisions import NAMES, act_least, decided, lac_least, rank_offsets, rounded_up
-from calib_serve.fuse.onnx._graph import Editor, dtype_of, require, users, work_type
+from calib_serve.fuse._decisions import (
+    NAMES,
+    act_least,
+    decided,
+    lac_least,
+    rank_offsets,
+    rounded_down,
+    rounded_up,
+)
+from calib_serve.fuse.onnx._graph import Editor, dtype_of, users, work_type
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, class_axis, ignores_shift
 from calib_serve.scores import LABELS, PROBABILITIES
 from calib_serve.scores.links import LEAST
@@ -154,91 +161,64 @@ def unflat(editor: Editor, value: ir.Value, shape: ir.Shape | None) -> ir.Value:
     return editor.node("Squeeze" if len(shape) == 1 else "Unsqueeze", [value, axes])
 
 
-@dataclass(frozen=True)
-class FlattenScores:
-    """A Flatten before the activation and an Unsqueeze after it: other readers see the same values."""
-
-    def requires(self, tail: Tail) -> None:
-        """Logits of one axis of classes."""
-        shape = tail.logits.shape
-        require(shape is not None and class_axis(shape) is not None, "the logits cannot be flattened")
-
-    def ensures(self, tail: Tail) -> None:
-        """Logits (n, K)."""
-        tail.check()
-        require(is_flat(tail.logits), "the logits are not flat")
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """The tail between the Flatten and the Unsqueeze."""
-        wide, shape, head, followers = tail.logits, tail.logits.shape, tail.activation, tail.followers
-        reading = [n for n in users(wide) if n in followers]
-        narrow = flat(editor, wide)
-        old, scores = wide, narrow
-        if head is not None:
-            head.replace_input_with(0, narrow)
-            head.attributes.pop("axis", None)  # the last one, by default
-            old = scores = head.outputs[0]
-            scores.shape = narrow.shape
-        readers = tail.readers(old)
-        back = unflat(editor, scores, shape)
-        node = back.producer()
-        assert node is not None
-        if head is not None and reading:
-            shown = unflat(editor, narrow, shape)
-            editor.move(wide, shown, reading)
-            followers |= {n for n in (shown.producer(),) if n is not None}
-        rest = tuple(n for n in tail.path if n is not head)
-        path = (*(() if head is None else (head,)), node, *rest)
-        output = tail.output
-        editor.move(old, back, readers)
-        if old.is_graph_output():
-            (shown,) = editor.replace_output(old, [back], [str(old.name)])
-            output = shown if old is output else output
-        tail = replace(tail, logits=narrow, output=output, path=path, followers=followers)
-        return tail, f"scores of another shape than (n, K) flattened (Flatten, {node.op_type} added)"
+def flatten_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
+    """Put a Flatten before the activation and an Unsqueeze after it: other readers see the same values."""
+    wide, shape, head, followers = tail.logits, tail.logits.shape, tail.activation, tail.followers
+    reading = [n for n in users(wide) if n in followers]
+    narrow = flat(editor, wide)
+    old, scores = wide, narrow
+    if head is not None:
+        head.replace_input_with(0, narrow)
+        head.attributes.pop("axis", None)  # the last one, by default
+        old = scores = head.outputs[0]
+        scores.shape = narrow.shape
+    readers = tail.readers(old)
+    back = unflat(editor, scores, shape)
+    node = back.producer()
+    assert node is not None
+    if head is not None and reading:
+        shown = unflat(editor, narrow, shape)
+        editor.move(wide, shown, reading)
+        followers |= {n for n in (shown.producer(),) if n is not None}
+    rest = tuple(n for n in tail.path if n is not head)
+    path = (*(() if head is None else (head,)), node, *rest)
+    output = tail.output
+    editor.move(old, back, readers)
+    if old.is_graph_output():
+        (shown,) = editor.replace_output(old, [back], [str(old.name)])
+        output = shown if old is output else output
+    tail = replace(tail, logits=narrow, output=output, path=path, followers=followers)
+    return tail, f"scores of another shape than (n, K) flattened (Flatten, {node.op_type} added)"
 
 
-@dataclass(frozen=True)
-class WidenColumn:
-    """Two columns and a softmax before the output, which gets its one column back behind it.
+def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
+    """Make a binary model's one score two logits and a softmax; the output gets its one column back.
 
     A Sigmoid becomes the Softmax of (0, z), of which class 1 is shown; a bare logit the difference of two
     log-probabilities; a bare probability goes through its logarithm.
     """
-
-    def requires(self, tail: Tail) -> None:
-        """One column."""
-        require(tail.one_column, f"{tail.outputs} were to become two columns")
-
-    def ensures(self, tail: Tail) -> None:
-        """A softmax on the path."""
-        tail.check()
-        require(tail.normalised, "the scores have no softmax")
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """The tail that begins with two logits."""
-        old, before, followers = tail.logits, set(editor.made), tail.followers
-        bare = tail.activation is None
-        logits = two_columns(editor, old, probability=bare and tail.outputs == "probability")
-        if tail.outputs == "probability":
-            scores = softmax(editor, logits)
-            column = editor.number([1], ir.DataType.INT64, "column")
-            one = editor.node("Gather", [scores, column], {"axis": 1})
-        else:
-            scores, one = _odds(editor, logits)
-        reading = [n for n in users(old) if n in followers]
-        if not bare and reading:
-            shown, odds = _odds(editor, logits)
-            editor.move(old, odds, reading)
-            followers |= {n for n in (shown.producer(),) if n is not None}
-        made = editor.made - before
-        replaced = old if tail.activation is None else tail.activation.outputs[0]
-        rest = tuple(node for node in tail.path if node is not tail.activation)
-        tail = tail.replace_scores(editor, replaced, one, made)
-        editor.remove_unused(replaced)
-        nodes = tuple(node for value in (scores, one) if (node := value.producer()) is not None)
-        tail = Tail(logits, tail.output, (*nodes, *rest), nodes[0], tail.outputs, followers)
-        return tail, "one score a sample made two, as the calibration acts on both classes"
+    old, before, followers = tail.logits, set(editor.made), tail.followers
+    bare = tail.activation is None
+    logits = two_columns(editor, old, probability=bare and tail.outputs == "probability")
+    if tail.outputs == "probability":
+        scores = softmax(editor, logits)
+        column = editor.number([1], ir.DataType.INT64, "column")
+        one = editor.node("Gather", [scores, column], {"axis": 1})
+    else:
+        scores, one = _odds(editor, logits)
+    reading = [n for n in users(old) if n in followers]
+    if not bare and reading:
+        shown, odds = _odds(editor, logits)
+        editor.move(old, odds, reading)
+        followers |= {n for n in (shown.producer(),) if n is not None}
+    made = editor.made - before
+    replaced = old if tail.activation is None else tail.activation.outputs[0]
+    rest = tuple(node for node in tail.path if node is not tail.activation)
+    tail = tail.replace_scores(editor, replaced, one, made)
+    editor.remove_unused(replaced)
+    nodes = tuple(node for value in (scores, one) if (node := value.producer()) is not None)
+    tail = Tail(logits, tail.output, (*nodes, *rest), nodes[0], tail.outputs, followers)
+    return tail, "one score a sample made two, as the calibration acts on both classes"
 
 
 def _odds(editor: Editor, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -354,7 +334,6 @@ def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) 
 
 
 Returns = Literal["same", "probabilities", "all"]
-_OPENED = {"probabilities", "log_probs", "label_probabilities"}
 ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
 
 
@@ -381,100 +360,58 @@ def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
     return f"the raw scores are output {name!r}"
 
 
-@dataclass(frozen=True)
-class OpenScores:
-    """Add an activation to scores declared as normalised, so that the passes can act before it.
+def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
+    """Add an activation to scores that no activation of the graph normalises, to act before it.
 
     Probabilities become their logarithm and a Softmax of it, those of labels their log-odds and a Sigmoid;
     log-probabilities get a LogSoftmax. None of it changes them.
     """
-
-    def requires(self, tail: Tail) -> None:
-        """Probabilities or log-probabilities that no activation of the graph makes."""
-        bare = tail.activation is None and tail.outputs in _OPENED
-        require(bare, f"{tail.outputs} were to get an activation")
-
-    def ensures(self, tail: Tail) -> None:
-        """An activation on the path."""
-        tail.check()
-        require(tail.activation in tail.path, "the scores have no activation")
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """The tail that begins before the new activation."""
-        old, name = tail.logits, tail.logits.name
-        if tail.outputs == "probabilities":
-            logits = clamped_log(editor, old)
-            scores = softmax(editor, logits)
-            what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
-        elif tail.outputs == "label_probabilities":
-            logits = log_odds(editor, old)
-            scores = editor.node("Sigmoid", [logits])
-            what = f"{name!r} holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"
-        else:
-            logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1})
-            what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
-        tail = tail.replace_scores(editor, old, scores, ())
-        activation = scores.producer()
-        path = tail.path if activation is None else (activation, *tail.path)
-        return Tail(logits, tail.output, path, activation, tail.outputs, tail.followers), what
+    old, name = tail.logits, tail.logits.name
+    if tail.outputs == "probabilities":
+        logits = clamped_log(editor, old)
+        scores = softmax(editor, logits)
+        what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+    elif tail.outputs == "label_probabilities":
+        logits = log_odds(editor, old)
+        scores = editor.node("Sigmoid", [logits])
+        what = f"{name!r} holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"
+    else:
+        logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1})
+        what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
+    tail = tail.replace_scores(editor, old, scores, ())
+    activation = scores.producer()
+    path = tail.path if activation is None else (activation, *tail.path)
+    return Tail(logits, tail.output, path, activation, tail.outputs, tail.followers), what
 
 
-@dataclass(frozen=True, eq=False)
-class Finish:
-    """The steps on probabilities, and the requested outputs."""
+def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> tuple[Tail, str]:
+    """Put the steps on probabilities in, and show the outputs that are asked for.
 
-    artifact: Artifact
-    returns: Returns
-
-    def requires(self, tail: Tail) -> None:
-        """Two columns of a binary model, where a step acts on both, or both are shown."""
-        one = tail.one_column and (self.returns != "same" or bool(self._steps()))
-        require(not one, "both classes were to be calibrated, and there is one column")
-
-    def ensures(self, tail: Tail) -> None:
-        """The requested outputs are the graph's."""
-        graph = tail.output.graph
-        shown = [] if graph is None else [v.name for v in graph.outputs]
-        wanted: dict[Returns, tuple[str, ...]] = {"probabilities": ("probabilities",), "all": ALL}
-        names = (*wanted.get(self.returns, ()), *decided(self.artifact))
-        whole = all(name in shown for name in names)
-        require(whole and tail.output.is_graph_output(), f"the outputs are {shown}")
-
-    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """The tail with the new outputs: nothing acts on the logits any more."""
-        plain = self.returns == "same" and not self._steps()
-        if plain and not decided(self.artifact):
-            return tail, ""
-        before, done, logits = set(editor.made), list[str](), tail.logits
-        probs = _probabilities(editor, tail, self.artifact)
-        if not plain:
-            tail, done = self._finish(editor, tail, probs, editor.made - before)
-        if decided(self.artifact):
-            done.append(show_decisions(editor, probs, self.artifact, dtype_of(logits)))
-        return tail, "; ".join(done)
-
-    def _steps(self) -> list[Mixture | ProbTable]:
-        return [s for s in (self.artifact.mixture, self.artifact.table) if s is not None]
-
-    def _finish(
-        self, editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]
-    ) -> tuple[Tail, list[str]]:
-        stepped, own = self._steps(), dtype_of(tail.logits)
-        done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in stepped]
-        if stepped:
-            _show_followers(editor, tail, probs, made)
-            tail = _same(editor, tail, probs, made)
-        if self.returns == "same":
-            return tail, done
-        if self.returns == "probabilities":
-            tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
-            return tail, [*done, "output 'probabilities'"]
-        logits = cast(editor, _unbounded(editor, probs, tail), own) if stepped else tail.logits
-        bins = 15 if self.artifact.reference is None else len(self.artifact.reference)
+    Nothing acts on the logits afterwards.
+    """
+    steps = [s for s in (artifact.mixture, artifact.table) if s is not None]
+    if returns == "same" and not steps and not decided(artifact):
+        return tail, ""
+    before, own = set(editor.made), dtype_of(tail.logits)
+    probs = _probabilities(editor, tail, artifact)
+    done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in steps]
+    if steps:
+        made = editor.made - before
+        _show_followers(editor, tail, probs, made)
+        tail = _same(editor, tail, probs, made)
+    if returns == "probabilities":
+        tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
+        done.append("output 'probabilities'")
+    elif returns == "all":
+        logits = cast(editor, _unbounded(editor, probs, tail), own) if steps else tail.logits
+        bins = 15 if artifact.reference is None else len(artifact.reference)
         shown = cast(editor, probs, own)
-        found = _all_of_labels(editor, shown, bins) if tail.outputs in LABELS else _all(editor, shown, bins)
-        tail = _show(editor, tail, [logits, shown, *found], list(ALL))
-        return tail, [*done, f"outputs {', '.join(ALL)}"]
+        every = _all_of_labels if tail.outputs in LABELS else _all
+        tail = _show(editor, tail, [logits, shown, *every(editor, shown, bins)], list(ALL))
+        done.append(f"outputs {', '.join(ALL)}")
+    if decided(artifact):
+        done.append(show_decisions(editor, probs, artifact, own))
+    return tail, "; ".join(done)
 
 
 def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
@@ -492,16 +429,10 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
     ):
         probs = activation.outputs[0]
     else:
-        probs = softmax(editor, _pair(editor, flat(editor, cast(editor, tail.logits, dtype)), tail))
+        logits = flat(editor, cast(editor, tail.logits, dtype))
+        probs = softmax(editor, two_columns(editor, logits, probability=False) if tail.one_column else logits)
     table = artifact.table
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
-
-
-def _pair(editor: Editor, logits: ir.Value, tail: Tail) -> ir.Value:
-    """Both logits of a binary model's one."""
-    if not tail.one_column:
-        return logits
-    return two_columns(editor, logits, probability=False)
 
 
 def _label_probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:

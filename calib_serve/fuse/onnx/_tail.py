@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.checks import UNKNOWN
+from calib_serve.fuse._parity import UNKNOWN
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 

@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
-from calib_serve.fuse.checks import check_owner, check_response
-from calib_serve.fuse.decisions import decided, left_out
+from calib_serve.fuse._decisions import decided, left_out
+from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._modules import parameters
@@ -30,55 +30,34 @@ Kind = Literal["torchscript", "exported"]
 
 
 @dataclass(frozen=True)
-class TorchReport:
-    """What was made of which model, and its distance from the calibration in numpy.
+class TorchReport(Parity):
+    """What was made of which model, and its parity with the calibration in numpy.
 
     ``outputs`` is what the model's own scores are, ``output`` where they lie in what it returns, "" for all
-    of it. ``max_abs_diff`` is of probabilities, over ``samples`` inputs, of which ``near_edge`` were too
-    close to a table's edge to tell; ``tolerance`` is what rounding in the model's own type allows.
-    ``decisions`` are returned by these names, all but ``near_threshold`` of them proved; ``left_out`` says
-    which of the artifact's are not.
-    ``examples`` of the fit's own scores got the fit's own probabilities, too.
+    of it. ``decisions`` are returned by these names; ``left_out`` says which of the artifact's are not.
     """
 
     kind: Kind
     returns: Returns
     outputs: Outputs
     output: str
-    max_abs_diff: float
-    tolerance: float
-    samples: int
-    near_edge: int
-    near_threshold: int
     decisions: tuple[str, ...]
     left_out: tuple[str, ...]
-    examples: int
-    engine: str
     model: str
     artifact: str
 
     def rows(self) -> list[tuple[str, str]]:
-        """For display: headings and texts."""
-        parity = (
-            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs, {self.tolerance:.2g} allowed "
-            f"({self.engine})"
-        )
-        counted = (
-            (self.near_edge, "inputs near a table's edge left out"),
-            (self.near_threshold, "decisions near their threshold left out"),
-            (self.examples, "scores of the fit get the fit's probabilities"),
-        )
+        """List headings, which may be empty, and texts, for display."""
         return [
             ("kind", self.kind),
             ("scores", f"{self.outputs} in {self.output}" if self.output else self.outputs),
             ("returns", ", ".join((self.returns, *self.decisions))),
             *(("", what) for what in self.left_out),
-            ("parity", parity),
-            *(("", f"{number} {what}") for number, what in counted if number),
+            *super().rows(),
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
@@ -130,7 +109,6 @@ def fuse_torch(
         left_out=()
         if asked.decisions
         else tuple(left_out(artifact, "--decisions (decisions=) returns them, too")),
-        examples=fusion.examples,
         model=hashed,
         artifact=artifact.fingerprint,
     )

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.fuse.checks import UNKNOWN, far_from_edges, size_of
-from calib_serve.fuse.decisions import check_decidable, check_decisions, decided, undecided
+from calib_serve.fuse._decisions import check_decidable, decided, undecided
+from calib_serve.fuse._parity import UNKNOWN, Expected, Parity, check_decisions, check_probabilities, expect
 from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
 from calib_serve.fuse.torch._modules import (
     Change,
@@ -113,8 +113,8 @@ class Scores:
 class Fusion:
     """``whole`` is ``model`` with the artifact inside; ``parity`` is None where there was no example.
 
-    ``layer`` is the last linear layer where it was changed, ``examples`` how many of the fit's own scores
-    got the fit's own probabilities.
+    ``layer`` is the last linear layer where it was changed, ``own_scores`` how many of the fit's own scores
+    got the fit's own probabilities, and how far they were apart.
     """
 
     whole: nn.Module
@@ -124,7 +124,7 @@ class Fusion:
     scores: Scores
     change: Change
     layer: str | None
-    examples: int = 0
+    own_scores: tuple[int, float] = (0, 0.0)
     parity: Parity | None = None
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
@@ -142,9 +142,8 @@ class Fusion:
             logits: Any = artifact.head(features)
         else:
             logits = as_fitted(to_logits(numbers(scores), self.scores.outputs), self.change)
-        expected = expect(logits, artifact, scores.dtype, relayered=self.layer is not None)
+        expected = _expect(logits, artifact, scores.dtype, relayered=self.layer is not None)
         returned = example.run(whole)
-        engine = f"torch {torch.__version__} on {scores.device}"
         found = {}
         if decided(artifact):
             found = {name: returned[name].cpu().numpy() for name in decided(artifact)}
@@ -152,7 +151,7 @@ class Fusion:
         else:
             shown = returned[1] if self.returns == "all" else returned
         try:
-            return compare(shown, expected, self._shown, engine, (artifact, found))
+            return self._compare(numbers(shown), found, expected, str(scores.device))
         except FuseError:
             apart = float((scores_of(model).double() - scores.double()).abs().max())
             if not apart <= expected.tolerance:
@@ -161,6 +160,37 @@ class Fusion:
                     "(dropout or batch statistics are on); call model.eval() before exporting it"
                 ) from None
             raise
+
+    def _compare(
+        self, shown: Numbers, found: Mapping[str, NDArray[Any]], expected: Expected, device: str
+    ) -> Parity:
+        """Compare what ``whole`` returned with ``expected``: scores or probabilities, and decisions by name."""
+        probs = shown if self._shown is None else to_probs(shown, self._shown)
+        if probs.shape != expected.probs.shape:
+            raise FuseError(
+                f"the calibrated model gives {probs.shape}, not {expected.probs.shape}; {_REPORT}"
+            )
+        worst = check_probabilities(probs, expected.probs, expected, _REPORT)
+        close = check_decisions(
+            self.artifact,
+            expected.probs,
+            found,
+            tolerance=expected.near,
+            rows=expected.sure,
+            report=_REPORT,
+            shown=expected.tolerance,
+        )
+        own, apart = self.own_scores
+        return Parity(
+            max(worst, apart),
+            expected.tolerance,
+            len(probs),
+            int((~expected.sure).sum()),
+            close,
+            own_scores=own,
+            engine=f"torch {torch.__version__}",
+            device=device,
+        )
 
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
         """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""
@@ -217,7 +247,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         tail_of = partial(_deciding, asked.returns)
     tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
-    examples = 0 if folded else check_examples(tail, artifact, scores.device)
+    own_scores = (0, 0.0) if folded else _check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
     whole = assemble(
         nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(scores.device),
@@ -227,7 +257,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         scores.path,
     )
     acting = artifact if decides else undecided(artifact)
-    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, examples)
+    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, own_scores)
     if example is None:
         return fusion
     return replace(fusion, parity=fusion.prove(whole, model, example))
@@ -390,104 +420,12 @@ def as_fitted(logits: Numbers, change: Change) -> Numbers:
     return logits
 
 
-# --- Parity -----------------------------------------------------------------------------------------
+# --- Parity ---
 
-
-Floats = NDArray[np.floating[Any]]
-
-TOLERANCE = 1e-5
-"""Largest difference of probabilities in float32 for logits of size 1; rounding grows with their size."""
-TOLERANCE_OF_HALF = 2e-3
-"""The same of float16 and bfloat16, whose probabilities are rounded once, at the end."""
-_TOLERANCE_OF_DOUBLE = 1e-9
-
-
-@dataclass(frozen=True)
-class Parity:
-    """``max_abs_diff`` of probabilities over ``samples`` inputs, with what rounding allows.
-
-    ``near_edge`` samples had a probability within rounding of a table's edge, where either bin is right;
-    they are left out. So are ``near_threshold`` decisions, a class in a set or an abstention, that rounding
-    may turn. ``engine`` is what ran the model.
-    """
-
-    max_abs_diff: float
-    tolerance: float
-    samples: int
-    near_edge: int
-    near_threshold: int
-    engine: str
-
-
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """Probabilities (n, K); ``sure`` (n,) is False within rounding of a table's edge.
-
-    ``near`` is what rounding allows before the result is rounded to the model's own type.
-    """
-
-    probs: NDArray[np.float64]
-    sure: NDArray[np.bool_]
-    tolerance: float
-    near: float
-
-
-def expect(logits: Floats, artifact: Artifact, dtype: torch.dtype, *, relayered: bool) -> Expected:
-    """What logits (n, K), as the output steps take them, must become; ``relayered``: weights were changed."""
-    mapped = logits
-    for step in artifact.logit_maps:
-        mapped = step(mapped)
-    size = size_of(mapped, labels=artifact.is_multilabel)
-    near = size * (_TOLERANCE_OF_DOUBLE if dtype == torch.float64 else TOLERANCE)
-    tolerance = near
-    if dtype in (torch.float16, torch.bfloat16):
-        tolerance += TOLERANCE_OF_HALF * (size if relayered else 1)
-    if relayered:  # its rounding comes before the table, not after it
-        near = tolerance
-    sure = np.ones(len(mapped), np.bool_)
-    if artifact.table is not None:
-        before = Artifact(
-            tuple(step for step in artifact.output_steps if step is not artifact.table),
-            method="before the table",
-            classes=artifact.classes,
-            model=artifact.model,
-        )
-        sure = far_from_edges(before.of_logits(logits), artifact.table, near)
-    return Expected(artifact.of_logits(logits), sure, tolerance, near)
-
-
-def compare(
-    returned: Tensor,
-    expected: Expected,
-    outputs: Outputs | None,
-    engine: str,
-    decisions: tuple[Artifact, Mapping[str, NDArray[np.bool_]]],
-) -> Parity:
-    """Probabilities, or scores of the kind ``outputs``; FuseError where they differ by more than rounding.
-
-    ``decisions`` are an artifact and what it is to have decided, by name.
-    """
-    shown = numbers(returned)
-    probs = shown if outputs is None else to_probs(shown, outputs)
-    if probs.shape != expected.probs.shape:
-        raise FuseError(f"the calibrated model gives {probs.shape}, not {expected.probs.shape}; {_REPORT}")
-    worst = float(np.abs(probs - expected.probs)[expected.sure].max(initial=0.0))
-    if not worst <= expected.tolerance:  # also true for NaN
-        raise FuseError(
-            f"probabilities differ by {worst:.3g}, rounding allows {expected.tolerance:.3g}; {_REPORT}"
-        )
-    artifact, found = decisions
-    close = check_decisions(
-        artifact,
-        expected.probs,
-        found,
-        tolerance=expected.near,
-        rows=expected.sure,
-        report=_REPORT,
-        shown=expected.tolerance,
-    )
-    return Parity(worst, expected.tolerance, len(probs), int((~expected.sure).sum()), close, engine)
-
+_RATIO, _RATIO_OF_DOUBLE = 1e-5, 1e-9
+"""Largest difference of probabilities for logits of size 1; rounding grows with their size."""
+_ROUNDING = 2e-3
+"""What float16 and bfloat16 add, whose probabilities are rounded once, at the end."""
 
 _REPORT = (
     "the calibrated model is not used: is the model in evaluation mode? "
@@ -495,26 +433,33 @@ _REPORT = (
 )
 
 
-def check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> int:
-    """The fit's own scores must come out of ``tail``'s steps as the fit's own probabilities; how many did."""
+def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayered: bool) -> Expected:
+    """Calibrate logits (n, K) in numpy; ``relayered``: weights of the model itself were changed."""
+    ratio = _RATIO_OF_DOUBLE if dtype == torch.float64 else _RATIO
+    half = _ROUNDING if dtype in (torch.float16, torch.bfloat16) else 0.0
+    if relayered:  # the model rounds what becomes of the new weights, before any table
+        return expect(artifact, logits, ratio + half)
+    return expect(artifact, logits, ratio, rounding=half)
+
+
+def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> tuple[int, float]:
+    """Prove that ``tail``'s steps make the fit's own probabilities of the fit's own scores; how many, how far."""
     examples = artifact.examples
     if examples is None:
-        return 0
-    expected = expect(np.asarray(examples.logits, np.float64), artifact, torch.float32, relayered=False)
+        return 0, 0.0
+    expected = expect(artifact, np.asarray(examples.logits, np.float64), _RATIO, probs=examples.probs)
     wide = torch.float64 if tail.wide else torch.float32
     z = torch.tensor(examples.logits, dtype=wide, device=device)
     with torch.no_grad():
         probs = numbers(tail.probabilities(tail.maps(z)))  # type: ignore[operator]
-    worst = float(np.abs(probs - examples.probs)[expected.sure].max(initial=0.0))
-    if not worst <= expected.tolerance:
-        raise FuseError(
-            f"the scores that the artifact was fitted on get probabilities that differ by {worst:.3g} from "
-            "the fit's own; the artifact is damaged, or of another version: fit it again"
-        )
-    return len(examples.logits)
+    damaged = "the artifact is damaged, or of another version: fit it again"
+    try:
+        return len(examples.logits), check_probabilities(probs, expected.probs, expected, damaged)
+    except FuseError as error:
+        raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
 
-def numbers(tensor: Tensor) -> Floats:
-    """As an array, at least float32."""
+def numbers(tensor: Tensor) -> Numbers:
+    """Return a tensor as an array, at least float32."""
     exact = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
     return exact.cpu().numpy()

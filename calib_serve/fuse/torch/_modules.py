@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from calib_serve.artifact import Abstain, Artifact, PredictionSets
 from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError, ShapeError
-from calib_serve.fuse.checks import rounded_down
-from calib_serve.fuse.decisions import act_least, decided, lac_least, rank_offsets, rounded_up
+from calib_serve.fuse._decisions import act_least, decided, lac_least, rank_offsets, rounded_down, rounded_up
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
 from calib_serve.scores.links import LEAST
 

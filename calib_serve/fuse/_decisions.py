@@ -1,0 +1,111 @@
+"""Put an artifact's prediction sets, abstention and acts into the precision of a model.
+
+A threshold is rounded once, so that comparing in float32 gives what comparing in float64 gave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact, PredictionSets
+from calib_serve.errors import FuseError
+
+NAMES = ("set", "abstain", "act")
+"""What fused models call them: which classes are in the set (n, K), whether there is no answer (n,), and
+whether a prediction may be acted on (n,)."""
+
+Floats = NDArray[np.floating[Any]]
+
+
+def decided(artifact: Artifact) -> tuple[str, ...]:
+    """Which of ``NAMES`` the artifact decides."""
+    acts = artifact.contract is not None and artifact.contract.decides
+    held = (artifact.sets is not None, artifact.abstain is not None, acts)
+    return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
+
+
+def check_decidable(artifact: Artifact, without: str) -> None:
+    """FuseError where what may be acted on depends on segments, which no model knows.
+
+    ``without``: what to do to fuse it all the same.
+    """
+    segments = () if artifact.contract is None else artifact.contract.segments
+    if segments:
+        raise FuseError(
+            f"the contract has thresholds of its own for {', '.join(segments)}, and a model does not know of "
+            f"which segment its input is: serve it with TorchServe, the gateway or a reporter, or {without}"
+        )
+
+
+def act_least(artifact: Artifact, dtype: Any) -> Floats:
+    """The smallest confidence of ``dtype`` to act on for each predicted class (K,); 2 where none suffices.
+
+    () where it is the same for all.
+    """
+    contract = artifact.contract
+    bounds = np.array([2.0 if contract is None else contract.bound(k) for k in range(artifact.classes)])
+    least = rounded_up(np.minimum(bounds, 2.0), dtype)
+    return least[0] if (least == least[0]).all() else least
+
+
+def undecided(artifact: Artifact) -> Artifact:
+    """The same probabilities, and nothing decided by them."""
+    return replace(artifact, sets=None, abstain=None, contract=None)
+
+
+def left_out(artifact: Artifact, what: str) -> list[str]:
+    """The sentence that says what ``what`` does not do, of an artifact that decides something."""
+    told = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
+    names = " and ".join(told[name] for name in decided(artifact))
+    return [f"the artifact's {names} are left out: {what}"] if names else []
+
+
+def rounded_down(edges: Floats) -> Floats:
+    """The largest float32 not above each edge: c > edge then means the same for every float32 c.
+
+    >>> float(rounded_down(np.array([0.1]))[0]) <= 0.1 < float(np.float32(0.1))
+    True
+    """
+    with np.errstate(over="ignore"):  # beyond its range, the largest float is meant
+        near = edges.astype(np.float32)
+    return np.where(near > edges, np.nextafter(near, np.float32(-np.inf)), near)
+
+
+def rounded_up(least: Floats, dtype: Any) -> Floats:
+    """The smallest float of ``dtype`` not below each number: p >= number means the same for every such p.
+
+    >>> 0.1 <= float(rounded_up(np.array(0.1), np.float32)) < 0.10000001
+    True
+    """
+    near = np.asarray(least).astype(dtype)
+    return np.where(near.astype(np.float64) < least, np.nextafter(near, np.array(np.inf, dtype)), near)
+
+
+def lac_least(threshold: Floats, dtype: Any) -> Floats:
+    """The smallest float p of ``dtype`` for which 1 - p, as float64 rounds it, is at most the threshold.
+
+    Of float64 itself, it may be off by that rounding.
+
+    >>> float(lac_least(np.array(0.25), np.float32))
+    0.75
+    """
+    least = rounded_up(np.maximum(1 - threshold, -1.0), dtype)
+    below = np.nextafter(least, np.array(-np.inf, dtype))
+    return np.where(1 - below.astype(np.float64) <= threshold, below, least)
+
+
+def rank_offsets(sets: PredictionSets, classes: int) -> NDArray[np.float64]:
+    """What is added to the sum of probabilities above each rank (K,), so that the first is always below.
+
+    A sum is at most 1 and a threshold not negative: -4 puts the likeliest class in, whatever its score.
+
+    >>> rank_offsets(PredictionSets(np.array(0.5), 0.9, "raps", penalty=0.25, free_ranks=1), 4).tolist()
+    [-4.0, 0.25, 0.5, 0.75]
+    """
+    offsets = sets.penalty * np.maximum(np.arange(1, classes + 1) - sets.free_ranks, 0.0)
+    offsets[0] = -4.0
+    return np.asarray(np.minimum(offsets, 1e30))  # which float32 still holds

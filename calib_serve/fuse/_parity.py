@@ -1,0 +1,275 @@
+"""Prove that a fused model returns what the model calibrated in numpy does, as far as rounding allows.
+
+ONNX graphs, torch modules and Triton repositories share this proof: each runs its model, and hands over the
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact, PredictionSets, made_up, response, same_response
+from calib_serve.artifact.steps import ProbTable
+from calib_serve.errors import FuseError
+from calib_serve.fuse._decisions import act_least
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far a fused model is from the calibration in numpy, in probabilities.
+
+    ``max_abs_diff`` is over ``samples`` inputs and over ``own_scores`` that the artifact keeps of its fit;
+    ``tolerance`` is what rounding in the model's own type allows. ``near_edge`` inputs had a probability
+    within rounding of a table's edge, where either bin is right, and are left out; so are ``near_threshold``
+    decisions (a class in a set, an abstention, an act) that rounding may turn. ``engine`` ran the models, on
+    ``device``.
+    """
+
+    max_abs_diff: float
+    tolerance: float
+    samples: int
+    near_edge: int
+    near_threshold: int
+    own_scores: int
+    engine: str
+    device: str
+
+    def rows(self) -> list[tuple[str, str]]:
+        """List headings, which may be empty, and texts, for display."""
+        own = f" and {self.own_scores} of the fit's own scores" if self.own_scores else ""
+        whole = (
+            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs{own}, {self.tolerance:.2g} allowed "
+            f"({self.engine}, {self.device})"
+        )
+        left = (
+            (self.near_edge, "inputs near a table's edge left out"),
+            (self.near_threshold, "decisions near their threshold left out"),
+        )
+        return [("parity", whole), *(("", f"{number} {what}") for number, what in left if number)]
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Calibrated ``probs`` (n, K) and ``logits`` (n, K) after the logit maps, in numpy.
+
+    ``scale`` is the size of the logits, but for masked ones. Rounding moves probabilities by ``near`` in the
+    model, and by ``tolerance`` once they are returned in its own type. ``sure`` (n,) is False where a
+    probability lies within ``near`` of a table's edge, so that either bin is right.
+    """
+
+    probs: NDArray[np.float64]
+    logits: Floats
+    scale: float
+    near: float
+    tolerance: float
+    sure: NDArray[np.bool_]
+
+
+def expect(
+    artifact: Artifact, logits: Floats, ratio: float, *, rounding: float = 0.0, probs: Floats | None = None
+) -> Expected:
+    """Calibrate logits (n, K), as the output steps take them.
+
+    ``ratio``: what rounding allows for logits of size 1; it grows with their size. ``rounding``: what the
+    type that is returned adds. ``probs``: what the fit made of these logits, where it is known.
+    """
+    mapped = logits
+    for step in artifact.logit_maps:
+        mapped = step(mapped)
+    scale = size_of(mapped, labels=artifact.is_multilabel)
+    near, sure = ratio * scale, np.ones(len(mapped), np.bool_)
+    if artifact.table is not None:
+        before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
+        sure = far_from_edges(before, artifact.table, near)
+    made = artifact.of_logits(logits) if probs is None else np.asarray(probs, np.float64)
+    return Expected(made, mapped, scale, near, near + rounding, sure)
+
+
+def check_probabilities(found: Floats, wanted: Floats, expected: Expected, report: str) -> float:
+    """Return the largest difference of probabilities, both (n, K).
+
+    Raises FuseError, ending in ``report``, where it is more than rounding.
+    """
+    worst = float(np.abs(found - wanted)[expected.sure].max(initial=0.0))
+    if not worst <= expected.tolerance:  # also true for NaN
+        raise FuseError(
+            f"probabilities differ by {worst:.3g}, rounding allows {expected.tolerance:.3g}; {report}"
+        )
+    return worst
+
+
+def far_from_edges(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:
+    """Which rows (n,) of probabilities (n, K) ``near`` more or less puts into no other bin of the table."""
+    if len(table.edges) == probs.shape[1]:
+        return np.logical_not((np.abs(probs[:, :, None] - table.edges[None]) <= near).any(axis=(1, 2)))
+    ordered = np.sort(probs, axis=1)
+    tied = ordered[:, -1] - ordered[:, -2] <= near
+    close = (np.abs(ordered[:, -1:] - table.edges) <= near).any(axis=1)
+    return np.logical_not(tied | close)
+
+
+_FAR = 1e3
+
+
+def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
+    """The largest logit (n, K) that a probability shows, and at least 1: what rounding grows with.
+
+    One far below its row's largest, where masks put it (-1e9, -inf), is 0 as a probability, however rounded.
+    ``labels``: each logit is one by itself.
+
+    >>> size_of(np.array([[3.0, -7.0, -1e9]]), labels=False)
+    7.0
+    """
+    with np.errstate(invalid="ignore"):  # of a row whose largest is infinite itself
+        below = np.abs(logits) if labels else logits.max(axis=1, keepdims=True) - logits
+    return float(np.abs(logits).max(initial=1.0, where=below <= _FAR))
+
+
+# --- Decisions ---
+
+
+def sure_sets(sets: PredictionSets, probs: Floats, relative: float) -> NDArray[np.bool_]:
+    """For which classes (n, K) of probabilities (n, K) the set is the same after rounding.
+
+    Every probability may be off by the share ``relative`` of itself. So may its rank be, where others are as
+    close as that, and what is summed up to it.
+    """
+    return np.array([_sure_row(sets, row, min(relative, 0.5)) for row in np.asarray(probs, np.float64)])
+
+
+def _sure_row(sets: PredictionSets, p: NDArray[np.float64], relative: float) -> NDArray[np.bool_]:
+    low, high = p * (1 - relative), p * (1 + relative) + _UNDERFLOW
+    may_be_top = high >= low.max()
+    if sets.score == "lac":
+        least, most = 1 - high, 1 - low
+    else:
+        rising, size = np.sort(p), len(p)
+        # Sums of the largest: of those surely above a class, and of those that may be, it among them.
+        sums = np.append(np.cumsum(rising[::-1])[::-1], 0.0)
+        sure = np.searchsorted(rising * (1 - relative), high, side="right")
+        may = np.searchsorted(rising * (1 + relative) + _UNDERFLOW, low, side="left")
+        penalties = [
+            sets.penalty * np.maximum(size - found + own - sets.free_ranks, 0)
+            for found, own in ((sure, 1), (may, 0))
+        ]
+        rounding = size * 2.0**-24 * (relative > _OF_DOUBLE)  # of a running sum in float32
+        least = (sums[sure] + penalties[0]) * (1 - relative) - rounding
+        most = (sums[may] - p + penalties[1]) * (1 + relative) + rounding
+    inside, outside = most <= sets.threshold, (least > sets.threshold) & ~may_be_top
+    alone = may_be_top & (may_be_top.sum() == 1)
+    return np.asarray(inside | outside | alone)
+
+
+_UNDERFLOW = 1e-30  # below it, float32 may hold 0 instead
+_OF_DOUBLE = 1e-6
+
+
+def check_decisions(
+    artifact: Artifact,
+    probs: Floats,
+    found: Mapping[str, Any],
+    *,
+    tolerance: float,
+    rows: NDArray[np.bool_],
+    report: str,
+    shown: float | None = None,
+) -> int:
+    """Compare decisions by name with the artifact's of ``probs`` (n, K), whose logits may be off.
+
+    Only ``rows`` (n,) count. ``shown``: the tolerance of confidences as they are returned, by which is acted;
+    the same if not given. Returns how many decisions lie so close to their threshold that rounding may
+    turn them; raises FuseError, ending in ``report``, where another one differs.
+    """
+    relative, close = 2 * tolerance, 0
+    if artifact.sets is not None:
+        sure = sure_sets(artifact.sets, probs, relative)
+        close += _compare("set", found, artifact.sets(probs), sure, rows[:, None], report=report)
+    if artifact.abstain is not None:
+        top = np.max(probs, axis=1)
+        sure = np.abs(top - artifact.abstain.threshold) > relative * top
+        close += _compare("abstain", found, artifact.abstain(probs), sure, rows, report=report)
+    if artifact.contract is not None and artifact.contract.decides:
+        acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
+        sure = _sure_acts(artifact, probs, relative if shown is None else 2 * shown)
+        close += _compare("act", found, acts, sure, rows, report=report)
+    return close
+
+
+def _sure_acts(artifact: Artifact, probs: Floats, relative: float) -> NDArray[np.bool_]:
+    """Of which rows (n,) rounding changes neither the class, where thresholds differ, nor the act."""
+    least = np.broadcast_to(act_least(artifact, np.float64), artifact.classes)
+    ranked = np.sort(probs, axis=1)
+    top, second = ranked[:, -1], ranked[:, -2]
+    far = np.abs(top - least[np.argmax(probs, axis=1)]) > relative * top
+    alike = bool((least == least[0]).all())
+    return np.asarray(far & (alike | (top - second > relative * top)))
+
+
+def _compare(
+    name: str,
+    found: Mapping[str, Any],
+    expected: NDArray[np.bool_],
+    sure: NDArray[np.bool_],
+    rows: NDArray[np.bool_],
+    *,
+    report: str,
+) -> int:
+    actual = np.asarray(found[name])
+    if actual.shape != expected.shape or actual.dtype != np.bool_:
+        raise FuseError(f"{name!r} is {actual.dtype} {actual.shape}, not bool {expected.shape}; {report}")
+    wrong = (actual != expected) & sure & rows
+    if wrong.any():
+        raise FuseError(f"{int(wrong.sum())} of {wrong.size} entries of {name!r} differ; {report}")
+    return int((~sure & rows).sum())
+
+
+# --- Whose model it is ---
+
+
+UNKNOWN = (
+    "the artifact does not say what its scores were, as where it was made by hand, "
+    "and its scale for each class makes other probabilities of logits than of log-probabilities; say what "
+    "they were with --option fitted_on=KIND (artifact.model.outputs)"
+)
+
+
+def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> NDArray[Any] | None:
+    """Return inputs for ``check_response`` where ``source`` is no file that the artifact is known to fit.
+
+    Raises FuseError where it can be no other export of the same model, as far as is known; unless ``force``.
+    """
+    fitted = artifact.model
+    if force or fitted.fits(sha256):
+        return None
+    inputs = None if fitted.response is None else made_up(fitted.input_shape)
+    if inputs is None:
+        raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")
+    return inputs
+
+
+def check_response(artifact: Artifact, logits: NDArray[Any] | None, source: Path) -> None:
+    """Raise FuseError unless these logits of ``check_owner``'s inputs are those of the fitted model.
+
+    None where ``source`` does not take the inputs.
+    """
+    found = None if logits is None else response(logits, labels=artifact.is_multilabel)
+    if not same_response(artifact.model.response or (), found):
+        what = "does not take its inputs" if logits is None else "gives other scores for the same inputs"
+        raise FuseError(f"{_other(artifact, source)}: {source} {what}")
+
+
+def _other(artifact: Artifact, source: Path) -> str:
+    fitted = artifact.model
+    return (
+        f"the artifact was fitted for {fitted.source or str(fitted.sha256)[:12]}, and {source} is another "
+        "file; fit it for this model, or, where you know it for an export of the same one, say so with "
+        "--force (force=)"
+    )
