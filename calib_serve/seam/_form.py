@@ -357,17 +357,9 @@ def shows(reply: Any, confidence: float) -> bool:
     return _holds(_numbers(reply), confidence)
 
 
-def _numbers(value: Any) -> list[float]:
-    if isinstance(value, Mapping):
-        return [number for item in value.values() for number in _numbers(item)]
-    if isinstance(value, list):
-        return [number for item in value for number in _numbers(item)]
-    if isinstance(value, str):
-        try:
-            return [float(value.strip().rstrip("%"))]
-        except ValueError:
-            return []
-    return [float(value)] if isinstance(value, float) else []
+def _numbers(reply: Any) -> list[float]:
+    """List a reply's numbers, those inside of texts too; whole ones are class ids or counts."""
+    return [one.value for one in leaves(reply).values() if isinstance(one, Shown) and one.step < 1]
 
 
 def _holds(numbers: list[float], wanted: float) -> bool:

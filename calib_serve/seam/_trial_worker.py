@@ -77,8 +77,8 @@ def look(
     forms; without these, others are made from the one, and without any all are made up. Raises ModelError
     where no place is proved to be the one that the replies are made from.
     """
-    handler, recorders = recorded(folder, seam, batch_size)
-    ctx, tick = context_of(folder, batch_size=batch_size), Ticks(progress)
+    handler, recorders, ctx = recorded(folder, seam, batch_size)
+    tick = Ticks(progress)
     shapes = [shape, *_guessed_shapes(handler)]
     tried = [Request.from_dict(held) for held in requests] or _made_up(shapes)
     chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(requests), tick=tick)
@@ -103,10 +103,18 @@ def look(
         place = Place(each.name, answered, recorders[each.name], each.form, each.kind, each.columns)
         try:
             place, known, alone = _alone(place, asked)
-            prove_reply(place, known, alone, _networks_beside(each, candidates), sure=each.name not in own)
+            # Other networks that the request passed: their scores may take part in the reply.
+            beside = [
+                name
+                for name in dict.fromkeys(one.name for one in candidates)
+                if name not in (each.name, INFERENCE) and not name.endswith(".forward")
+            ]
+            prove_reply(place, known, alone, beside, sure=each.name not in own)
         except ModelError as error:
             why[each.described] = str(error)
             continue
+        # As TorchServe's own handlers read it from index_to_name.json.
+        mapping = getattr(handler.subject, "mapping", None)
         place, batched, reason = _together(place, known[: max(2, batch_size)], alone, output)
         return {
             "place": each.name,
@@ -124,7 +132,7 @@ def look(
             "bare": bare,
             "handler": (handler.module.__name__ if handler.is_function else type(handler.subject).__name__),
             "places": list(recorders),
-            "class_names": _mapping(handler),
+            "class_names": mapping if isinstance(mapping, dict) else None,
         }
     raise _no_place({**why, **never})
 
@@ -139,12 +147,6 @@ def _never_there(handler: Handler, recorders: dict[str, Recorder], own: set[str]
     before = {name: "a network comes behind it" for name in own if 0 < recorders[name].ended < last}
     late = "it is loaded with the first request, and not by initialize, as it has to be"
     return {**before, **{name: late for name in places(handler) if name not in recorders}}
-
-
-def _networks_beside(one: Candidate, candidates: Sequence[Candidate]) -> list[str]:
-    """Other networks that the request passed."""
-    names = dict.fromkeys(each.name for each in candidates)
-    return [name for name in names if name not in (one.name, INFERENCE) and not name.endswith(".forward")]
 
 
 def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
@@ -185,7 +187,9 @@ def _together(
         with suppress(ModelError):
             place.recorder.clear()
             place.ask(requests[:2])
-            forms = [_form_of(place.recorder.returned, max(2, place.columns))]
+            columns = max(2, place.columns)
+            passed = {find_scores(value, columns)[0] for value in place.recorder.returned}
+            forms = list(passed) if len(passed) == 1 else forms
     if EACH in place.form.path:
         forms.append(Form(tuple(0 if step == EACH else step for step in place.form.path)))
     for form in forms:
@@ -197,16 +201,19 @@ def _together(
     return replace(place, form=forms[0]), [], reason
 
 
-def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, dict[str, Recorder]]:
-    """The handler, loaded, with a recorder at the seam, or at every place that may be one."""
-    recorder = Recorder()
-    handler = load_handler(manifest_of_model(folder)["handler"], inference=recorder)
-    initialize(handler, context_of(folder, batch_size=batch_size))
+def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, dict[str, Recorder], Any]:
+    """Load the archive's handler with a recorder at the seam, or at every place that may be one.
+
+    Returns it, the recorders by place, and the context that a worker would give it.
+    """
+    recorder, ctx = Recorder(), context_of(folder, batch_size=batch_size)
+    handler = load_handler(ctx.manifest["model"]["handler"], inference=recorder)
+    initialize(handler, ctx)
     recorders: dict[str, Recorder] = {}
     for name in [seam] if seam else [*places(handler), *functions(handler)]:
         recorders[name] = recorder if name == INFERENCE else Recorder()
         put_around(handler, name, recorders[name])
-    return handler, recorders
+    return handler, recorders, ctx
 
 
 def initialize(handler: Handler, ctx: Any) -> None:
@@ -289,7 +296,8 @@ def _candidates(
             why[place] = _NOT_PASSED
             continue
         try:
-            forms = [Form.parse(output)] if output is not None else _forms(recorder.returned[0], classes)
+            found_forms = [] if output is not None else all_scores(recorder.returned[0], classes)
+            forms = [form for form, _ in found_forms] if output is None else [Form.parse(output)]
         except ModelError as error:
             why[place] = str(error)
             continue
@@ -300,10 +308,6 @@ def _candidates(
             except (ModelError, ValueError) as error:
                 why[f"{place}, in {form}" if form.path else place] = str(error)
     return found, why
-
-
-def _forms(returned: Any, classes: int | None) -> list[Form]:
-    return [form for form, _ in all_scores(returned, classes)]
 
 
 def _no_place(why: dict[str, str]) -> ModelError:
@@ -334,7 +338,8 @@ def _kind(recorder: Recorder, values: NDArray[np.float64], told: Outputs | None,
     told = told and exact(told, columns)
     if told in may_be:
         return told
-    if len(may_be) == 1 or not _doubtful(may_be):
+    # Whether they are logits or probabilities is what matters, and must not be guessed.
+    if len({kind in PROBABILITIES for kind in may_be}) == 1:
         return may_be[0]
     raise ModelError(
         f"its scores lie in [0, 1] and may be {' or '.join(may_be)}; say which with "
@@ -366,20 +371,6 @@ def _may_be(
     return ("probabilities", "label_probabilities") if numbers == "probabilities" else (numbers,)
 
 
-def _doubtful(may_be: tuple[Outputs, ...]) -> bool:
-    """Whether both logits and probabilities are among what scores may be, and it is not said which."""
-    within = [kind in PROBABILITIES for kind in may_be]
-    return any(within) and not all(within)
-
-
-def _form_of(returned: list[Any], classes: int) -> Form:
-    """The one form of all results."""
-    forms = {find_scores(value, classes)[0] for value in returned}
-    if len(forms) != 1:
-        raise ModelError("its results have more than one form")
-    return forms.pop()
-
-
 def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
     """Shapes of one input that the first layer of the handler's network may take."""
     networks = [v for v in vars(handler.subject).values() if is_network(v)]
@@ -396,18 +387,6 @@ def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
             yield [size if isinstance(size, int) else -1 for size in taken.shape[1:]]
 
 
-def _mapping(handler: Handler) -> dict[str, Any] | None:
-    """The class names that TorchServe's handlers read from index_to_name.json."""
-    mapping = getattr(handler.subject, "mapping", None)
-    return mapping if isinstance(mapping, dict) else None
-
-
-def manifest_of_model(folder: Path) -> dict[str, Any]:
-    """The manifest's entries of the model."""
-    model: dict[str, Any] = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))["model"]
-    return model
-
-
 # --- The trials -------------------------------------------------------------------------------------
 
 
@@ -415,8 +394,8 @@ def answer(
     folder: Path, *, batches: Sequence[Sequence[dict[str, str]]], bare: bool, progress: str
 ) -> list[dict[str, Any]]:
     """The replies and the headers of a calibrated archive's handler to each batch of requests."""
-    handler = load_handler(manifest_of_model(folder)["handler"])
     ctx = context_of(folder, batch_size=max(map(len, batches)))
+    handler = load_handler(ctx.manifest["model"]["handler"])
     initialize(handler, ctx)
     tick, found = Ticks(progress), []
     for batch in batches:
@@ -471,8 +450,8 @@ def collect(
     says how many are done. Raises ModelError, which names the sample, where the handler fails on
     one, or where it is not known which scores are whose.
     """
-    handler, recorders = recorded(folder, seam, batch_size)
-    ctx, recorder = context_of(folder, batch_size=batch_size), recorders[seam]
+    handler, recorders, ctx = recorded(folder, seam, batch_size)
+    recorder = recorders[seam]
     samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form)
     tick = Ticks(progress)
 

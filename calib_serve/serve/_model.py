@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, Head
+from calib_serve.artifact import Artifact
 from calib_serve.artifact.tensors import load, read_plainly
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.files import sha256
@@ -195,18 +195,12 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
     if options.kind == "onnx":
         return _shifted(_onnx(path, options, device), artifact)
     network = _torch(path, options, device)
-    if artifact.head is not None and options.kind == "exported":
-        network = _headed_export(network, artifact.head, artifact.classes, options.last_linear)
-    elif artifact.head is not None:
+    if artifact.head is not None:
         from calib_serve.fuse.torch import calibrated  # noqa: PLC0415 - only heads need it
 
         # The InputShift stays outside: numpy and torch add floats alike.
-        network = calibrated(
-            network,
-            artifact.only(artifact.head),
-            returns="logits",
-            last_linear=options.last_linear,
-        )
+        head = artifact.only(artifact.head)
+        network = calibrated(network, head, returns="logits", last_linear=options.last_linear)
     return _shifted(_run_torch(network, device), artifact)
 
 
@@ -252,32 +246,6 @@ def _torch(path: Path, options: ModelOptions, device: str) -> nn.Module:
         return _eager(path, options).to(device).eval()
     except Exception as error:  # loaders raise errors of many types
         raise ModelError(f"the model {path.name} does not load: {type(error).__name__}: {error}") from error
-
-
-def _headed_export(network: nn.Module, head: Head, classes: int, name: str | None) -> nn.Module:
-    """The exported program with its last layer replaced by the head's layers.
-
-    In an exported graph layers are calls, but their tensors keep their names.
-    """
-    from torch import nn  # noqa: PLC0415
-
-    from calib_serve.fuse.torch import layers  # noqa: PLC0415
-
-    wanted = (classes, head.weights[0].shape[1])
-    fits = [
-        parameter.removesuffix(".weight")
-        for parameter, value in network.named_parameters()
-        if parameter.endswith(".weight") and tuple(value.shape) == wanted
-    ]
-    if name not in fits and (name is not None or len(fits) != 1):
-        raise ModelError(f"the new head fits {fits or 'no layer'}; pack with last_linear=NAME, one of these")
-    tensors, path = dict(network.named_parameters()), name or fits[0]
-    if f"{path}.bias" not in tensors:
-        raise ModelError(f"{path} has no bias to replace; export the model with one")
-    first, *rest = layers(head)
-    for parameter, value in first.named_parameters():
-        tensors[f"{path}.{parameter}"].data = value.detach()
-    return nn.Sequential(network, *rest)
 
 
 def _eager(path: Path, options: ModelOptions) -> nn.Module:

@@ -224,9 +224,15 @@ def configure(
         MODELS: str(folder / "models.json"),
         **_keyring(folder, options.keyring),
         **_ledger(folder, options.ledger),
-        **_sampling(options),
-        **_asking(options.label_budget),
     }
+    if options.samples is not None:
+        environment |= {
+            SAMPLES: str(Path(options.samples).resolve()),
+            SAMPLE_RATE: repr(options.sample_rate),
+            SAMPLE_SECONDS: repr(options.sample_seconds),
+        }
+    if options.label_budget:
+        environment[LABEL_BUDGET] = parse_policy(options.label_budget).text
     named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
     return Configuration(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
@@ -274,20 +280,6 @@ def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
     if "://" in str(given):
         return {LEDGER: str(given)}
     return {LEDGER: str(Path(given or folder / "ledger.sqlite").resolve())}
-
-
-def _sampling(options: ServeOptions) -> dict[str, str]:
-    if options.samples is None:
-        return {}
-    return {
-        SAMPLES: str(Path(options.samples).resolve()),
-        SAMPLE_RATE: repr(options.sample_rate),
-        SAMPLE_SECONDS: repr(options.sample_seconds),
-    }
-
-
-def _asking(label_budget: str) -> dict[str, str]:
-    return {LABEL_BUDGET: parse_policy(label_budget).text} if label_budget else {}
 
 
 # --- TorchServe's config.properties -----------------------------------------------------------------

@@ -284,24 +284,30 @@ def _learn_shapes(
     source: Path,
     out: Path,
 ) -> None:
-    """Run the raw graph where the shapes of its scores are not known; where it does not run, they stay so."""
+    """Run the raw graph where inference does not know the shapes of its scores; where it fails, they stay so.
+
+    A matrix gets the type and columns that it had, with rows free. Of other shapes one run does not tell
+    which sizes are fixed.
+    """
     values = _unknown(model.graph, features)
     if not values:
         return
     names = [str(v.name) for v in values]
+    shift = None if artifact.input_shift is None else artifact.input_shift.delta.shape
+    sizes = {
+        str(v.name): shift
+        for v in model.graph.inputs
+        if shift is not None and v.shape is not None and len(v.shape) == len(shift) + 1
+    }
     with tempfile.TemporaryDirectory() as folder, suppress(FuseError, ModelError, OSError):
         probe = Path(folder, source.name)
-        feeds = given or generate(model.graph, samples=2, shapes=_sizes(model.graph, artifact))
         _write_probe(source, probe, probe, names)
-        _learn(values, run_raw(probe, feeds, names))
-
-
-def _sizes(graph: ir.Graph, artifact: Artifact) -> dict[str, tuple[int, ...]]:
-    """One sample's shape, where a shift tells it, of each input that it may be for."""
-    if artifact.input_shift is None:
-        return {}
-    size = artifact.input_shift.delta.shape
-    return {str(v.name): size for v in graph.inputs if v.shape is not None and len(v.shape) == len(size) + 1}
+        found = run_raw(probe, given or generate(model.graph, samples=2, shapes=sizes), names)
+        for value, result in zip(values, found, strict=True):
+            matrix = isinstance(result, np.ndarray) and result.ndim == 2
+            if matrix and np.issubdtype(result.dtype, np.number):
+                value.dtype = ir.DataType.from_numpy(result.dtype)
+                value.shape = ir.Shape((None, result.shape[1]))
 
 
 def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) -> bool:
@@ -328,24 +334,9 @@ def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
         edge = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None)
         near.update(edge)
     named = [v for node in graph for v in node.outputs if v.name == features]
-    return [v for v in dict.fromkeys((*near, *named)) if _is_unknown(v)]
-
-
-def _is_unknown(value: ir.Value) -> bool:
-    node = value.producer()
-    if node is None or node.op_type == "ZipMap":
-        return False
-    return value.dtype is None or value.shape is None
-
-
-def _learn(values: Sequence[ir.Value], found: Sequence[Any]) -> None:
-    """Give each value the type and shape that it had in a run, where it is a matrix: rows are free.
-
-    Of other shapes one run does not tell which sizes are fixed.
-    """
-    for value, result in zip(values, found, strict=True):
-        matrix = isinstance(result, np.ndarray) and result.ndim == 2
-        if not matrix or not np.issubdtype(result.dtype, np.number):
-            continue
-        value.dtype = ir.DataType.from_numpy(result.dtype)
-        value.shape = ir.Shape((None, result.shape[1]))
+    made = [(v, v.producer()) for v in dict.fromkeys((*near, *named))]
+    return [
+        v
+        for v, node in made
+        if node is not None and node.op_type != "ZipMap" and (v.dtype is None or v.shape is None)
+    ]

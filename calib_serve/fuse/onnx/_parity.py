@@ -151,7 +151,7 @@ def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str
     return run(feeds, outputs)
 
 
-def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) -> NDArray[np.float64] | None:
+def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) -> Floats | None:
     """Return the logits (n, K) that the raw graph gives for inputs (n, ...), row by row, at ``name``.
 
     None where it takes other inputs, or several.

@@ -42,8 +42,8 @@ class Plan:
     Head, else the scores: logits where ``activation`` makes ``outputs`` of them, else ``outputs`` themselves,
     as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` names the output that was
     chosen, ``input`` is the one that is shifted or normalised, ``dtype`` the narrowest type. ``sources`` are
-    the raw scores and their readers. ``hidden``: the chosen output is a tensor inside, which the graph shows only
-    until it is measured.
+    the raw scores and their readers. ``hidden``: the chosen output is a tensor inside, which the
+    graph shows only until it is measured.
     """
 
     artifact: Artifact

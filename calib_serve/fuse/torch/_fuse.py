@@ -164,7 +164,7 @@ class Fusion:
     def _compare(
         self, shown: Numbers, found: Mapping[str, NDArray[Any]], expected: Expected, device: str
     ) -> Parity:
-        """Compare what ``whole`` returned with ``expected``: scores or probabilities, and decisions by name."""
+        """Compare what ``whole`` returned, its scores and its decisions by name, with ``expected``."""
         probs = shown if self._shown is None else to_probs(shown, self._shown)
         if probs.shape != expected.probs.shape:
             raise FuseError(
@@ -443,7 +443,7 @@ def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayere
 
 
 def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> tuple[int, float]:
-    """Prove that ``tail``'s steps make the fit's own probabilities of the fit's own scores; how many, how far."""
+    """Prove that the fit's own scores become its own probabilities in ``tail``; how many, and how far."""
     examples = artifact.examples
     if examples is None:
         return 0, 0.0

@@ -8,14 +8,13 @@ backend the model ``NAME`` does both by itself, with the same tensors.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -157,18 +156,21 @@ SHARED = ("backend", "platform", "max_batch_size", "input", "output", "parameter
 
 @contextmanager
 def prepared(root: Path) -> Iterator[Path]:
-    """An empty folder beside the repository ``root``, of one process at a time; removed afterwards."""
-    place = root.parent / f".{root.name}.staging"
+    """Make an empty folder beside the repository ``root``, for one process at a time; removed afterwards."""
+    place, lock = (root.parent / f".{root.name}.{what}" for what in ("staging", "lock"))
     with ExitStack() as held:
         with writing(root):
-            held.enter_context(_alone_in(place))
+            root.parent.mkdir(parents=True, exist_ok=True)
+            # It stays: who removes a lock may remove one that another process has just taken.
+            _wait_for(held.enter_context(lock.open("a")).fileno())
+            shutil.rmtree(place, ignore_errors=True)  # left by a process that was killed
+            place.mkdir()
             held.callback(shutil.rmtree, place, ignore_errors=True)
             if root.exists() and root.stat().st_dev != place.stat().st_dev:
                 raise FuseError(
                     f"{root} is a file system of its own, and Triton would take an unfinished pack in it for "
                     f"a model; make the repository a folder in it: --out {root / 'models'} (repository=)"
                 )
-            _clear(place)
         yield place
 
 
@@ -181,45 +183,12 @@ def writing(root: Path) -> Iterator[None]:
         raise FuseError(f"cannot write {root}: {error}") from error
 
 
-@contextmanager
-def _alone_in(place: Path) -> Iterator[None]:
-    """Create a folder and hold the lock in it; the lock is gone with the process."""
-    while (file := _locked(place)) is None:  # the one before removed it
-        pass
-    with file:
-        yield
-
-
-def _locked(place: Path) -> IO[str] | None:
-    lock = place / "lock"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:  # where the one before removes it between mkdir's two looks
-        if place.exists() and not place.is_dir():
-            raise
-        return None
-    with suppress(FileNotFoundError), ExitStack() as opened:
-        file = opened.enter_context(lock.open("a"))
-        _wait_for(file.fileno())
-        if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-            opened.pop_all()
-            return file
-    return None
-
-
 def _wait_for(file: int) -> None:
     try:
         import fcntl  # noqa: PLC0415 - not on every platform
     except ImportError:
         return
     fcntl.flock(file, fcntl.LOCK_EX)
-
-
-def _clear(place: Path) -> None:
-    """Remove what a process that was killed has left there."""
-    for path in place.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
 
 
 @dataclass(frozen=True)
