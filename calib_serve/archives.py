@@ -143,7 +143,7 @@ def calibrate_archive(
 
 
 def _calibration(found: ForeignArchive, given: Artifact | None) -> Artifact | None:
-    """What acts on the scores: the ``given`` artifact, or the archive's own."""
+    """Return what acts on the scores: the ``given`` artifact, or the archive's own."""
     path = found.archive.path
     if given is not None and found.artifact is not None:
         raise InputError(
@@ -166,7 +166,7 @@ def _seam_with(
     calibration: Artifact | None,
     asked: ArchiveOptions,
 ) -> tuple[Seam, int]:
-    """The seam, found and proved with some of the samples; how many to ask at once."""
+    """Find and prove the seam with some of the samples; say how many to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = asked.batch_size or found.batch_size
     first, *others = some_of(data)
@@ -226,7 +226,7 @@ def _collected(
 
 
 def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:
-    """Where the handler's process reads the rows: where they are mapped from, or a copy."""
+    """Return where the handler's process reads the rows: where they are mapped from, or a copy."""
     if isinstance(rows, np.memmap) and rows.filename is not None:
         return Path(rows.filename).resolve()
     np.save(path, rows)
@@ -236,7 +236,7 @@ def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:
 def _names(
     found: ForeignArchive, seam: Seam, given: Sequence[LabelledRequests], calibration: Artifact | None
 ) -> list[tuple[str, ...]]:
-    """What each class is called in the archive, else in what calibrates it; empty where nothing says it."""
+    """List what each class is called in the archive, else in what calibrates it; empty where unknown."""
     try:
         names = found.class_names(seam.classes, seam.class_names)
     except ModelError:
@@ -288,7 +288,7 @@ class ArchiveLook:
     model: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
@@ -353,7 +353,7 @@ def _listed(found: ForeignArchive, seam: Seam) -> tuple[tuple[str, ...], str]:
 
 
 def _told(seam: Seam) -> list[float]:
-    """The probabilities that a reply may show: the likeliest class's, or those of labels."""
+    """List the probabilities that a reply may show: the likeliest class's, or those of labels."""
     probs = to_probs(seam.rows[:1], seam.kind)[0]
     return [float(p) for p in probs] if seam.kind in LABELS else [float(probs.max())]
 
@@ -368,7 +368,7 @@ def _in_words(seam: Seam) -> str:
 
 
 def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
-    """How ``calib-serve fit`` loads the model, where the handler could then run a changed one."""
+    """Say how ``calib-serve fit`` loads the model, where the handler could then run a changed one."""
     model = found.archive.model
     file, code = model.get("serializedFile"), model.get("modelFile")
     if file is None or "model" not in seam.places:

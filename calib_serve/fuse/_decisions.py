@@ -22,14 +22,14 @@ Floats = NDArray[np.floating[Any]]
 
 
 def decided(artifact: Artifact) -> tuple[str, ...]:
-    """Which of ``NAMES`` the artifact decides."""
+    """List which of ``NAMES`` the artifact decides."""
     acts = artifact.contract is not None and artifact.contract.decides
     held = (artifact.sets is not None, artifact.abstain is not None, acts)
     return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
 
 
 def check_decidable(artifact: Artifact, without: str) -> None:
-    """FuseError where what may be acted on depends on segments, which no model knows.
+    """Raise FuseError where what may be acted on depends on segments, which no model knows.
 
     ``without``: what to do to fuse it all the same.
     """
@@ -42,7 +42,7 @@ def check_decidable(artifact: Artifact, without: str) -> None:
 
 
 def act_least(artifact: Artifact, dtype: Any) -> Floats:
-    """The smallest confidence of ``dtype`` to act on for each predicted class (K,); 2 where none suffices.
+    """Return the smallest confidence of ``dtype`` to act on by predicted class (K,); 2 where none suffices.
 
     () where it is the same for all.
     """
@@ -53,19 +53,19 @@ def act_least(artifact: Artifact, dtype: Any) -> Floats:
 
 
 def undecided(artifact: Artifact) -> Artifact:
-    """The same probabilities, and nothing decided by them."""
+    """Return the artifact without sets, abstention and contract: the same probabilities."""
     return replace(artifact, sets=None, abstain=None, contract=None)
 
 
 def left_out(artifact: Artifact, what: str) -> list[str]:
-    """The sentence that says what ``what`` does not do, of an artifact that decides something."""
+    """Say in one sentence what ``what`` leaves out, of an artifact that decides something."""
     told = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
     names = " and ".join(told[name] for name in decided(artifact))
     return [f"the artifact's {names} are left out: {what}"] if names else []
 
 
 def rounded_down(edges: Floats) -> Floats:
-    """The largest float32 not above each edge: c > edge then means the same for every float32 c.
+    """Round edges down to float32: c > edge then means the same for every float32 c.
 
     >>> float(rounded_down(np.array([0.1]))[0]) <= 0.1 < float(np.float32(0.1))
     True
@@ -76,7 +76,7 @@ def rounded_down(edges: Floats) -> Floats:
 
 
 def rounded_up(least: Floats, dtype: Any) -> Floats:
-    """The smallest float of ``dtype`` not below each number: p >= number means the same for every such p.
+    """Round up to floats of ``dtype``: p >= number then means the same for every such p.
 
     >>> 0.1 <= float(rounded_up(np.array(0.1), np.float32)) < 0.10000001
     True
@@ -86,7 +86,7 @@ def rounded_up(least: Floats, dtype: Any) -> Floats:
 
 
 def lac_least(threshold: Floats, dtype: Any) -> Floats:
-    """The smallest float p of ``dtype`` for which 1 - p, as float64 rounds it, is at most the threshold.
+    """Return the smallest p of ``dtype`` for which 1 - p, as float64 rounds it, is at most the threshold.
 
     Of float64 itself, it may be off by that rounding.
 
@@ -99,7 +99,7 @@ def lac_least(threshold: Floats, dtype: Any) -> Floats:
 
 
 def rank_offsets(sets: PredictionSets, classes: int) -> NDArray[np.float64]:
-    """What is added to the sum of probabilities above each rank (K,), so that the first is always below.
+    """Return what is added to the sum of probabilities above each rank (K,), so that the first is below.
 
     A sum is at most 1 and a threshold not negative: -4 puts the likeliest class in, whatever its score.
 

@@ -107,7 +107,7 @@ def check_probabilities(found: Floats, wanted: Floats, expected: Expected, repor
 
 
 def far_from_edges(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:
-    """Which rows (n,) of probabilities (n, K) ``near`` more or less puts into no other bin of the table."""
+    """Return which rows (n,) of probabilities (n, K) stay in their bins of the table if moved by ``near``."""
     if len(table.edges) == probs.shape[1]:
         return np.logical_not((np.abs(probs[:, :, None] - table.edges[None]) <= near).any(axis=(1, 2)))
     ordered = np.sort(probs, axis=1)
@@ -120,7 +120,7 @@ _FAR = 1e3
 
 
 def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
-    """The largest logit (n, K) that a probability shows, and at least 1: what rounding grows with.
+    """Return the largest logit (n, K) that a probability shows, and at least 1: rounding grows with it.
 
     One far below its row's largest, where masks put it (-1e9, -inf), is 0 as a probability, however rounded.
     ``labels``: each logit is one by itself.
@@ -137,7 +137,7 @@ def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
 
 
 def sure_sets(sets: PredictionSets, probs: Floats, relative: float) -> NDArray[np.bool_]:
-    """For which classes (n, K) of probabilities (n, K) the set is the same after rounding.
+    """Return for which classes (n, K) of probabilities (n, K) the set is the same after rounding.
 
     Every probability may be off by the share ``relative`` of itself. So may its rank be, where others are as
     close as that, and what is summed up to it.
@@ -204,7 +204,7 @@ def check_decisions(
 
 
 def _sure_acts(artifact: Artifact, probs: Floats, relative: float) -> NDArray[np.bool_]:
-    """Of which rows (n,) rounding changes neither the class, where thresholds differ, nor the act."""
+    """Return which rows (n,) rounding gives the same act, and the same class where thresholds differ."""
     least = np.broadcast_to(act_least(artifact, np.float64), artifact.classes)
     ranked = np.sort(probs, axis=1)
     top, second = ranked[:, -1], ranked[:, -2]

@@ -105,7 +105,7 @@ class ModelOptions(AnswerOptions, Wrapped):
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelOptions:
-        """From the whole model-config; unknown keys, such as typos, are refused."""
+        """Read the section of a whole model-config; unknown keys, such as typos, are refused."""
         section = config.get(SECTION)
         if not isinstance(section, Mapping):
             raise ModelError(f"model-config.yaml has no {SECTION!r} section; pack with: calib-serve pack")
@@ -120,7 +120,7 @@ class ModelOptions(AnswerOptions, Wrapped):
             raise ModelError(f"the {SECTION} section of model-config.yaml cannot be read: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """For YAML: required values, and those that differ from the defaults."""
+        """Return plain values for YAML: the required ones, and those that differ from the defaults."""
         must = {"kind", "model", "sha256"}
         held = {
             field.name: value
@@ -132,7 +132,7 @@ class ModelOptions(AnswerOptions, Wrapped):
         return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
 
     def check_artifact(self, artifact: Artifact) -> None:
-        """ModelError where one of both is of a multi-label model and the other is not, or both abstain."""
+        """Raise ModelError where only one of both is multi-label, or where both abstain."""
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(
                 f"the artifact abstains below {artifact.abstain.threshold:.4g}, for a risk of "
@@ -148,11 +148,11 @@ class ModelOptions(AnswerOptions, Wrapped):
 
     @property
     def cores(self) -> int:
-        """Threads of this worker: the host's cores shared evenly unless ``threads`` says otherwise."""
+        """Return this worker's threads: ``threads``, else an even share of the host's cores."""
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.threads or max(1, available // self.workers)
 
 
 def from_environment(name: str) -> str | None:
-    """A host's own setting, or None where it is not set or empty."""
+    """Read a host's own setting; None where it is not set or empty."""
     return os.environ.get(name) or None

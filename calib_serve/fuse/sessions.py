@@ -44,7 +44,7 @@ class TensorRT:
             raise InputError(f"the level is 0 to 5, got {self.level}")
 
     def options(self, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int = 0) -> dict[str, str]:
-        """The options of onnxruntime's TensorrtExecutionProvider.
+        """Return the options of onnxruntime's TensorrtExecutionProvider.
 
         ``shapes`` of the inputs without their batch, which is 1 to ``batch``: with them one engine serves all
         batches, and without any, another is built for each new shape.
@@ -59,7 +59,7 @@ class TensorRT:
         }
 
     def triton_parameters(self, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
-        """The same as parameters of the accelerator "tensorrt" in a Triton config."""
+        """Return them as parameters of the accelerator "tensorrt" in a Triton config."""
         return {
             "precision_mode": self.precision,
             "max_workspace_size_bytes": str(self.workspace),
@@ -81,7 +81,7 @@ class TensorRT:
 
 
 def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """The providers of onnxruntime for "cpu", "cuda", "cuda:1", "tensorrt" or "tensorrt:1", best first.
+    """List the providers of onnxruntime for "cpu", "cuda", "cuda:1" or "tensorrt", best first.
 
     ``options`` go to the first of them. Operators that TensorRT lacks run on CUDA, and those that both lack
     on the CPU.
@@ -113,7 +113,7 @@ def open_session(
     optimize: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An ``onnxruntime.InferenceSession`` of a model file (or its bytes) on ``device``.
+    """Open an ``onnxruntime.InferenceSession`` of a model file (or its bytes) on ``device``.
 
     ``threads``: intra-op threads, None for onnxruntime's choice (all cores; one per worker is better where
     workers share a host). Raises ModelError when the model does not load, when onnxruntime did not take
@@ -159,7 +159,7 @@ def open_session(
 
 @contextlib.contextmanager
 def stopped_after(seconds: float) -> Iterator[Any]:
-    """Options that stop a session's run with an error after ``seconds``.
+    """Yield options that stop a session's run with an error after ``seconds``.
 
     A graph with a Loop may never end by itself.
     """

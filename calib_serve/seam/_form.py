@@ -50,14 +50,14 @@ class Form:
 
     @classmethod
     def parse(cls, text: str) -> Form:
-        """From its text, as in an archive's options: keys and positions joined by dots."""
+        """Parse its text, as in an archive's options: keys and positions joined by dots."""
         return cls(tuple(int(part) if part.isdecimal() else part for part in text.split(".") if part))
 
     def __str__(self) -> str:
         return ".".join(map(str, self.path))
 
     def scores(self, returned: Any, classes: int | None) -> Scores:
-        """The scores in ``returned``; ModelError where they are not there, or not of ``classes`` classes."""
+        """Return the scores in ``returned``; ModelError where there are none of ``classes`` classes."""
         try:
             returned = _at(returned, self.path)
         except (LookupError, AttributeError, TypeError):
@@ -67,19 +67,19 @@ class Form:
         return _scores(returned, classes)
 
     def is_half(self, returned: Any) -> bool:
-        """Whether the scores have the three digits of a float of 16 bits."""
+        """Return whether the scores have the three digits of a float of 16 bits."""
         returned = _at(returned, self.path)
         while isinstance(returned, (list, tuple)) and returned:
             returned = returned[0]
         return str(getattr(returned, "dtype", "")).endswith("float16")
 
     def put(self, returned: Any, values: NDArray[np.float64], shape: tuple[int, ...]) -> Any:
-        """``returned`` with ``values`` in the scores' place: a copy, of the same types and of ``shape``."""
+        """Put ``values`` in the scores' place: in a copy, of the same types and of ``shape``."""
         return _put(returned, self.path, lambda old: _like(old, values.reshape(shape)))
 
 
 def find_scores(returned: Any, classes: int | None) -> tuple[Form, Scores]:
-    """Where class scores lie in ``returned``, and what they are; ``classes`` None takes any number.
+    """Find where class scores lie in ``returned``, and what they are; ``classes`` None takes any number.
 
     Raises ModelError, which says what was returned instead, or which of several fit.
     """
@@ -91,7 +91,7 @@ def find_scores(returned: Any, classes: int | None) -> tuple[Form, Scores]:
 
 
 def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, Scores]]:
-    """Everything in ``returned`` that may be class scores, the likeliest first; see ``find_scores``."""
+    """List everything in ``returned`` that may be class scores, the likeliest first."""
     fits, other = [], []
     for form, value in _leaves(returned, ()):
         try:
@@ -114,7 +114,7 @@ def _is_named(form: Form) -> bool:
 
 
 def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:
-    """Everything in ``value`` that may be scores, with its place."""
+    """Yield everything in ``value`` that may be scores, with its place."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if isinstance(key, str):
@@ -133,7 +133,7 @@ def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether nested lists are rows of numbers, such as ``tensor.tolist()``."""
+    """Return whether nested lists are rows of numbers, such as ``tensor.tolist()``."""
     while isinstance(value, (list, tuple)) and value:
         if any(type(item) is not type(value[0]) for item in value):
             return all(isinstance(item, (int, float)) for item in value)
@@ -142,7 +142,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _is_rows(value: Any, *, sure: bool = False) -> bool:
-    """Whether a list holds one tensor of scores for each row.
+    """Return whether a list holds one tensor of scores for each row.
 
     ``sure``: not if it may as well be a list of outputs, of which one is the scores of a single row.
     """
@@ -172,7 +172,7 @@ def _scores(value: Any, classes: int | None) -> Scores:
 
 
 def _array(value: Any) -> NDArray[np.float64] | None:
-    """``value`` as an array with its own kind of dtype, floats as float64; None for what is no array."""
+    """Return ``value`` as an array, floats as float64; None for what is no array."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         try:
@@ -193,7 +193,7 @@ def _array(value: Any) -> NDArray[np.float64] | None:
 
 
 def _at(value: Any, path: Sequence[Step]) -> Any:
-    """What lies at the path."""
+    """Return what lies at the path."""
     if not path:
         return value
     step, rest = path[0], path[1:]
@@ -265,7 +265,7 @@ _CLOSE = 2e-3  # replies round to three decimals at least, or else show no confi
 
 
 def as_json(reply: Any) -> Any:
-    """A reply as its client reads it: JSON's types; text stays text, and other objects become their text."""
+    """Return a reply as its client reads it: JSON's types; other objects become the names of their types."""
     if isinstance(reply, (bytes, bytearray)):
         reply = reply.decode("utf-8", "replace")
     if isinstance(reply, str):
@@ -291,7 +291,7 @@ Leaf = Union[Shown, str]
 
 
 def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
-    """All numbers and texts of a reply, also the numbers inside of texts, by where they are.
+    """Map each place in a reply to its number or text; numbers inside of texts are read, too.
 
     >>> leaves({"top": ["cat", 0.25], "says": "cat: 93.5 %"})["reply.says, number 1"]
     Shown(value=93.5, step=0.1)
@@ -320,7 +320,7 @@ def _shown(text: str) -> Shown:
 
 
 def same_format(before: Any, after: Any) -> bool:
-    """Whether both have the same keys, lengths and types all the way down, so that one parser reads both.
+    """Return whether both have the same keys, lengths and types all the way down: one parser reads both.
 
     Keys of mappings whose values are numbers may be class names, whose order is the scores': they may differ.
     A list of labels may be of another length, as thresholds decide it; one of fractions may not.
@@ -340,7 +340,7 @@ def same_format(before: Any, after: Any) -> bool:
 
 
 def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] | None:
-    """What a reply makes of a row of scores (K,), as far as its numbers show."""
+    """Tell what a reply makes of a row of scores (K,), as far as its numbers show."""
     shown, z = _numbers(reply), np.array([row])
     if len(row) > 1 and _holds(shown, softmax(z).max()):
         return "softmax"
@@ -353,7 +353,7 @@ def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] 
 
 
 def shows(reply: Any, confidence: float) -> bool:
-    """Whether one of the numbers in a reply is the ``confidence``, as a share or in percent."""
+    """Return whether one of the numbers in a reply is the ``confidence``, as a share or in percent."""
     return _holds(_numbers(reply), confidence)
 
 

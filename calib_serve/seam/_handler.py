@@ -32,7 +32,7 @@ _HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "expla
 
 
 def places(handler: Handler) -> list[str]:
-    """Where the scores of an initialised handler may pass, the most likely first: inference, networks."""
+    """List where the scores of an initialised handler may pass, the likeliest first."""
     if not handler.is_function:
         return _places_of(handler.subject)
     # Of a function, its module, and a service object there that does the work.
@@ -46,7 +46,7 @@ def _places_of(subject: Any) -> list[str]:
 
 
 def functions(handler: Handler) -> list[str]:
-    """The handler's own functions and methods, where the scores of several networks may meet."""
+    """List the handler's own functions and methods, where the scores of several networks may meet."""
     module = handler.module
     if not handler.is_function:
         return _methods(handler.subject, module)
@@ -161,17 +161,17 @@ def _wrapped(call: Callable[..., Any], around: Around) -> Callable[..., Any]:
 
 
 def is_network(value: Any) -> bool:
-    """Whether it is a torch module, and no class of such."""
+    """Return whether it is a torch module, and no class of such."""
     return hasattr(value, "register_forward_hook") and callable(value) and not isinstance(value, type)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the network's forward may be replaced: not of TorchScript or of torch.compile."""
+    """Return whether the network's forward may be replaced: not of TorchScript or of torch.compile."""
     return is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
 
 
 def is_session(value: Any) -> bool:
-    """Whether it is a session of ONNX Runtime, or works as one."""
+    """Return whether it is a session of ONNX Runtime, or works as one."""
     is_object = not callable(value) and not isinstance(value, type)
     return is_object and hasattr(value, "run") and hasattr(value, "get_inputs")
 
@@ -189,7 +189,7 @@ class Handler:
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a function, which has no inference."""
+        """Return whether it is a function, which has no inference."""
         return self._function is not None
 
     def initialize(self, ctx: Any) -> None:
@@ -200,13 +200,13 @@ class Handler:
             self.subject.initialize(ctx)
 
     def handle(self, data: Any, ctx: Any) -> Any:
-        """The reply to a batch."""
+        """Return the reply to a batch."""
         # Looked up at each call: TorchServe's micro-batching sets it on the instance.
         return self._function(data, ctx) if self._function is not None else self.subject.handle(data, ctx)
 
 
 def load_handler(name: str, *, inference: Around | None = None) -> Handler:
-    """The handler ``name``: a file of the archive, ``file.py:function``, or one of TorchServe's by name.
+    """Load the handler ``name``: a file of the archive, ``file.py:function``, or one of TorchServe's.
 
     ``inference``: what is called around the class's ``inference``, from whatever thread; it is there before
     the instance is made, so that one who keeps ``self.inference`` in ``__init__`` keeps this.
@@ -234,7 +234,7 @@ def load_handler(name: str, *, inference: Around | None = None) -> Handler:
 
 
 def _with_inference(cls: Any, around: Around) -> Any:
-    """A subclass whose ``inference`` goes through ``around``, once where it calls itself."""
+    """Derive a class whose ``inference`` goes through ``around``, once where it calls itself."""
     if not hasattr(cls, "inference"):
         return cls
     inside = threading.local()
@@ -254,7 +254,7 @@ def _with_inference(cls: Any, around: Around) -> Any:
 
 
 def _module(name: str) -> ModuleType:
-    """Imported as TorchServe does: an importable file, else one of TorchServe's own."""
+    """Import a handler as TorchServe does: an importable file, else one of TorchServe's own."""
     for place in (name, f"ts.torch_handler.{name}"):
         try:
             return importlib.import_module(place)
@@ -278,7 +278,7 @@ class Sigmoid(NamedTuple):
     made: NDArray[np.float64] | None
 
     def is_source_of(self, values: NDArray[np.float64]) -> bool:
-        """Whether ``values`` are what it made."""
+        """Return whether ``values`` are what it made."""
         made = self.made
         return (
             made is not None and made.size == values.size and bool(np.allclose(made, values.ravel(), 0, 1e-6))
@@ -287,7 +287,7 @@ class Sigmoid(NamedTuple):
 
 @contextmanager
 def sigmoids() -> Iterator[list[Sigmoid]]:
-    """Each sigmoid on this thread, in a list that grows; outside TorchScript."""
+    """Yield a list that grows by each sigmoid on this thread; outside TorchScript."""
     seen: list[Sigmoid] = []
     if importlib.util.find_spec("torch") is None:
         yield seen
@@ -313,7 +313,7 @@ def _values(tensor: Any) -> NDArray[np.float64] | None:
 
 
 def _kept(value: Any) -> Any:
-    """A copy of what is returned, as handlers change it in place."""
+    """Copy what is returned, as handlers change it in place."""
     if hasattr(value, "detach"):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -347,7 +347,7 @@ class Recorder:
         self.seen, self.before = [] if seen is None else seen, 0
 
     def sigmoid(self, values: NDArray[np.float64]) -> Literal["before", "after"] | None:
-        """Whether what passed, ``values`` (n, K), is what a sigmoid made, or meets one."""
+        """Tell whether a sigmoid made what passed, ``values`` (n, K), or meets it."""
         if any(one.is_source_of(values) for one in self.seen[: self.before]):
             return "before"
         columns = values.shape[1]
@@ -358,7 +358,7 @@ class Recorder:
         return "after" if any(meets) else None
 
     def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of ``call``, recorded; or what is put in its place."""
+        """Return the result of ``call``, recorded; or what is put in its place."""
         self.began = next(_CLOCK)
         result = call(*args, **kwargs)
         self.ended = next(_CLOCK)

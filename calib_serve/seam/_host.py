@@ -45,7 +45,7 @@ class Request:
 
     @classmethod
     def of_file(cls, path: Path) -> Request:
-        """A file's bytes as a client would post them: JSON and text by the file's ending, else bytes."""
+        """Read a file's bytes as a client would post them: JSON and text by the file's ending."""
         try:
             return cls(path.read_bytes(), _TYPES.get(path.suffix.lower(), "application/octet-stream"))
         except OSError as error:
@@ -53,22 +53,22 @@ class Request:
 
     @property
     def as_bytes(self) -> Request:
-        """The same body of no type, as ``curl -T`` sends it."""
+        """Return the same body of no type, as ``curl -T`` sends it."""
         return replace(self, content_type="application/octet-stream")
 
     @classmethod
     def from_dict(cls, held: dict[str, str]) -> Request:
-        """As ``as_dict`` wrote it."""
+        """Read what ``as_dict`` wrote."""
         return cls(base64.b64decode(held["body"]), held["content_type"], held["name"])
 
     def as_dict(self) -> dict[str, str]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         body = base64.b64encode(self.body).decode()
         return {"body": body, "content_type": self.content_type, "name": self.name}
 
     @property
     def payload(self) -> Any:
-        """The body as the worker decodes it (ts/protocol/otf_message_handler.py)."""
+        """Decode the body as the worker does (ts/protocol/otf_message_handler.py)."""
         if self.content_type == "application/json":
             try:
                 return json.loads(self.body)
@@ -80,7 +80,7 @@ class Request:
 
 
 def of_row(row: NDArray[Any]) -> tuple[Request, ...]:
-    """One input as JSON, in the forms that handlers take: an array, {"data": ...}, {"instances": [...]}.
+    """Write one input as JSON in the forms that handlers take: array, {"data": ...}, {"instances": [...]}.
 
     >>> [request.body for request in of_row(np.array([1.5, 2.0]))]
     [b'[1.5, 2.0]', b'{"data": [1.5, 2.0]}', b'{"instances": [[1.5, 2.0]]}']
@@ -91,7 +91,7 @@ def of_row(row: NDArray[Any]) -> tuple[Request, ...]:
 
 
 def alternatives(sample: Path | NDArray[Any]) -> tuple[Request, ...]:
-    """One sample in every form that a handler may take, in the same order for samples of one kind.
+    """Return one sample in every form that a handler may take, in one order for samples of one kind.
 
     A file is sent as its ending says, and text also as bytes; the body is called "body", or "data".
     """
@@ -116,7 +116,7 @@ class Ticks:
 
 
 def made_up(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
-    """Requests that common handlers answer: pictures, JSON arrays, text; ``shape`` of one input if known.
+    """Make requests that common handlers answer; ``shape`` of one input if known.
 
     Another ``seed`` gives others, in the same order.
     """
@@ -137,7 +137,7 @@ _WORDS = "a few good or bad words that say nothing of love and war"
 
 
 def varied(request: Request, seed: int) -> Request | None:
-    """Another request like ``request``: other numbers, words in another order, the picture changed.
+    """Vary a request: other numbers, words in another order, the picture changed.
 
     None where it is not known how, as for bytes that are no picture.
     """
@@ -154,7 +154,7 @@ def varied(request: Request, seed: int) -> Request | None:
 
 
 def _other(value: Any, rng: np.random.Generator) -> Any:
-    """JSON of the same form: lists of whole numbers in another order, other numbers moved."""
+    """Vary JSON of the same form: lists of whole numbers in another order, other numbers moved."""
     if isinstance(value, dict):
         return {key: _other(one, rng) for key, one in value.items()}
     if isinstance(value, list):
@@ -167,7 +167,7 @@ def _other(value: Any, rng: np.random.Generator) -> Any:
 
 
 def _other_text(text: str, rng: np.random.Generator) -> str:
-    """Other words, or the text of another picture."""
+    """Return other words, or the text of another picture."""
     with suppress(ValueError):
         body = _other_picture(base64.b64decode(text, validate=True), rng)
         if body is not None:
@@ -176,7 +176,7 @@ def _other_text(text: str, rng: np.random.Generator) -> str:
 
 
 def _shuffled(text: str, rng: np.random.Generator) -> str:
-    """Some of the words, in another order; a single word as it is."""
+    """Return some of the words, in another order; a single word as it is."""
     words = text.split()
     if len(words) < 2:
         return text
@@ -184,7 +184,7 @@ def _shuffled(text: str, rng: np.random.Generator) -> str:
 
 
 def _other_picture(body: bytes, rng: np.random.Generator) -> bytes | None:
-    """A picture with its pixels moved and others' brightness, as its own format; None for other bytes."""
+    """Move a picture's pixels and brightness, in its own format; None for other bytes."""
     try:
         from PIL import Image  # noqa: PLC0415 - where it is missing, few handlers read pictures
     except ImportError:
@@ -201,7 +201,7 @@ def _other_picture(body: bytes, rng: np.random.Generator) -> bytes | None:
 
 
 def _png(channels: int, height: int, width: int, rng: np.random.Generator) -> bytes:
-    """Noise as a PNG, grey or RGB."""
+    """Write noise as a PNG, grey or RGB."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -228,7 +228,7 @@ class Answer:
 
     @property
     def failure(self) -> str:
-        """Why not every request has a reply of its own; empty where all have."""
+        """Say why not every request has a reply of its own; empty where all have."""
         if self.error:
             return self.error
         if not isinstance(self.replies, list):
@@ -240,7 +240,7 @@ class Answer:
 
 
 def context_of(folder: Path, *, batch_size: int = 1) -> Any:
-    """The context that a worker would give the handler of the archive unpacked in ``folder``."""
+    """Make the context that a worker would give the handler of the archive unpacked in ``folder``."""
     try:
         from ts.context import Context  # noqa: PLC0415
     except ImportError as error:
@@ -259,7 +259,7 @@ def context_of(folder: Path, *, batch_size: int = 1) -> Any:
 def ask(
     handle: Callable[[Any, Any], Any], ctx: Any, batch: Sequence[Request], *, bare: bool = False
 ) -> Answer:
-    """What ``handle`` answers to a batch; ``bare``: payloads alone, as the ``body`` envelope passes them on.
+    """Ask ``handle`` a batch; ``bare``: payloads alone, as the ``body`` envelope passes them on.
 
     ``ctx`` itself is not changed, and no metric is counted.
     """
@@ -303,7 +303,7 @@ class _NoMetrics:
 
 
 def told(error: BaseException) -> str:
-    """What was raised, and where, in one line."""
+    """Say what was raised, and where, in one line."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error)[:300].split())
     return f"{type(error).__name__}: {words} ({Path(place.filename).name}, line {place.lineno})"
@@ -328,7 +328,7 @@ def run_trial(
     progress: Callable[[int, int], None] | None = None,
     **job: Any,
 ) -> Any:
-    """What the trial ``what`` of ``trial_worker`` returns for the archive unpacked in ``folder``.
+    """Run the trial ``what`` of ``_trial_worker`` on the archive unpacked in ``folder``.
 
     ``job`` are its parameters, as JSON holds them; ``progress`` is called with (done, of) where that is
     known. Raises ModelError, with the handler's last words, where it does not load, does not answer a batch

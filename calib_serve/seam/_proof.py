@@ -65,7 +65,7 @@ class NotOneRow(ModelError):
         self.rows = rows
 
     def padding(self, place: Place, request: Request, other: Request) -> bool:
-        """Whether all rows but the first are the same for another request, as those of padding are."""
+        """Return whether all rows but the first are the same for another request, as those of padding are."""
         try:
             place.see([other])
             return False
@@ -108,12 +108,12 @@ class Place:
 
     @property
     def close(self) -> float:
-        """How near two numbers are that mean the same."""
+        """Return how near two numbers are that mean the same."""
         return _CLOSE_OF_HALVES if self.half else _CLOSE
 
     @property
     def classes(self) -> int:
-        """K, or L of labels."""
+        """Return K, or L of labels."""
         return class_count(self.kind, self.columns)
 
     def see(self, requests: Sequence[Request]) -> Seen:
@@ -133,11 +133,11 @@ class Place:
         return Seen(rows, [as_json(reply) for reply in got.replies], in_order)
 
     def with_row(self, request: Request, row: Floats) -> dict[str, Leaf] | None:
-        """The reply to one request where ``row`` (K,) passes in place of its own; None if it fails on it."""
+        """Ask one request with ``row`` (K,) in place of its own scores; None if the handler fails on it."""
         return self._with(request, lambda _: row)
 
     def with_probs(self, request: Request, probs: Floats) -> dict[str, Leaf] | None:
-        """The same with scores of these probabilities (K,), as they pass once calibrated."""
+        """Ask it with scores of these probabilities (K,), as they pass once calibrated."""
         return self._with(request, lambda own: from_probs(probs[None], own[:1], self.kind)[0])
 
     def _with(self, request: Request, made: Callable[[Floats], Floats]) -> dict[str, Leaf] | None:
@@ -199,7 +199,7 @@ def prove_reply(
 
 
 def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> list[Seen]:
-    """What was seen of the requests together, in their order and in reverse: each with its own row.
+    """Ask all requests together, in order and in reverse; return what was seen, each with its own row.
 
     Rows of several threads are told apart by what passed alone; which receipt each gets is for the calibrated
     handler to prove. Raises ModelError where rows or replies are another request's, or cannot be told apart.
@@ -259,11 +259,11 @@ class _Watched:
         self.proved = False
 
     def ask(self, probs: Floats) -> dict[str, Leaf] | None:
-        """The reply to scores of these probabilities."""
+        """Ask with scores of these probabilities."""
         return self._note(self.place.with_probs(self.request, probs))
 
     def ask_row(self, row: Floats) -> dict[str, Leaf] | None:
-        """The reply to these scores."""
+        """Ask with these scores."""
         return self._note(self.place.with_row(self.request, row))
 
     def _note(self, reply: dict[str, Leaf] | None) -> dict[str, Leaf] | None:
@@ -290,7 +290,7 @@ def _same_for_same(
     there: Mapping[str, Leaf],
     others: Sequence[str],
 ) -> None:
-    """The numbers of two requests' replies to the same scores."""
+    """Raise ModelError where a number of two requests' replies to the same scores differs."""
     for leaf in sorted(watched.moved & here.keys() & there.keys()):
         one, other = here[leaf], there[leaf]
         if isinstance(one, Shown) and isinstance(other, Shown) and not _near(one, other, place.close):
@@ -335,7 +335,7 @@ def _as_probabilities(
     replies: tuple[Mapping[str, Leaf] | None, ...],
     probs: Floats,
 ) -> None:
-    """Each number linear in the probabilities (3, K), of which the second row is the mean of the others."""
+    """Check each number to be linear in the probabilities (3, K), whose second row is the others' mean."""
     if any(reply is None for reply in replies):
         return
     whole = [reply for reply in replies if reply is not None]
@@ -367,7 +367,7 @@ def _not_of_size(
     row: Floats,
     chosen: Sequence[tuple[Mapping[str, Leaf] | None, ...]],
 ) -> None:
-    """A number of the logits' size, such as an energy, which calibrated ones have not."""
+    """Raise ModelError for a number of the logits' size, such as an energy, which calibrated ones lack."""
     if place.kind != "logits":
         return
     moved = watched.ask_row(row + 3.0)
@@ -413,7 +413,7 @@ class _Named:
                     )
 
     def each_has_its_own(self) -> bool:
-        """Whether a leaf has another label for each class."""
+        """Return whether a leaf has another label for each class."""
         replies = list(self._alone.values())
         found = ([reply.get(leaf) for reply in replies] for leaf in replies[0])
         return any(len(set(labels)) == len(replies) and None not in labels for labels in found)
@@ -459,21 +459,21 @@ def _labels(reply: Mapping[str, Leaf] | None) -> dict[str, object]:
 
 
 def _label(one: Leaf) -> object:
-    """A leaf that may name a class: a text, or a whole number."""
+    """Return what may name a class, a text or a whole number; else None."""
     if isinstance(one, Shown):
         return int(one.value) if np.isfinite(one.value) and one.value == round(one.value) else None
     return one
 
 
 def _classes_to_try(place: Place, rows: Floats) -> list[int]:
-    """Some classes: those that are likeliest of what was seen, and others."""
+    """Pick some classes: those that are likeliest of what was seen, and others."""
     likely = list(dict.fromkeys(rows.argmax(axis=1).tolist())) if place.columns > 1 else []
     spread = np.linspace(0, place.classes - 1, min(place.classes, _MOST_CLASSES)).round().astype(int).tolist()
     return list(dict.fromkeys([*likely, *spread]))[:_MOST_CLASSES]
 
 
 def _mixtures(place: Place, row: Floats) -> list[tuple[Floats, Floats, Floats]]:
-    """Probabilities (K,) in the order of the row's, and the mean of two: sure ones, and unsure ones."""
+    """Make probabilities (K,) in the order of the row's, and the mean of two: sure ones, and unsure ones."""
     own = to_probs(row[None], place.kind)[0]
     rank = np.empty(len(own), int)
     rank[np.argsort(-own, kind="stable")] = np.arange(len(own))
@@ -490,7 +490,7 @@ def _mixtures(place: Place, row: Floats) -> list[tuple[Floats, Floats, Floats]]:
 
 
 def _known(probs: Floats) -> Floats:
-    """What people show of probabilities (n, K) and is not linear in them, (functions, n)."""
+    """Compute what people show of probabilities (n, K) and is not linear in them, (functions, n)."""
 
     def functions(p: Floats) -> Iterator[float]:
         logs = np.log(np.clip(p, 1e-300, 1))
@@ -505,20 +505,20 @@ def _known(probs: Floats) -> Floats:
 
 
 def _differ(one: Leaf, other: Leaf | None) -> bool:
-    """Whether a leaf is another one, by more than a float's rounding."""
+    """Return whether a leaf is another one, by more than a float's rounding."""
     if isinstance(one, Shown) and isinstance(other, Shown):
         return abs(one.value - other.value) > 1e-6 * max(1.0, abs(one.value))
     return one != other
 
 
 def _near(one: Shown, other: Shown, close: float) -> bool:
-    """Whether two numbers may be the same, as far as they are rounded."""
+    """Return whether two numbers may be the same, as far as they are rounded."""
     near = close * max(1.0, abs(one.value), abs(other.value)) + min(one.step, other.step)
     return one.value == other.value or abs(one.value - other.value) < near
 
 
 def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
-    """ModelError where a reply of a batch is much nearer to that of another request alone."""
+    """Raise ModelError where a reply of a batch is much nearer to that of another request alone."""
     shown = leaves(reply)
 
     def apart(other: Any) -> float:
@@ -538,13 +538,13 @@ def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
 
 
 def _most_apart(rows: Floats) -> tuple[int, int]:
-    """The two rows that differ most; one twice where there is one."""
+    """Return the two rows that differ most; one twice where there is one."""
     apart = np.abs(rows[:, None] - rows[None]).max(axis=2)
     i, j = np.unravel_index(int(apart.argmax()), apart.shape)
     return int(i), int(j)
 
 
 def _least_apart(rows: Floats) -> float:
-    """The smallest difference of two rows."""
+    """Return the smallest difference of two rows."""
     apart = np.abs(rows[:, None] - rows[None]).max(axis=2) + np.diag(np.full(len(rows), np.inf))
     return float(apart.min())

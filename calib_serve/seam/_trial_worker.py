@@ -71,7 +71,7 @@ def look(
     batch_size: int = 1,
     progress: str,
 ) -> dict[str, Any]:
-    """Where the class scores pass, of which kind they are, and what proves it.
+    """Find where the class scores pass, of which kind they are, and what proves it.
 
     ``requests``: one sample in the forms that it may be sent in, and ``others`` more samples in the same
     forms; without these, others are made from the one, and without any all are made up. Raises ModelError
@@ -142,7 +142,7 @@ def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Requ
 
 
 def _never_there(handler: Handler, recorders: dict[str, Recorder], own: set[str]) -> dict[str, str]:
-    """Why some places hold no scores: networks that come late, the handler's ``own`` functions before one."""
+    """Say why some places hold no scores: networks that come late, functions before a network."""
     last = max((one.began for name, one in recorders.items() if name not in own), default=0)
     before = {name: "a network comes behind it" for name in own if 0 < recorders[name].ended < last}
     late = "it is loaded with the first request, and not by initialize, as it has to be"
@@ -150,7 +150,7 @@ def _never_there(handler: Handler, recorders: dict[str, Recorder], own: set[str]
 
 
 def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
-    """What is seen of requests one by one, those that it answers; whether it pads its batch is found."""
+    """See requests one by one, those that it answers; find whether it pads its batch."""
     found: list[tuple[Request, Seen]] = []
     for request in requests:
         try:
@@ -180,7 +180,7 @@ def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Reque
 def _together(
     place: Place, requests: Sequence[Request], alone: Seen, output: str | None
 ) -> tuple[Place, list[Seen], str]:
-    """What is seen of all at once, and why it is not to be asked so, if not."""
+    """See all requests at once; say why it is not to be asked so, if not."""
     forms, reason = [place.form], ""
     some = replace(alone, rows=alone.rows[: len(requests)], replies=alone.replies[: len(requests)])
     if output is None and not place.form.path:  # what is one of one may be a list of rows, or of outputs
@@ -235,7 +235,7 @@ def _first_answer(
     given: bool,
     tick: Callable[[], None],
 ) -> tuple[int, bool, Answer]:
-    """The first of ``requests`` that the handler answers, as itself or as a bare payload.
+    """Find the first of ``requests`` that the handler answers, as itself or as a bare payload.
 
     Rather one that passes a recorder: some handlers answer what they do not understand with an error's text.
     """
@@ -278,7 +278,7 @@ class Candidate(NamedTuple):
 
     @property
     def described(self) -> str:
-        """For a person."""
+        """Name the place for a person."""
         return f"{self.name}, in {self.form}" if self.form.path else self.name
 
 
@@ -289,7 +289,7 @@ def _candidates(
     outputs: Outputs | None,
     reply: Any,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Where scores passed, the likeliest first; and why other places are none."""
+    """List where scores passed, the likeliest first; and why other places are none."""
     found, why = [], {}
     for place, recorder in recorders.items():
         if not recorder.returned:
@@ -311,7 +311,7 @@ def _candidates(
 
 
 def _no_place(why: dict[str, str]) -> ModelError:
-    """What to raise where no place was found, with the reason of each."""
+    """Make the error that gives each place's reason."""
     reasons = {place: reason for place, reason in why.items() if reason != _NOT_PASSED}
     if len(set(reasons.values())) == 1:
         places_ = " nor at ".join(reasons)
@@ -328,7 +328,7 @@ def _no_place(why: dict[str, str]) -> ModelError:
 
 
 def _kind(recorder: Recorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:
-    """What the scores are, by their values and by what was done with them; ModelError if not known.
+    """Tell what the scores are, by their values and by what was done with them; ModelError if unknown.
 
     As ``told`` where nothing speaks against it: numbers alone tell logits of a label from those of a class no
     more than one row tells whether numbers within [0, 1] are logits.
@@ -353,7 +353,7 @@ def _may_be(
     shown: Literal["sigmoid", "softmax"] | None,
     columns: int,
 ) -> tuple[Outputs, ...]:
-    """All that scores may be, the likeliest first."""
+    """List all that scores may be, the likeliest first."""
     if sigmoid is None and shown == "sigmoid":
         sigmoid = "after"
     if columns == 1:
@@ -372,7 +372,7 @@ def _may_be(
 
 
 def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
-    """Shapes of one input that the first layer of the handler's network may take."""
+    """Yield shapes of one input that the first layer of the handler's network may take."""
     networks = [v for v in vars(handler.subject).values() if is_network(v)]
     for parameter in next((network.parameters() for network in networks), ()):
         if parameter.ndim == 4:
@@ -393,7 +393,7 @@ def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
 def answer(
     folder: Path, *, batches: Sequence[Sequence[dict[str, str]]], bare: bool, progress: str
 ) -> list[dict[str, Any]]:
-    """The replies and the headers of a calibrated archive's handler to each batch of requests."""
+    """Ask a calibrated archive's handler each batch of requests; return its replies and headers."""
     ctx = context_of(folder, batch_size=max(map(len, batches)))
     handler = load_handler(ctx.manifest["model"]["handler"])
     initialize(handler, ctx)
@@ -419,11 +419,11 @@ class _Samples:
         return len(self.files) if self.rows is None else len(self.rows)
 
     def request(self, i: int) -> Request:
-        """Sample ``i`` as a worker receives it."""
+        """Make sample ``i`` as a worker receives it."""
         return alternatives(Path(self.files[i]) if self.rows is None else self.rows[i])[self.form]
 
     def called(self, batch: Sequence[int]) -> str:
-        """The samples of a batch, for a person."""
+        """Name the samples of a batch, for a person."""
         names = [self.files[i] if self.rows is None else f"row {i}" for i in batch[:3]]
         return ", ".join(names) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
 
@@ -500,7 +500,7 @@ def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str
 def _logits(
     recorder: Recorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
 ) -> NDArray[np.float32]:
-    """What passed for one batch, as logits (n, K); ModelError where it is not one row a sample."""
+    """Return what passed for one batch as logits (n, K); ModelError where it is not one row a sample."""
     found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
     found = [one[:samples] for one in found] if padded and len(found) == 1 else found
     count = sum(map(len, found))

@@ -60,15 +60,15 @@ class WorkerHandler:
     _worker: str
 
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
-        """The replies to a batch of the server's requests."""
+        """Return the replies to a batch of the server's requests."""
         raise NotImplementedError
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """What the server's envelope is around."""
+        """Return what the server's envelope is around."""
         raise ModelError("the requests of this handler are read by no envelope")
 
     def handle(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Called by TorchServe; ``data`` are names to values, one dict for each request."""
+        """Answer TorchServe; ``data`` are names to values, one dict for each request."""
         self._ending.begin(ctx)
         try:
             replies = self.answer(data, ctx)
@@ -81,13 +81,13 @@ class WorkerHandler:
         return self._ending.sent(replies, ctx)
 
     def started(self, flush: Callable[[], object]) -> None:
-        """To be called when all is loaded; ``flush`` sends what is counted, before the worker ends."""
+        """Listen for the end, once all is loaded; ``flush`` sends what is counted, before the worker ends."""
         self._worker = str(os.getpid())
         self._ending = Ending(flush)
         self._ending.listen()
 
     def envelope(self) -> Any:
-        """The envelope that TorchServe made for this handler, or None; to be called in ``initialize``."""
+        """Return the envelope that TorchServe made for this handler, or None; call it in ``initialize``."""
         return self._front.found()
 
     def without_envelope(self) -> None:
@@ -122,7 +122,7 @@ class _Front:
         self._restore = lambda: setattr(BaseEnvelope, "__init__", made)
 
     def found(self) -> Any:
-        """The envelope, or None."""
+        """Return the envelope, or None."""
         self._restore()
         return self._envelope
 
@@ -172,15 +172,15 @@ class Ending:
             threading.Thread(target=self._leave_when_idle, name="calib-ending", daemon=True).start()
 
     def begin(self, ctx: Any) -> None:
-        """A batch has come."""
+        """Note that a batch has come."""
         self._busy, self._connection = True, getattr(ctx, "cl_socket", None)
 
     def done(self) -> None:
-        """It is answered."""
+        """Note that it is answered."""
         self._busy = False
 
     def sent(self, replies: Any, ctx: Any) -> Any:
-        """``replies``, for TorchServe to send; after SIGTERM, send them here and exit."""
+        """Return ``replies``, for TorchServe to send; after SIGTERM, send them here and exit."""
         if self._asked and isinstance(replies, list) and len(replies) == len(ctx.request_processor):
             from ts.protocol.otf_message_handler import create_predict_response  # noqa: PLC0415
 
@@ -213,7 +213,7 @@ class Ending:
         self._connection.shutdown(socket.SHUT_RDWR)  # TorchServe's loop sees it, and ends the process
 
     def _has_sent(self) -> bool:
-        """Whether unread data from the server are waiting."""
+        """Return whether unread data from the server are waiting."""
         return self._connection is not None and bool(select.select([self._connection], [], [], 0)[0])
 
     def _settle(self) -> None:
@@ -292,7 +292,7 @@ T = TypeVar("T")
 
 
 def all_or_none(rows: Sequence[T | Failure]) -> list[T | Failure]:
-    """The rows of one request of several, which has one status: if one fails, the request fails for it.
+    """Fail a request of several rows for its worst, as it has one status; else return its rows.
 
     >>> all_or_none([1, Failure(500, "no"), Failure(400, "too short")])
     [Failure(status=400, reason='instance 2: too short')]
@@ -336,7 +336,7 @@ class CalibratedHandler(WorkerHandler):
         raise NotImplementedError
 
     def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
-        """The rows of a model's scores and their probabilities (n, K); what is not finite is INVALID."""
+        """Calibrate a model's scores to rows and probabilities (n, K); what is not finite is INVALID."""
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
             probs = self.artifact.of_logits(logits)
@@ -405,7 +405,7 @@ def decide_rows(
     abstain_below: float | None = None,
     segments: str | Sequence[str] = "",
 ) -> list[Decided]:
-    """What the artifact decides by calibrated probabilities, each (K,); ``abstain_below`` of the archive.
+    """Decide by calibrated probabilities, each (K,), as artifact and archive (``abstain_below``) say.
 
     ``segments`` of each, or of all: what may be acted on there may depend on them.
     """

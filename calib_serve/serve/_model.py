@@ -46,7 +46,7 @@ def decode(
     pictures: Pictures = "unknown",
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
-    """The one input in ``payload``, of ``shape`` (None where any size will do) and ``dtype``.
+    """Decode the one input in ``payload``, of ``shape`` (None where any size will do) and ``dtype``.
 
     ``pictures`` and ``max_pixels``: those of the archive's ``ModelOptions``.
 
@@ -73,7 +73,7 @@ def decode(
 def decode_lists(
     payloads: Sequence[object], *, shape: Sequence[int | None], dtype: str = "float32"
 ) -> NDArray[Any] | None:
-    """All of ``payloads`` at once, (n, *shape), where every one is a JSON array that ``decode`` takes.
+    """Decode all ``payloads`` at once, (n, *shape), where each is a JSON array that ``decode`` takes.
 
     None where one of them is anything else: then each must be decoded separately.
     """
@@ -186,7 +186,7 @@ Run = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, device: str = "cpu") -> Run:
-    """The model of an unpacked archive, with the artifact's InputShift and Head in place.
+    """Load the model of an unpacked archive, with the artifact's InputShift and Head in place.
 
     ``device``: "cpu" or "cuda:N". Raises ModelError when a file is not the one that was packed,
     or does not load.
@@ -205,7 +205,7 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
 
 
 def check_file(path: Path, packed: str) -> Path:
-    """``path`` if its bytes are those that were packed, of that sha256."""
+    """Return ``path`` if its bytes are those that were packed, of that sha256."""
     try:
         found = sha256(path)
     except OSError as error:

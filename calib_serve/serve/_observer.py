@@ -67,7 +67,7 @@ _UNSAFE = re.compile(r"[^\w .;/@+=()\[\]{}<>~!?*&^$'-]")
 
 
 def label_value(text: str) -> str:
-    """``text`` as a label value that the channel carries whole; others are percent-encoded.
+    """Encode ``text`` as a label value that the channel carries whole: in percents, where it must be.
 
     Letters and digits of any script stay. What separates fields (``: , |``), ends lines in any
     alphabet, or starts an escape (``%``) is encoded, so different texts stay different up to
@@ -90,7 +90,7 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def metric_line(name: str, value: float, labels: Sequence[str], *, host: str, second: int) -> str:
-    """One line for one update; ``labels`` in the order of the series, already as ``label_value``.
+    """Write one line for one update; ``labels`` in the order of the series, already as ``label_value``.
 
     Raises InputError where the server would drop the line: a value that is not finite, is
     negative for a counter, or is 1e16 and more (the server reads no ``+``).
@@ -249,7 +249,7 @@ class Emitter:
 
 
 def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
-    """The keyring in ``path``, read again when it changed and on SIGHUP; a failure of that is counted.
+    """Open the keyring in ``path``, read again when it changed and on SIGHUP; failures are counted.
 
     KeyringError where it cannot be read to begin with.
     """
@@ -259,7 +259,7 @@ def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
 
 
 def host_sample_log() -> SampleLog | None:
-    """The log in ``CALIB_SERVE_SAMPLES``, at rate ``CALIB_SERVE_SAMPLE_RATE``; None where unset.
+    """Open the log in ``CALIB_SERVE_SAMPLES``, at rate ``CALIB_SERVE_SAMPLE_RATE``; None where unset.
 
     Written every ``CALIB_SERVE_SAMPLE_SECONDS``: a server that stops kills its workers. Both default to those
     of ``ServeOptions``.
@@ -290,7 +290,7 @@ _DROPPED = (
 def observe(
     options: ModelOptions, artifact: Artifact, *, model: str, version: str, folder: Path | None = None
 ) -> Observer:
-    """An observer for this worker; its ``flush`` sends what is counted.
+    """Make an observer for this worker; its ``flush`` sends what is counted.
 
     ``folder``: where the archive lies, for the artifact that runs in the shadow of the served one, if any.
     """
@@ -324,7 +324,7 @@ def observe(
 
 
 def _shadow(options: ModelOptions, artifact: Artifact, folder: Path | None) -> ReporterShadow | None:
-    """The archive's shadow; a broken one is said, and what is served goes on without."""
+    """Load the archive's shadow; a broken one is said, and what is served goes on without."""
     if not options.shadow or folder is None:
         return None
     try:

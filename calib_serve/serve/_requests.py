@@ -73,7 +73,7 @@ def read_message(row: Mapping[str, Any], headers: Mapping[str, Any], *, id: str 
 
 
 def _headers(row: Mapping[str, Any], headers: Mapping[str, Any]) -> dict[str, str]:
-    """The request's headers; gRPC has none, so what ``row`` names like one of ours counts as one."""
+    """Return the request's headers; gRPC has none, so what ``row`` names like one of ours counts as one."""
     # TorchServe puts each parameter's type among the headers, as a dict.
     found = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
     if len(row) > 1:
@@ -84,12 +84,12 @@ def _headers(row: Mapping[str, Any], headers: Mapping[str, Any]) -> dict[str, st
 
 
 def as_text(value: object) -> str:
-    """A text that may have come as bytes."""
+    """Decode a text that may have come as bytes."""
     return bytes(value).decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)
 
 
 def _document(payload: Any) -> dict[str, Any]:
-    """The JSON object of KServe's protocols in a payload; empty where it is anything else."""
+    """Parse the JSON object of KServe's protocols in a payload; empty where it is anything else."""
     if isinstance(payload, (str, bytes, bytearray)):
         is_text = isinstance(payload, str)
         marks: Sequence[Any] = _MARKS if is_text else [mark.encode() for mark in _MARKS]
@@ -156,12 +156,12 @@ def read_request(message: Message, *, shape: Sequence[int | None]) -> Request:
 
 
 def plain_tags(data: Sequence[Mapping[str, Any]], ctx: Any) -> list[Tag]:
-    """What each request of a batch names, one row a request."""
+    """Return what each request of a batch names, one row a request."""
     return [_tag(_headers(row, ctx.get_all_request_header(i))) for i, row in enumerate(data)]
 
 
 def message_tag(message: Message) -> Tag:
-    """What a whole request names, by its headers."""
+    """Return what a whole request names, by its headers."""
     return _tag(message.headers)
 
 
@@ -172,7 +172,7 @@ def _tag(headers: Mapping[str, str]) -> Tag:
 
 
 def opened(payload: Any) -> Any:
-    r"""``payload``, or the bytes that it is the base64 text of: how JSON and workflows carry pictures.
+    r"""Decode ``payload`` where it is base64 text, as JSON and workflows carry pictures.
 
     >>> opened("iVBORw0KGgoAAAANSUhEUg==")[:4], opened("[1, 2]")
     (b'\x89PNG', '[1, 2]')
@@ -207,7 +207,7 @@ def _of_instances(message: Message) -> Request:
 
 
 def _instance(index: int, given: Any) -> Any:
-    """One instance's payload: TorchServe's handlers take it from "data" or "body", too."""
+    """Take one instance's payload from "data" or "body", as TorchServe's handlers do, too."""
     if isinstance(given, dict):
         given = given.get("data", given.get("body", given))
     if not isinstance(given, dict):
@@ -261,7 +261,7 @@ def _check_rows(n: int) -> None:
 
 
 def _tags(message: Message, n: int, tensors: Mapping[str, Tensor]) -> list[Tag]:
-    """Of each row: by a tensor, else by the request's parameters, else by its headers."""
+    """Tag each row by a tensor, else by the request's parameters, else by its headers."""
     parameters = message.body.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise InputError('"parameters" must be an object, such as {"segment": "DE"}')

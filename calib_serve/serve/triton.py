@@ -53,7 +53,7 @@ class TritonPythonModel:
         self._monitor.start(args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response per request, with one receipt per prediction."""
+        """Return one response per request, with one receipt per prediction."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
@@ -81,7 +81,7 @@ class Monitor:
         self._versions: dict[str, Recorder] = {}
 
     def start(self, version: str) -> Recorder:
-        """The recorder of a version, whose series begin at 0 for every bin."""
+        """Return the recorder of a version, whose series begin at 0 for every bin."""
         if version not in self._versions:
             self._versions[version] = Recorder(
                 self._sink, model=self._model, version=version, bins=self._bins, keyring=self._keyring
@@ -91,7 +91,7 @@ class Monitor:
     def receipts(
         self, version: str, confidence: Array, predicted: Array, *, sign: bool = True
     ) -> NDArray[np.object_]:
-        """One receipt per prediction, of the arrays' shape: (n, 1), or one column a label; b"" for none.
+        """Return one receipt per prediction: (n, 1), or one column a label, as the arrays; b"" for none.
 
         Of labels, a receipt is of a decision, and the decisions of a row are a group (``watch.intake``).
         """
@@ -146,7 +146,7 @@ class _TritonSink:
 
 
 def open_triton() -> Any:
-    """The module that Triton gives to its Python models.
+    """Import the module that Triton gives to its Python models.
 
     Raises ModelError where arrays do not pass it: backends built for numpy 1 take numpy 2, but read every
     element as the first, and send strings of zero bytes.

@@ -50,13 +50,13 @@ class TritonPythonModel:
         self._warm_up()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response per request."""
+        """Return one response per request."""
         feeds = [{tensor.name(): tensor.as_numpy() for tensor in one.inputs()} for one in requests]
         pairs = zip(requests, self._run_all(feeds), strict=True)
         return [self._response(set(request.requested_output_names()), made) for request, made in pairs]
 
     def _warm_up(self) -> None:
-        """Zeros of the common batch sizes, where shapes are known; Triton's own warm-up would be counted."""
+        """Run zeros of the common batch sizes, where shapes are known: Triton's warm-up would be counted."""
         entries = self._session.get_inputs()
         batches = [(rows,) for rows in sorted({1, self._batch})] if self._batch else [()]
         for batch in batches:
@@ -66,7 +66,7 @@ class TritonPythonModel:
                 self._run({e.name: np.zeros(shapes[e.name], _KINDS[e.type]) for e in entries})
 
     def _run_all(self, feeds: Sequence[Arrays]) -> list[Arrays | Exception]:
-        """The outputs of each request, or what went wrong with it."""
+        """Return the outputs of each request, or what went wrong with it."""
         if self._batch and len(feeds) > 1:
             rows = [len(next(iter(feed.values()))) for feed in feeds]
             try:
@@ -114,7 +114,7 @@ class TritonPythonModel:
 def _place(
     args: Mapping[str, str], config: Mapping[str, Any], parameters: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The device of this instance, its options, and its share of the cores."""
+    """Return the device of this instance, its options, and its share of the cores."""
     copies = sum(int(group["count"]) for group in config["instance_group"])
     threads = max(1, (os.cpu_count() or 1) // copies) if copies > 1 else None
     if args["model_instance_kind"] != "GPU":

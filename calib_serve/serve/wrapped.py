@@ -49,12 +49,12 @@ class Passing:
         self.begin()
 
     def begin(self) -> None:
-        """A new batch."""
+        """Begin a new batch."""
         self._calls: list[tuple[int | None, list[Row | Failure]]] = []
         self.failed: Exception | None = None
 
     def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of ``call``, calibrated."""
+        """Return the result of ``call``, calibrated."""
         returned = call(*args, **kwargs)
         try:
             found = self._form.scores(returned, self._wrapper.artifact.classes)
@@ -71,14 +71,14 @@ class Passing:
         return result
 
     def rows(self) -> list[Row | Failure]:
-        """The batch's rows in order; empty where their order is unknown."""
+        """Return the batch's rows in order; empty where their order is unknown."""
         if len(self._calls) > 1 and any(place is None for place, _ in self._calls):
             return []
         return [row for _, rows in sorted(self._calls, key=lambda call: call[0] or 0) for row in rows]
 
     @property
     def reached(self) -> bool:
-        """Whether anything passed since ``begin``."""
+        """Return whether anything passed since ``begin``."""
         return bool(self._calls) or self.failed is not None
 
 
@@ -101,11 +101,11 @@ class CalibratedWrapper(CalibratedHandler):
         self._check(folder, ctx)
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """The wrapped handler's own reply."""
+        """Return the wrapped handler's own reply."""
         return self._inner.handle(data, ctx)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
-        """The wrapped handler's reply, behind its envelope if the server has one."""
+        """Return the wrapped handler's reply, behind its envelope if the server has one."""
         messages = self._messages(data, ctx)
         self._passing.begin()
         rows = [_without_ours(row) for row in data]
@@ -177,7 +177,7 @@ class CalibratedWrapper(CalibratedHandler):
             self._observer.broken("receipt", times=receipts)
 
     def _micro_batch(self) -> int | None:
-        """The micro-batch of this thread, where the handler is TorchServe's MicroBatching."""
+        """Return the micro-batch of this thread, where the handler is TorchServe's MicroBatching."""
         index: Callable[[], int | None] | None = getattr(
             getattr(self._inner.subject, "handle", None), "get_micro_batch_idx", None
         )
@@ -215,19 +215,19 @@ class CalibratedWrapper(CalibratedHandler):
 
 
 def _without_content(error: Exception) -> str:
-    """What may be logged of an error: our own words, which hold nothing of a request, or its type."""
+    """Return what may be logged of an error: our own words, which hold nothing of a request, or its type."""
     return str(error) if isinstance(error, ModelError) else type(error).__name__
 
 
 def _without_ours(row: Any) -> Any:
-    """A request's inputs but for ours, of which the handler knows nothing."""
+    """Return a request's inputs but for ours, of which the handler knows nothing."""
     if not isinstance(row, dict) or len(row) < 2:
         return row
     return {name: value for name, value in row.items() if not name.lower().startswith("x-calib-")}
 
 
 def _sizes(messages: Sequence[Message], rows: int) -> Sequence[int] | None:
-    """How many of ``rows`` each request has; None where that is not known."""
+    """Return how many of ``rows`` each request has; None where that is not known."""
     if rows == len(messages):
         return [1] * rows
     if len(messages) == 1:
@@ -238,5 +238,5 @@ def _sizes(messages: Sequence[Message], rows: int) -> Sequence[int] | None:
 
 
 def _wants_a_prediction(message: Message) -> bool:
-    """Not an explanation or a description, as TorchServe's headers say."""
+    """Return whether it is no explanation or description, as TorchServe's headers say."""
     return not any(message.headers.get(name) == "True" for name in ("explain", "describe"))

@@ -26,7 +26,7 @@ from calib_serve.files import sha256, written_whole
 
 
 def read(path: Path) -> ir.Model:
-    """A checked model, fit to be edited; its external tensors stay on disk until read.
+    """Read and check a model, fit to be edited; its external tensors stay on disk until read.
 
     ``meta["repairs"]`` are the repairs that it needed, a sentence each. Raises ModelError for a file that is
     not a valid ONNX model or refers to files outside of its folder, FuseError for one of too old an opset.
@@ -61,7 +61,7 @@ def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
 
 
 def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
-    """A model with shapes inferred.
+    """Make a model with shapes inferred.
 
     ``meta`` keeps the types of inputs and outputs as the file says them: inference renames sizes, and onnx-ir
     has no maps; and the names of values whose shapes it states.
@@ -101,7 +101,7 @@ def _save(model: ir.Model, path: Path) -> None:
 
 
 def _is_still(kind: onnx.TypeProto, stated: onnx.TypeProto) -> bool:
-    """Whether a value of this name is what it was: a map (of no type here), or a tensor of as many sizes."""
+    """Return whether a value is what it was: a map (of no type here), or a tensor of as many sizes."""
     if not stated.HasField("tensor_type"):
         return kind.WhichOneof("value") is None
     same = kind.tensor_type.elem_type == stated.tensor_type.elem_type
@@ -109,7 +109,7 @@ def _is_still(kind: onnx.TypeProto, stated: onnx.TypeProto) -> bool:
 
 
 def _external(model: ir.Model) -> Iterator[tuple[ir.Value | ir.Node, str, ir.ExternalTensor]]:
-    """Tensors in other files: of an initializer, or of a node and an attribute of it."""
+    """Yield tensors in other files, of an initializer, or of a node and an attribute of it."""
     whole = (model.graph, *(function.graph for function in model.functions.values()))
     for graph in (one for outer in whole for one in (outer, *outer.subgraphs())):
         for value in graph.initializers.values():
@@ -145,7 +145,7 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
 
 @contextmanager
 def pending(out: Path) -> Iterator[Path]:
-    """A temporary path beside ``out``, renamed to ``out`` when the block succeeds, else removed."""
+    """Yield a temporary path beside ``out``, renamed to ``out`` when the block succeeds, else removed."""
     try:
         with written_whole(out) as partial:
             yield partial
@@ -191,7 +191,7 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
 
 
 def _brought(old: Path, out: Path) -> str:
-    """The name of a copy beside ``out``, made where it is not there yet."""
+    """Copy a data file beside ``out``, where it is not there yet; return its name."""
     hashed = sha256(old)
     new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
     if not new.exists() or sha256(new) != hashed:
@@ -224,7 +224,7 @@ _QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
 
 def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """The model, perhaps changed in place, with what was done to it, a sentence each.
+    """Repair a model, perhaps in place; return it with what was done to it, a sentence each.
 
     Raises FuseError where the standard operators are too old and cannot be converted.
     """
@@ -261,7 +261,7 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all graphs inside of it."""
+    """Yield a graph and all graphs inside of it."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -273,7 +273,7 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _inlined(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
-    """Without calls of local functions on the way out: an activation or the last layer may be inside."""
+    """Write out local functions on the way out: an activation or the last layer may be inside."""
     names: list[str] = []
     seen: set[tuple[str, str]] = set()
     while found := _functions_on_the_way_out(model) - seen:
@@ -307,7 +307,7 @@ def _functions_on_the_way_out(model: onnx.ModelProto) -> set[tuple[str, str]]:
 
 
 def _without_forced_inputs(model: onnx.ModelProto, done: list[str]) -> None:
-    """IR 3 has every initializer among the inputs, which says nothing; newer ones mean a default by it."""
+    """Take initializers off the inputs: IR 3 has every one there, newer versions mean a default by it."""
     if model.ir_version >= 4:
         return
     constants = {tensor.name for tensor in model.graph.initializer}
@@ -319,7 +319,7 @@ def _without_forced_inputs(model: onnx.ModelProto, done: list[str]) -> None:
 
 
 def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
-    """With opset ``OPSET`` or newer of the standard operators; other domains keep theirs."""
+    """Raise the standard operators to opset ``OPSET``, where they are older; other domains keep theirs."""
     imports = [i for i in model.opset_import if i.domain in _STANDARD]
     old = max((i.version for i in imports), default=None)
     if old is not None and old >= OPSET:
@@ -343,7 +343,7 @@ def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
 
 
 def _changed(model: onnx.ModelProto, old: int) -> set[str]:
-    """Standard operators of the graph that are declared anew between the opsets."""
+    """List standard operators of the graph that are declared anew between the opsets."""
     nodes = [n for graph in graphs(model.graph) for n in graph.node]
     used = {
         n.op_type for n in (*nodes, *(n for f in model.functions for n in f.node)) if n.domain in _STANDARD
@@ -352,7 +352,7 @@ def _changed(model: onnx.ModelProto, old: int) -> set[str]:
 
 
 def _operators(model: onnx.ModelProto) -> list[tuple[str, list[str], list[str], list[bytes]]]:
-    """What the graph computes, node by node; a softmax with its axis, wherever it is written."""
+    """List what the graph computes, node by node, but for the axis of a softmax, wherever that is written."""
     return [
         (
             n.op_type,
@@ -410,7 +410,7 @@ def _keep_softmax(model: onnx.ModelProto) -> None:
 
 
 def inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
-    """The known shapes of the main graph's tensors; sizes that are not known are names or ""."""
+    """Infer the shapes of the main graph's tensors; sizes that are not known are names or ""."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {
         v.name: [
@@ -452,7 +452,7 @@ def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
 
 
 def infers(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model with its shapes inferred strictly, as onnx's full check does; None where that fails."""
+    """Infer shapes strictly, as onnx's full check does; None where that fails."""
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except Exception:  # onnx raises unrelated types

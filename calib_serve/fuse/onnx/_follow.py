@@ -107,13 +107,13 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
 
 
 def keeps_order(artifact: Artifact) -> bool:
-    """Whether the most likely class stays the same: temperatures, and mixtures of them."""
+    """Return whether the most likely class stays the same: temperatures, and mixtures of them."""
     maps = all(step.is_scalar for step in artifact.logit_maps)
     return maps and artifact.table is None and artifact.head is None
 
 
 def _kin(value: ir.Value) -> list[ir.Value]:
-    """The scores and what they were made of, class by class, in an order that is the same."""
+    """List the scores and what they were made of, class by class, in an order that is the same."""
     found = [value]
     while (node := value.producer()) is not None and node.op_type in _ORDERED and node.inputs[0] is not None:
         value = node.inputs[0]
@@ -122,7 +122,7 @@ def _kin(value: ir.Value) -> list[ir.Value]:
 
 
 def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
-    """The calibrated scores (n, K) as a tensor, else None."""
+    """Return the calibrated scores (n, K) as a tensor, else None."""
     value, kin = tail.output, set(_kin(tail.output))
     # Of logits that are shown beside their probabilities, by which classes may tie.
     value = next(
@@ -135,7 +135,7 @@ def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
 
 
 def _may_be_whole(value: ir.Value) -> bool:
-    """Whether a value may hold a score of every class, (n, K)."""
+    """Return whether a value may hold a score of every class, (n, K)."""
     return value.shape is None or (len(value.shape) == 2 and value.shape[1] != 1)
 
 
@@ -174,7 +174,7 @@ def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
 
 
 def reaches(value: ir.Value, names: Collection[str]) -> bool:
-    """Whether a value is computed with one of these names, or has it."""
+    """Return whether a value is computed with one of these names, or has it."""
     seen, todo = set[ir.Value](), [value]
     while todo:
         one = todo.pop()
@@ -281,7 +281,7 @@ class _Walk:
                 self.made.add(value)
 
     def _stays(self, node: ir.Node) -> bool:
-        """Whether a decision from raw scores is that from calibrated ones, by order or by a half."""
+        """Return whether a decision from raw scores is that from calibrated ones, by order or by a half."""
         if not keeps_order(self.artifact):
             return False
         raw = [v for v in node.inputs if v in self.raw]

@@ -176,7 +176,7 @@ def fuse_onnx(
 
 
 def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str]:
-    """The outputs that an artifact calibrated already; FuseError where the chosen one may be of them."""
+    """List outputs that an artifact calibrated already; FuseError where the chosen one may be of them."""
     if _MARK not in model.metadata_props:
         return []
     known = json.loads(model.metadata_props.get(_TOUCHED, "null"))
@@ -200,7 +200,7 @@ def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[st
 
 
 def _own(plan: Plan, *, keep_raw: bool) -> dict[str, str]:
-    """The outputs that were chosen or made, with what they hold."""
+    """Map the outputs that were chosen or made to what they hold."""
     shown = {"same": (plan.output,), "probabilities": ("probabilities",), "all": ALL}[plan.returns]
     own = dict.fromkeys(shown, "by the artifact")
     own |= dict.fromkeys(decided(plan.artifact), "decided by the calibrated probabilities")
@@ -208,7 +208,7 @@ def _own(plan: Plan, *, keep_raw: bool) -> dict[str, str]:
 
 
 def _warnings(statuses: Sequence[OutputStatus], *, strict: bool) -> list[str]:
-    """What is left raw against nobody's wish, a sentence each; FuseError instead if ``strict``."""
+    """Warn of what is left raw against nobody's wish, a sentence each; FuseError instead if ``strict``."""
     raw = [s for s in statuses if s.status == "left raw" and not s.kept]
     if strict and raw:
         raise FuseError(
@@ -264,7 +264,7 @@ def _check_followers(
 
 
 def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
-    """Inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
+    """Return inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
     if not isinstance(inputs, (str, Path)):
         return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}
     try:
@@ -326,7 +326,7 @@ _HOPS = 6
 
 
 def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
-    """The tensors near the outputs, and the named one, whose type or shape inference does not know."""
+    """List tensors near the outputs, and the named one, whose type or shape inference does not know."""
     edge = dict.fromkeys(graph.outputs)
     near = dict(edge)
     for _ in range(_HOPS):

@@ -23,7 +23,7 @@ _HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
-    """The numbers of a constant value, or None.
+    """Return the numbers of a constant value, or None.
 
     An initializer that is also a graph input may be overridden, so it is no constant.
     """
@@ -47,28 +47,28 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """An attribute's value, or its default."""
+    """Return an attribute's value, or its default."""
     found = node.attributes.get(name)
     return default if found is None else found.value
 
 
 def users(value: ir.Value) -> list[ir.Node]:
-    """The nodes that read a value, each once."""
+    """List the nodes that read a value, each once."""
     return list(dict.fromkeys(use.node for use in value.uses()))
 
 
 def is_private(value: ir.Value) -> bool:
-    """Whether a value is read once, and not shown."""
+    """Return whether a value is read once, and not shown."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def describe(node: ir.Node) -> str:
-    """A node as an error names it: "Gemm 'fc/Gemm'"."""
+    """Name a node as errors do: "Gemm 'fc/Gemm'"."""
     return f"{node.op_type} {(node.name or node.outputs[0].name)!r}"
 
 
 def dtype_of(value: ir.Value) -> ir.DataType:
-    """The type of a value whose type is known, as those of all scores and of what is made of them are."""
+    """Return the type of a value whose type is known, as that of scores and all made of them is."""
     assert value.dtype is not None
     return value.dtype
 
@@ -90,7 +90,7 @@ class Editor:
         self._names = _names(model.graph)
 
     def name(self, wish: str) -> str:
-        """``wish``, with a number appended where the name is taken."""
+        """Return ``wish``, with a number appended where the name is taken."""
         name, i = wish, 1
         while name in self._names:
             name, i = f"{wish}_{i}", i + 1
@@ -98,7 +98,7 @@ class Editor:
         return name
 
     def number(self, array: Any, dtype: ir.DataType, wish: str) -> ir.Value:
-        """A new initializer; floats are rounded to ``dtype``, once."""
+        """Add an initializer; floats are rounded to ``dtype``, once."""
         with np.errstate(over="ignore"):  # refused by its name below
             numbers = np.asarray(array).astype(dtype.numpy())
         if not np.isfinite(numbers.astype(np.float64)).all():
@@ -120,7 +120,7 @@ class Editor:
             self.remove_unused(old)
 
     def names(self, names: Sequence[int | str], wish: str) -> ir.Value:
-        """A new initializer of class names, integers or strings."""
+        """Add an initializer of class names, integers or strings."""
         if all(isinstance(name, int) for name in names):
             return self.number(names, ir.DataType.INT64, wish)
         texts = [str(name).encode() for name in names]
@@ -136,12 +136,12 @@ class Editor:
     def node(
         self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any] | None = None
     ) -> ir.Value:
-        """The output of a new node of the standard operators, placed as early as its inputs allow."""
+        """Add a node of the standard operators as early as its inputs allow; return its output."""
         (value,) = self.nodes(op, inputs, attributes, 1)
         return value
 
     def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """The output of a new node like ``node``, of the same type and shape, on other inputs."""
+        """Add a node like ``node`` on other inputs; return its output, of the same type and shape."""
         (old,) = node.outputs
         new = self._named(node.op_type)
         new.type, new.shape = old.type, old.shape
@@ -151,7 +151,7 @@ class Editor:
     def nodes(
         self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any] | None, count: int
     ) -> list[ir.Value]:
-        """The ``count`` outputs of one new node; see ``node``."""
+        """Add one node; return its ``count`` outputs, see ``node``."""
         values = [self._named(op) for _ in range(count)]
         made = ir.node(op, list(inputs), attributes, outputs=values)
         self._infer(made, inputs)
@@ -248,7 +248,7 @@ class Editor:
 
 
 def work_type(dtype: ir.DataType | None) -> ir.DataType:
-    """What probabilities are computed in: float32 where the model's own is narrower."""
+    """Return what probabilities are computed in: float32 where the model's own is narrower."""
     assert dtype is not None  # as ``dtype_of`` says
     return ir.DataType.FLOAT if dtype in _HALF else dtype
 

@@ -47,12 +47,12 @@ class Normalization:
 
     @classmethod
     def of(cls, given: Normalization | str | None) -> Normalization | None:
-        """What is given, or written as ``read`` takes it."""
+        """Take what is given, or read it from a text."""
         return cls.read(given) if isinstance(given, str) else given
 
     @classmethod
     def read(cls, text: str) -> Normalization:
-        """Of "MEAN,STD", channels separated by "/".
+        """Read "MEAN,STD", channels separated by "/".
 
         >>> Normalization.read(".485/.456/.406,.25").std.tolist()
         [0.25]
@@ -66,13 +66,13 @@ class Normalization:
         return cls(np.array(mean), np.array(std))
 
     def shaped(self, rank: int) -> tuple[Floats, Floats]:
-        """Mean and std that broadcast against (n, C, ...) of this rank."""
+        """Return mean and std that broadcast against (n, C, ...) of this rank."""
         shape = (1, -1, *(1,) * (rank - 2))
         return self.mean.reshape(shape), self.std.reshape(shape)
 
 
 def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | None) -> ir.Value:
-    """The graph input a shift of ``shape`` belongs to; by name, or the only floating one that fits."""
+    """Find the graph input a shift of ``shape`` belongs to: by name, or the only floating one that fits."""
     inputs = [v for v in editor.graph.inputs if not v.is_initializer()]
     if name is not None and name not in [v.name for v in inputs]:
         raise FuseError(
@@ -167,7 +167,7 @@ def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
 
 
 def _carry(node: ir.Node, value: ir.Value, shift: Floats) -> Floats | None:
-    """The shift after a node that is linear in its input, or None."""
+    """Carry the shift through a node that is linear in its input; None where it is not."""
     rank = shift.ndim + 1
     if node.op_type == "Identity":
         return shift
@@ -262,7 +262,7 @@ def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def _per_sample(value: ir.Value | None, shift: Floats) -> Floats | None:
-    """A constant per sample, broadcast to the shift's shape; None if it differs between samples."""
+    """Return a constant per sample, broadcast to the shift's shape; None if it differs between samples."""
     numbers = constant(value)
     if numbers is None:
         return None
@@ -277,7 +277,7 @@ def _per_sample(value: ir.Value | None, shift: Floats) -> Floats | None:
 
 
 def _per_channel(shift: Floats) -> Floats | None:
-    """(C,) of a shift that is the same all over each channel."""
+    """Return (C,) of a shift that is the same all over each channel, else None."""
     if shift.ndim == 0:
         return None
     flat = shift.reshape(len(shift), -1)

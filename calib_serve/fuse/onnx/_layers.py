@@ -74,7 +74,7 @@ class Linear:
 
 
 def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
-    """The linear layer that makes ``value``, seen through Identity and inference-time Dropout."""
+    """Find the linear layer that makes ``value``, seen through Identity and inference-time Dropout."""
     node = value.producer()
     while node is not None and _is_through(node):
         below = node.inputs[0]
@@ -94,7 +94,7 @@ def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
 
 
 def _is_through(node: ir.Node) -> bool:
-    """Whether a node returns its input, as Dropout does outside of training."""
+    """Return whether a node returns its input, as Dropout does outside of training."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     training = constant(mode)
     trains = mode is not None and (training is None or bool(training.any()))
@@ -147,7 +147,7 @@ def _addition(node: ir.Node) -> Union[Linear, NotLinear]:
 
 
 def _row(value: ir.Value | None, width: int) -> NDArray[np.float64] | None:
-    """A constant that broadcasts to (K,) for every sample, as (K,)."""
+    """Return a constant that broadcasts to (K,) for every sample as (K,), else None."""
     numbers = constant(value)
     if numbers is None or numbers.ndim > 2 or (numbers.ndim == 2 and numbers.shape[0] != 1):
         return None
@@ -159,7 +159,7 @@ def _row(value: ir.Value | None, width: int) -> NDArray[np.float64] | None:
 
 
 def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> ir.Value:
-    """The tensor (n, d) the head reads: the named one, or the last linear layer's input."""
+    """Find the tensor (n, d) the head reads: the named one, or the last linear layer's input."""
     if name is None:
         linear = find_linear(tail.logits)
         if not isinstance(linear, Linear):
@@ -253,7 +253,7 @@ def _width(quantize: ir.Node) -> str:
 
 
 def _quantizers(tail: Tail) -> list[tuple[ir.Node, ir.Node]]:
-    """The pairs of QuantizeLinear and DequantizeLinear on the path."""
+    """List the pairs of QuantizeLinear and DequantizeLinear on the path."""
     pairs = zip(tail.path, tail.path[1:], strict=False)
     return [(a, b) for a, b in pairs if (a.op_type, b.op_type) == ("QuantizeLinear", "DequantizeLinear")]
 
@@ -284,7 +284,7 @@ def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | No
 
 
 def _constants_of(maker: ir.Node) -> Sequence[tuple[ir.Node, int]]:
-    """(node, input) of the weight, and of the bias if any, of the layer that ``maker`` ends."""
+    """List (node, input) of the weight, and of the bias if any, of the layer that ``maker`` ends."""
     if maker.domain != "":
         return ()
     if maker.op_type in ("Gemm", "MatMul"):
@@ -297,7 +297,7 @@ def _constants_of(maker: ir.Node) -> Sequence[tuple[ir.Node, int]]:
 
 
 def _scaled_by(node: ir.Node, place: int) -> tuple[ir.Node, int] | None:
-    """The constant that an input is scaled by: itself, or the scale of its own DequantizeLinear."""
+    """Find the constant that scales an input: itself, or the scale of its own DequantizeLinear."""
     value = node.inputs[place]
     assert value is not None
     if constant(value) is not None:
@@ -307,7 +307,7 @@ def _scaled_by(node: ir.Node, place: int) -> tuple[ir.Node, int] | None:
 
 
 def _is_scaled(node: ir.Node) -> bool:
-    """Whether a node is a DequantizeLinear of a constant scale."""
+    """Return whether a node is a DequantizeLinear of a constant scale."""
     known = node.op_type == "DequantizeLinear" and node.domain in ("", "com.microsoft")
     return known and constant(node.inputs[1]) is not None
 

@@ -44,7 +44,7 @@ _QUANTIZED = 0.05
 def generate(
     graph: ir.Graph, *, samples: int, shapes: Mapping[str, Sequence[int]] | None = None, seed: int = 0
 ) -> dict[str, NDArray[Any]]:
-    """Inputs that fit the graph: normal floats, integers 0 or 1, true.
+    """Make inputs that fit the graph: normal floats, integers 0 or 1, true.
 
     ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. The batch is
     ``samples`` where it is free, and other unknown sizes are 8.
@@ -146,7 +146,7 @@ def _prove_own_scores(examples: Examples, plan: Plan, opset: int) -> float:
 
 
 def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
-    """Outputs of a graph; raises FuseError where it does not run on the inputs."""
+    """Run a graph and return its outputs; FuseError where it does not run on the inputs."""
     run, _ = _runner(path)
     return run(feeds, outputs)
 
@@ -268,7 +268,7 @@ def _line(error: Exception) -> str:
 
 
 def _rows(found: Any, name: str) -> NDArray[np.float64]:
-    """Scores (n, d) of a run, whatever further sizes of 1 they have."""
+    """Return scores (n, d) of a run, whatever further sizes of 1 they have."""
     if isinstance(found, list):  # ZipMap gives a mapping a row
         found = [list(row.values()) if isinstance(row, dict) else row for row in found]
     try:
@@ -281,7 +281,7 @@ def _rows(found: Any, name: str) -> NDArray[np.float64]:
 
 
 def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
-    """What a graph leaves open must be as wide as the artifact needs it, and be numbers."""
+    """Raise FuseError where a free size is not as the artifact needs it, or there are NaNs."""
     head, classes = plan.artifact.head, plan.artifact.classes
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
     flag = "--output-name (output_name=)" if head is None else "--option features=NAME"
@@ -295,7 +295,7 @@ def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
 
 
 def _runner(path: Path, device: str = "cpu") -> tuple[Runner, str]:
-    """Onnxruntime without its optimiser; on a CPU also onnx's reference evaluator, for types new to it."""
+    """Open onnxruntime without its optimiser; on a CPU also onnx's reference, for types new to it."""
     # TF32 rounds to 10 bits, which would hide a wrong edit.
     options = {"use_tf32": 0} if device.startswith("cuda") else None
     try:
@@ -342,7 +342,7 @@ def _reference(path: Path, cause: ModelError) -> Runner:
 
 
 def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[Any]]:
-    """The raw graph's inputs: normalised and shifted in numpy."""
+    """Normalise and shift the raw graph's inputs in numpy."""
     ready = dict(feeds)
     if plan.shifted is None:
         return ready
@@ -359,7 +359,7 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
 
 
 def logits_of(raw: Floats, plan: Plan) -> Floats:
-    """What the artifact's output steps act on, made of the graph's own scores."""
+    """Make of the graph's own scores (n, d) the logits that the artifact's output steps act on."""
     artifact = plan.artifact
     if artifact.head is not None:
         return np.asarray(artifact.head(raw), np.float64)
@@ -370,12 +370,12 @@ def logits_of(raw: Floats, plan: Plan) -> Floats:
 
 
 def sees_log_probs(artifact: Artifact) -> bool:
-    """Whether the artifact tells the logits of a model from its log-probabilities, and acts on these."""
+    """Return whether the artifact acts on log-probabilities, and would do otherwise on logits."""
     return artifact.depends_on_kind and artifact.model.outputs in NORMALISED
 
 
 def class_logits(raw: Floats, plan: Plan) -> Floats:
-    """Scores (n, K) or (n, 1) of the raw graph, before any activation, as logits (n, K)."""
+    """Return scores (n, K) or (n, 1) of the raw graph, before any activation, as logits (n, K)."""
     kind = plan.outputs
     if plan.activation is not None:
         kind = "label_logits" if kind == "label_probabilities" else "logits"
@@ -383,7 +383,7 @@ def class_logits(raw: Floats, plan: Plan) -> Floats:
 
 
 def _check_outputs(raw: Floats, plan: Plan) -> None:
-    """FuseError where the numbers of scores that no activation makes are not of their kind."""
+    """Raise FuseError where the numbers of scores that no activation makes are not of their kind."""
     kind, name = plan.outputs, plan.source
     # One row may be near 1 by chance; several are not.
     near = _SUM if len(raw) > 1 or kind in PROBABILITIES else _SUM / 100
@@ -404,7 +404,7 @@ _SUM = 1e-2  # how far probabilities of a narrow type may be from 1 together
 
 
 def steps_alone(artifact: Artifact, plan: Plan, opset: int) -> tuple[ir.Model, Plan]:
-    """A graph of the plan's activation and the artifact's output steps, float32, and its own plan.
+    """Make a float32 graph of the plan's activation and the artifact's output steps, and its own plan.
 
     Its one input "scores" takes what ``scores_of`` makes.
     """
@@ -424,7 +424,7 @@ def steps_alone(artifact: Artifact, plan: Plan, opset: int) -> tuple[ir.Model, P
 
 
 def scores_of(logits: NDArray[np.floating[Any]], plan: Plan) -> NDArray[np.float32]:
-    """Logits (m, K) that steps act on, as the graph has them before its activation, or returns them."""
+    """Turn logits (m, K) that steps act on into what the graph has before its activation, or returns."""
     z = np.asarray(logits, np.float64)
     if plan.outputs in ONE_COLUMN:
         z = z[:, 1:] - z[:, :1]

@@ -63,23 +63,23 @@ class Plan:
 
     @property
     def shows_logits(self) -> bool:
-        """Whether the chosen output holds logits, of classes or labels, or log-probabilities."""
+        """Return whether the chosen output holds logits, of classes or labels, or log-probabilities."""
         return self.returns == "same" and self.outputs not in PROBABILITIES
 
     @property
     def shifted(self) -> str | None:
-        """The name of the shifted input."""
+        """Return the name of the shifted input."""
         return None if self.input is None else str(self.input.name)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """One sample's shape by input, where known from the shift: the graph may leave it free."""
+        """Return one sample's shape by input, where the shift tells it: the graph may leave it free."""
         shift = self.artifact.input_shift
         return {} if shift is None or self.shifted is None else {self.shifted: shift.delta.shape}
 
 
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
-    """Where each step goes in this graph; raises FuseError where one has no place."""
+    """Plan where each step goes in this graph; FuseError where one has no place."""
     known, normalization = set(editor.graph.outputs), Normalization.of(asked.normalization)
     tail = find_tail(editor, output=asked.output_name, outputs=asked.outputs, artifact=artifact)
     acting = as_fitted(
@@ -149,20 +149,20 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
 
 
 def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
-    """Whether anything but a linear map is to act on a binary model's one score, or is to be shown."""
+    """Return whether anything but a linear map is to act on a binary model's one score, or is to be shown."""
     bare_probability = tail.activation is None and tail.outputs == "probability"
     stepped = artifact.mixture is not None or artifact.table is not None
     return returns != "same" or bare_probability or stepped
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
-    """Whether only a scalar acts on the scores of several classes: then their shape does not matter."""
+    """Return whether only a scalar acts on scores of several classes: their shape is then free."""
     maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
     stepped = artifact.head is not None or artifact.mixture is not None or artifact.table is not None
     return returns == "same" and maps and not stepped and not tail.one_column
 
 
 def _narrowest(graph: ir.Graph) -> ir.DataType:
-    """The floating type that rounds most, anywhere in the graph: it limits the parity."""
+    """Find the floating type that rounds most, anywhere in the graph: it limits the parity."""
     found = {v.dtype for node in graph for v in node.outputs}
     return next((d for d in FLOATS if d in found), ir.DataType.FLOAT)

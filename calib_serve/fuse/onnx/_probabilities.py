@@ -26,19 +26,19 @@ from calib_serve.scores.links import LEAST
 
 
 def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """``value`` as ``dtype``; unchanged where it is that already."""
+    """Cast ``value`` to ``dtype``; unchanged where it is that already."""
     if value.dtype == dtype:
         return value
     return editor.node("Cast", [value], {"to": dtype.value})
 
 
 def softmax(editor: Editor, logits: ir.Value) -> ir.Value:
-    """Probabilities of logits."""
+    """Make probabilities of logits."""
     return editor.node("Softmax", [logits], {"axis": -1})
 
 
 def clamped_log(editor: Editor, probs: ir.Value) -> ir.Value:
-    """Log-probabilities, finite where a probability is 0."""
+    """Make log-probabilities, finite where a probability is 0."""
     dtype = dtype_of(probs)
     work = work_type(dtype)  # in half precision, LEAST would be 0
     least = editor.number(LEAST, work, "least")
@@ -53,7 +53,7 @@ def log_odds(editor: Editor, probs: ir.Value) -> ir.Value:
 
 
 def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Value:
-    """The mixture's probabilities of logits, both (n, K): one softmax over (n, M, K), and a weighted sum."""
+    """Mix probabilities of logits, both (n, K): one softmax over (n, M, K), and a weighted sum."""
     dtype = dtype_of(logits)
     scales = editor.number(step.scales[:, None], dtype, "scales")
     parts = softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
@@ -65,7 +65,7 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
 
 
 def look_up(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> ir.Value:
-    """Probabilities mapped by the table, both (n, K)."""
+    """Map probabilities by the table, both (n, K)."""
     return _top(editor, probs, step, classes) if len(step.edges) == 1 else _each(editor, probs, step)
 
 
@@ -94,7 +94,7 @@ def _each(editor: Editor, probs: ir.Value, step: ProbTable) -> ir.Value:
 
 
 def of_each(editor: Editor, probs: ir.Value, edges: Any, values: Any) -> ir.Value:
-    """Each column of (n, R) looked up in its own row: ``edges`` (R, B - 1), ``values`` (R, B)."""
+    """Look each column of (n, R) up in its own row: ``edges`` (R, B - 1), ``values`` (R, B)."""
     rows, bins = values.shape
     # Every probability lies above an edge of -1, which counts for the bins of the rows before.
     edges = np.concatenate([np.full((rows, 1), -1.0), edges], axis=1)
@@ -105,7 +105,7 @@ def of_each(editor: Editor, probs: ir.Value, edges: Any, values: Any) -> ir.Valu
 
 
 def count_below(editor: Editor, value: ir.Value, edges: Any, counts: Any = 1, *, keepdims: int) -> ir.Value:
-    """How many edges lie below each value, along axis 1: its bin, for bins (lo, hi].
+    """Count the edges below each value, along axis 1: its bin, for bins (lo, hi].
 
     ``counts``, of the edges' shape and any integer type, are what each edge counts for: an Add behind the sum
     would do it too, but OpenVINO fuses the two, and adds wrongly to integers.
@@ -131,7 +131,7 @@ def _gather(editor: Editor, table: Any, index: ir.Value, dtype: ir.DataType) -> 
 
 
 def widen(editor: Editor, value: ir.Value, axis: int) -> ir.Value:
-    """With one more axis, of size 1."""
+    """Add one more axis, of size 1."""
     return editor.node("Unsqueeze", [value, _axes(editor, axis)])
 
 
@@ -143,17 +143,17 @@ def _axes(editor: Editor, axis: int) -> ir.Value:
 
 
 def is_flat(value: ir.Value) -> bool:
-    """Whether a value is known to be (n, K)."""
+    """Return whether a value is known to be (n, K)."""
     return value.shape is not None and len(value.shape) == 2
 
 
 def flat(editor: Editor, value: ir.Value) -> ir.Value:
-    """A value (n, K, 1, ...), (n, 1, K) or (n,) as (n, K) or (n, 1); unchanged where it is that."""
+    """Flatten a value (n, K, 1, ...), (n, 1, K) or (n,) to (n, K) or (n, 1)."""
     return value if is_flat(value) else editor.node("Flatten", [value], {"axis": 1})
 
 
 def unflat(editor: Editor, value: ir.Value, shape: ir.Shape | None) -> ir.Value:
-    """A value (n, K) in the ``shape`` that ``flat`` made it of; unchanged where that is not known."""
+    """Give a value (n, K) the ``shape`` that ``flat`` made it of; unchanged where that is not known."""
     if shape is None or len(shape) == 2:
         return value
     extra = [axis for axis in range(1, len(shape)) if axis != class_axis(shape)] or [1]
@@ -222,14 +222,14 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
 
 
 def _odds(editor: Editor, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Log-probabilities of two logits, and their difference: the one logit (n, 1)."""
+    """Make log-probabilities of two logits, and their difference: the one logit (n, 1)."""
     scores = editor.node("LogSoftmax", [logits], {"axis": 1})
     difference = editor.number(np.array([[-1.0], [1.0]]), dtype_of(logits), "odds")
     return scores, editor.node("MatMul", [scores, difference])
 
 
 def two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
-    """(0, z) of a logit z (n, 1); log(1 - p), log p of a probability."""
+    """Make (0, z) of a logit z (n, 1); log(1 - p), log p of a probability."""
     dtype = dtype_of(one)
     if probability:
         rest = editor.node("Sub", [editor.number(1.0, dtype, "number"), one])
@@ -278,7 +278,7 @@ def _by_probability(editor: Editor, probs: ir.Value, sets: PredictionSets, class
 
 
 def _by_sum(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:
-    """Sorted, summed up, and put back."""
+    """Sort, sum up, and put back: in the set is whose sum is at most the threshold."""
     dtype = dtype_of(probs)
     size, axis = editor.number([classes], _INT, "classes"), editor.number(1, _INT, "axis")
     ranked, order = editor.nodes("TopK", [probs, size], {"axis": 1}, 2)
@@ -295,7 +295,7 @@ def _by_sum(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int)
 def _first_of_equals(
     editor: Editor, ranked: ir.Value, order: ir.Value, *, size: ir.Value, axis: ir.Value, classes: int
 ) -> ir.Value:
-    """The ``order`` of ``ranked`` (n, K) with the first class first where values are equal.
+    """Put the first class first in the ``order`` of ``ranked`` (n, K) where values are equal.
 
     ONNX says so of TopK, but not every runtime does it. The values are numbered, equal ones alike; number and
     class make a key, no two of which are equal.
@@ -319,7 +319,7 @@ def _abstain(editor: Editor, probs: ir.Value, abstain: Abstain) -> ir.Value:
 
 
 def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> ir.Value:
-    """By the confidence as it is returned, which is what receipts carry and what is counted."""
+    """Act by the confidence as it is returned, which is what receipts carry and what is counted."""
     dtype = dtype_of(probs)
     shown = cast(editor, cast(editor, probs, own), dtype)
     top = reduce(editor, "ReduceMax", shown, keepdims=0)
@@ -449,7 +449,7 @@ def _label_probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.V
 
 
 def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
-    """Scores of which ``probs`` are made: their logarithm; their log-odds, of labels."""
+    """Make scores that ``probs`` are of: their logarithm, or the log-odds of labels."""
     return log_odds(editor, probs) if tail.outputs in LABELS else clamped_log(editor, probs)
 
 
@@ -484,7 +484,7 @@ def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) 
 
 
 def _all(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
-    """Confidence, predicted class and bin, (n,)."""
+    """Make confidence, predicted class and bin, (n,)."""
     confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
     predicted = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 0})
     exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(probs.dtype))
@@ -493,7 +493,7 @@ def _all(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
 
 
 def _all_of_labels(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
-    """Of each label's decision, whether p is above a half: its confidence, itself, and its bin; (n, L)."""
+    """Make confidence, decision (p above a half) and bin of each label, (n, L)."""
     dtype = dtype_of(probs)
     one, half = (editor.number(v, dtype, "number") for v in (1.0, 0.5))
     confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])])

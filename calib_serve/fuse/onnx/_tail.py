@@ -37,16 +37,16 @@ class Tail:
 
     @property
     def normalised(self) -> bool:
-        """Whether a softmax follows the logits: a constant added to all of them has no effect."""
+        """Return whether a softmax follows the logits: a constant added to all of them has no effect."""
         return self.activation is not None and self.activation.op_type != "Sigmoid"
 
     @property
     def one_column(self) -> bool:
-        """Whether its logits are (n, 1), of a binary model."""
+        """Return whether its logits are (n, 1), of a binary model."""
         return self.outputs in ONE_COLUMN and not self.normalised
 
     def check(self) -> None:
-        """The invariant of all passes: the path alone leads from the logits to an output of the graph."""
+        """Check that the path alone leads from the logits to an output: each pass leaves it so."""
         value = self.logits
         for node in self.path:
             require(value in node.inputs, "the way out is broken")
@@ -65,7 +65,7 @@ class Tail:
         return others + ([f"the graph output {value.name!r}"] if self.shows_raw(value) else [])
 
     def shows_raw(self, value: ir.Value) -> bool:
-        """Whether ``value`` holds logits that the graph shows beside the scores it makes of them."""
+        """Return whether ``value`` holds logits that the graph shows beside the scores it makes of them."""
         return value is self.logits and self.activation is not None and value.is_graph_output()
 
     def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
@@ -151,14 +151,14 @@ def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
 
 
 def ignores_shift(node: ir.Node) -> bool:
-    """Whether logits known but for a constant are enough; of a TopK, where only its places are read."""
+    """Return whether logits known but for a constant are enough; of a TopK, if only places are read."""
     if node.op_type == "TopK" and (node.outputs[0].uses() or node.outputs[0].is_graph_output()):
         return False
     return node.domain == "" and node.op_type in DECISIONS | _SHIFTED
 
 
 def views(value: ir.Value) -> Iterator[ir.Value]:
-    """The values that show ``value`` itself, perhaps in another shape or type."""
+    """Yield the values that show ``value`` itself, perhaps in another shape or type."""
     for node in users(value):
         if node.op_type in VIEWS:
             yield node.outputs[0]
@@ -166,7 +166,7 @@ def views(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def _is_view(node: ir.Node) -> bool:
-    """Whether a node only shows the raw logits as an output."""
+    """Return whether a node only shows the raw logits as an output."""
     made = node.outputs[0]
     return node.op_type in VIEWS and any(v.is_graph_output() for v in (made, *views(made)))
 
@@ -212,7 +212,7 @@ def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
 
 
 def _whole(graph: ir.Graph, value: ir.Value, artifact: Artifact) -> ir.Value:
-    """The chosen output; the scores that it selects from where it holds only some of them, shown."""
+    """Return the chosen output, or the scores that it selects from where it holds only some of them."""
     made = _activations([value], artifact.classes)
     op = None if (maker := _maker(value)) is None else maker.op_type
     column = artifact.model.outputs in ONE_COLUMN
@@ -230,7 +230,7 @@ _SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
 
 
 def _maker(value: ir.Value) -> ir.Node | None:
-    """The node that makes what a value shows as it is."""
+    """Find the node that makes what a value shows as it is."""
     node = value.producer()
     while node is not None and _passes(node):
         node = None if (below := _first(node)) is None else below.producer()
@@ -238,7 +238,7 @@ def _maker(value: ir.Value) -> ir.Node | None:
 
 
 def _columns_of(value: ir.Value) -> int | str | None:
-    """How many scores a sample has in a value, as far as its shape tells."""
+    """Return how many scores a sample has in a value, as far as its shape tells."""
     axis = None if value.shape is None else class_axis(value.shape)
     if value.shape is None or axis is None:
         return None
@@ -247,7 +247,7 @@ def _columns_of(value: ir.Value) -> int | str | None:
 
 
 def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
-    """The activations over ``classes`` behind the last layer that outputs are made of."""
+    """List the activations over ``classes`` behind the last layer that outputs are made of."""
     found: dict[ir.Node, None] = {}
     seen, todo = set[ir.Node](), [n for v in outputs if (n := v.producer()) is not None]
     while todo:
@@ -284,13 +284,13 @@ _LAYERS = frozenset(
 
 
 def is_layer(node: ir.Node) -> bool:
-    """Whether a node makes scores of features, as far as its operator tells."""
+    """Return whether a node makes scores of features, as far as its operator tells."""
     quantizes = node.op_type in ("Normalizer", "QuantizeLinear", "DequantizeLinear", "ZipMap")
     return node.op_type in _LAYERS or (node.domain != "" and not quantizes)
 
 
 def _may_hold_scores(value: ir.Value, classes: int) -> bool:
-    """As far as its type and shape tell; a map a row, of a ZipMap, has none."""
+    """Return whether type and shape allow scores (n, K); a map a row, of a ZipMap, has none."""
     if value.dtype is not None and value.dtype not in FLOATS:
         return False
     node = value.producer()
@@ -306,7 +306,7 @@ def _may_hold_scores(value: ir.Value, classes: int) -> bool:
 
 
 def _may_hold_odd_scores(value: ir.Value, classes: int) -> bool:
-    """Whether a value of another shape than (n, K) may hold scores: (n,), (n, 1, K), (n, 1, 1, K)."""
+    """Return whether a value of another shape than (n, K) may hold scores: (n,), (n, 1, K), (n, 1, 1, K)."""
     size = _columns_of(value)
     if value.dtype not in FLOATS or value.shape is None or size is None:
         return False
@@ -314,7 +314,7 @@ def _may_hold_odd_scores(value: ir.Value, classes: int) -> bool:
 
 
 def _passes(node: ir.Node) -> bool:
-    """Whether a node passes values on, class by class."""
+    """Return whether a node passes values on, class by class."""
     value = _first(node)
     if value is None:
         return False
@@ -330,7 +330,7 @@ def _passes(node: ir.Node) -> bool:
 
 
 def _is_quantizer(node: ir.Node) -> bool:
-    """A QuantizeLinear, or a DequantizeLinear behind one."""
+    """Return whether a node is a QuantizeLinear, or a DequantizeLinear behind one."""
     value = _first(node)
     if node.domain not in ("", "com.microsoft") or value is None:
         return False
@@ -340,14 +340,14 @@ def _is_quantizer(node: ir.Node) -> bool:
 
 
 def _is_times_one(node: ir.Node) -> bool:
-    """A product with the constant 1: how LightGBM's converter names its probabilities."""
+    """Return whether a node multiplies by 1: LightGBM's converter names its probabilities so."""
     square = node.inputs[0] is node.inputs[-1]
     factor = constant(node.inputs[1]) if node.op_type == "Mul" and not square else None
     return factor is not None and factor.size == 1 and factor.ndim <= 2 and bool(factor == 1)
 
 
 def _first(node: ir.Node) -> ir.Value | None:
-    """What a node reads first, if anything."""
+    """Return what a node reads first, if anything."""
     return node.inputs[0] if node.inputs else None
 
 
@@ -365,7 +365,7 @@ def _check_axis(node: ir.Node, value: ir.Value) -> None:
 
 
 def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
-    """Probabilities in 256 steps sum to 1 so badly that their values do not tell what they are."""
+    """Raise FuseError for probabilities in 256 steps: their sums do not tell what they are."""
     node = value.producer()
     first = None if node is None else _first(node)
     maker = None if first is None else first.producer()
@@ -377,7 +377,7 @@ def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
 
 
 def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
-    """How many columns the scores have, None where unknown; FuseError where they are not (n, K)."""
+    """Return how many columns the scores have, None if unknown; FuseError where they are not (n, K)."""
     if value.dtype not in FLOATS:
         raise FuseError(
             f"the scores {value.name!r} are {value.dtype or 'of unknown type'}, not floating point; name "
@@ -415,7 +415,7 @@ _OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probab
 def kind_of(
     activation: str | None, columns: int | None, artifact: Artifact, told: Outputs | None, output: str
 ) -> Outputs:
-    """What ``output`` holds: shown by its ``activation``, else as told, else as the artifact was fitted.
+    """Tell what ``output`` holds: by its ``activation``, else as told, else as the artifact was fitted.
 
     ``columns`` a sample, None where unknown. Raises FuseError where these do not go together.
     """
@@ -448,7 +448,7 @@ def kind_of(
 
 
 def as_fitted(artifact: Artifact, kind: Outputs, *, activated: bool, one_column: bool) -> Artifact:
-    """The artifact as it acts on the graph's logits; FuseError where these are not what it was fitted on.
+    """Return the artifact as it acts on the graph's logits; FuseError where it was fitted on others.
 
     A fit sees a model that ends in a softmax through its log-probabilities; the graph has logits before it.
     ``activated``: an activation of the graph makes ``kind`` of its logits. Only where it matters: a
@@ -474,7 +474,7 @@ def as_fitted(artifact: Artifact, kind: Outputs, *, activated: bool, one_column:
 
 
 def of_one_column(artifact: Artifact) -> LogitMap | None:
-    """The logit maps as one on the single logit z, for (0, z); None where they are not linear in it."""
+    """Merge the logit maps into one on the single logit z, for (0, z); None where they are not linear."""
     if any(m.on == "log_probs" and (m.weight.ndim or m.least is not None) for m in artifact.logit_maps):
         return None
     points = np.array([[0.0, 0.0], [0.0, 1.0]])

@@ -123,7 +123,7 @@ class _Loaded:
     mark: str
 
     def to(self, device: torch.device) -> nn.Module:
-        """The module on a device, in evaluation mode."""
+        """Move the module to a device, in evaluation mode."""
         if self.program is None:
             return self.module.to(device).eval()
         if device.type == "cpu":
@@ -181,7 +181,7 @@ def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, finge
 
 
 def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[Example, dict[str, Any]]:
-    """A call, and which sizes of its inputs are free: those that were in ``program``.
+    """Find a call, and which sizes of its inputs are free: those that were in ``program``.
 
     Torch takes a size of 1 for a fixed one: where a free one is 1, the example is repeated.
     """
@@ -208,7 +208,7 @@ def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[E
 
 
 def _like(whole: nn.Module, model: nn.Module) -> nn.Module:
-    """``whole`` with the inputs' names of ``model``; five outputs are a plain tuple, readable without us."""
+    """Wrap ``whole`` with the inputs' names of ``model``; five outputs are a tuple, readable without us."""
 
     class Plain(nn.Module):
         def __init__(self) -> None:

@@ -65,7 +65,7 @@ def calibrated(
     example: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
     **given: Any,
 ) -> nn.Module:
-    """``model`` with the artifact inside it; the model itself is not changed.
+    """Put the artifact into ``model``, which itself is not changed, and return it as one module.
 
     ``returns``: "probabilities" (n, K), (n, 2) of a binary model with one column; "logits" in the shape of
     the model's own scores, one logit for one, log-probabilities where a table or mixture leaves no logits,
@@ -204,7 +204,7 @@ class Fusion:
 
     @property
     def _shown(self) -> Outputs | None:
-        """What ``whole`` returns in place of probabilities, if not these."""
+        """Return the kind that ``whole`` returns in place of probabilities, if not these."""
         own = self.scores.outputs
         if self.returns != "logits":
             return None
@@ -214,7 +214,7 @@ class Fusion:
 
 
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
-    """As ``calibrated``, with what was found on the way."""
+    """Do what ``calibrated`` does, and return what was found on the way."""
     check_outputs(asked.outputs)
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -270,7 +270,7 @@ def _deciding(returns: Returns, *given: Any) -> Tail:
 
 
 def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None) -> Scores:
-    """What is believed of the scores without a look at them."""
+    """Believe what is told of the scores, without a look at them."""
     device, dtype = home(model)
     return Scores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
@@ -278,7 +278,7 @@ def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Out
 def _found(
     returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
 ) -> Scores:
-    """Where the scores lie in what the model returned for an example, and what they are by their numbers."""
+    """Find where the scores lie in what the model returned for an example, and what they are."""
     classes = artifact.classes if artifact.classes > 1 else None
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
     form.scores(returned, classes)
@@ -301,7 +301,7 @@ def _found(
 
 
 def _positions(returned: Any, path: Where) -> Where:
-    """``path`` with positions for the names of a named tuple, which TorchScript and exports need."""
+    """Put positions for the names of a named tuple, which TorchScript and exports need."""
     made: list[str | int] = []
     for step in path:
         fields = getattr(returned, "_fields", ())
@@ -330,7 +330,7 @@ _TELLING = 20  # fewer numbers may lie in [0, 1] by chance
 
 
 def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
-    """What ``scores`` (n, K), (n,) or (n, 1) are: as ``told`` if they can be, else by their numbers.
+    """Tell what ``scores`` (n, K), (n,) or (n, 1) are: as ``told`` if they can be, else by their numbers.
 
     Raises FuseError where they are not what was told, or their numbers do not say.
     """
@@ -388,7 +388,7 @@ def _check_told(rows: Numbers, numbers: Outputs, told: Outputs) -> None:
 
 
 def change_to_fitted(outputs: Outputs, artifact: Artifact) -> Change:
-    """What makes scores of this kind those that the artifact was fitted on.
+    """Find what makes scores of this kind those that the artifact was fitted on.
 
     Raises FuseError or InputError where nothing does: what a softmax took away does not come back.
     """
@@ -412,7 +412,7 @@ def change_to_fitted(outputs: Outputs, artifact: Artifact) -> Change:
 
 
 def as_fitted(logits: Numbers, change: Change) -> Numbers:
-    """Logits (n, K) of the model's scores as those that the artifact was fitted on."""
+    """Turn logits (n, K) of the model's scores into those that the artifact was fitted on."""
     if change == "normalise":
         return log_softmax(logits)
     if change == "difference":

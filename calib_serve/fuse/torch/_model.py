@@ -31,7 +31,7 @@ class Example:
 
     @classmethod
     def of(cls, given: Any) -> Example:
-        """Of one tensor, a tuple of inputs, or a mapping of inputs by name."""
+        """Take one tensor, a tuple of inputs, or a mapping of inputs by name."""
         if isinstance(given, Mapping):
             return cls((), dict(given))
         return cls(tuple(given) if isinstance(given, (tuple, list)) else (given,))
@@ -40,7 +40,7 @@ class Example:
     def of_shape(
         cls, model: nn.Module, artifact: Artifact, *, shape: Sequence[int] | None = None, samples: int = 8
     ) -> Example | None:
-        """One input of this shape or the artifact's; None where it is not known, or the model takes several.
+        """Make one input of this shape or the artifact's; None if unknown, or the model takes several.
 
         The same numbers every time: half in [0, 1], half around zero; whole numbers are 0 or 1.
         """
@@ -59,7 +59,7 @@ class Example:
 
     @classmethod
     def read(cls, inputs: Mapping[str, NDArray[Any]] | str | Path, model: nn.Module) -> Example:
-        """Arrays by the names of the model's inputs; a single one may have any name. Floats get its dtype."""
+        """Read arrays by the names of the model's inputs; a single one may have any. Floats get its dtype."""
         if not isinstance(inputs, Mapping):
             try:
                 inputs = read_npz(Path(inputs))[0]
@@ -78,19 +78,19 @@ class Example:
 
     @property
     def first(self) -> Any:
-        """The first input, which an InputShift is added to."""
+        """Return the first input, which an InputShift is added to."""
         return next(iter((*self.args, *self.named.values())), None)
 
     @property
     def samples(self) -> int:
-        """n; InputError where no input is a tensor with a batch."""
+        """Return n; InputError where no input is a tensor with a batch."""
         for leaf in pytree.tree_leaves((self.args, dict(self.named))):
             if isinstance(leaf, Tensor) and leaf.ndim:
                 return len(leaf)
         raise InputError("the example inputs hold no tensor (n, ...)")
 
     def shifted(self, shift: InputShift | None) -> Example:
-        """With the step added to the first input, in numpy."""
+        """Add the step to the first input, in numpy."""
         if shift is None:
             return self
         x = self.first
@@ -104,14 +104,14 @@ class Example:
         return Example((), {**self.named, next(iter(self.named)): moved})
 
     def to(self, device: torch.device) -> Example:
-        """On another device."""
+        """Move the inputs to another device."""
         args, named = pytree.tree_map(
             lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, (self.args, dict(self.named))
         )
         return Example(args, named)
 
     def run(self, model: Callable[..., Any]) -> Any:
-        """What the model returns for it; ModelError where it refuses."""
+        """Run the model and return what it does; ModelError where it refuses."""
         try:
             with torch.no_grad():
                 return model(*self.args, **self.named)
@@ -129,7 +129,7 @@ class Example:
 
 
 def _shape_of_one(artifact: Artifact, told: Sequence[int] | None) -> tuple[int, ...] | None:
-    """The shape of one input: as told, as recorded, or that of the shift; None where unknown."""
+    """Return the shape of one input: as told, as recorded, or that of the shift; None where unknown."""
     known: Sequence[int | None] | None = told or artifact.model.input_shape
     if known is None and artifact.input_shift is not None:
         known = artifact.input_shift.delta.shape
@@ -158,7 +158,7 @@ Exact = NDArray[np.float64]
 
 
 def home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Where a model's tensors lie, and its floating dtype."""
+    """Return where a model's tensors lie, and its floating dtype."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
             return tensor.device, tensor.dtype
@@ -166,7 +166,7 @@ def home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 
 def evaluating(model: nn.Module) -> nn.Module:
-    """The model in evaluation mode: itself where it is already, else a copy that shares its tensors."""
+    """Put the model into evaluation mode: itself where it is, else a copy that shares its tensors."""
     if not any(m.training for m in model.modules()):
         return model
     try:
@@ -176,7 +176,7 @@ def evaluating(model: nn.Module) -> nn.Module:
 
 
 def find_linear(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
-    """The one linear layer (classes, features), or ``name`` if it is such; FuseError where there is none."""
+    """Find the one linear layer (classes, features), or check ``name``; FuseError where there is none."""
     linear: dict[str, tuple[int, ...]] = {}
     for path, layer in model.named_modules():
         weight = getattr(layer, "weight", None)
@@ -203,7 +203,7 @@ def find_linear(model: nn.Module, features: int | None, classes: int, name: str 
 
 
 def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Tensor]) -> Exact:
-    """The inputs (n, d) of the layer ``name``; FuseError where its product is not what the model returns.
+    """Return the inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores.
 
     With the identity in place of its weight, the model returns the layer's inputs.
     """
@@ -233,7 +233,7 @@ def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Te
 def replace_last(
     model: nn.Module, name: str, head: Head | None, folded: tuple[LogitMap, ...]
 ) -> tuple[nn.Module, list[nn.Module]]:
-    """A copy of the model with ``head``, or with maps folded into its layer, and the layers to come after."""
+    """Copy the model with ``head``, or with maps folded into its layer; return also the layers after it."""
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
     own = Head((old.weight.detach().double().cpu().numpy(),), (_bias(old),))
     made = layers(_folded(head or own, folded))
@@ -269,7 +269,7 @@ def _folded(head: Head, maps: tuple[LogitMap, ...]) -> Head:
 
 
 def _shell(model: nn.Module) -> nn.Module:
-    """A copy whose tensors are the model's own; a scripted module is copied whole."""
+    """Copy a model whose tensors stay the model's own; a scripted module is copied whole."""
     if isinstance(model, torch.jit.ScriptModule):
         return copy.deepcopy(model)
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}

@@ -36,13 +36,13 @@ class Shift(nn.Module):
         self.high = 0.0 if step.high is None else step.high
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Shifted inputs, in the dtype they came in."""
+        """Shift the inputs, in the dtype they came in."""
         shifted = (inputs + self.delta).to(inputs.dtype)
         return shifted.clamp(self.low, self.high) if self.clip else shifted
 
 
 def layers(head: Head) -> list[nn.Module]:
-    """Linear layers, a ReLU before each but the first."""
+    """Make linear layers, a ReLU before each but the first."""
     made: list[nn.Module] = []
     for i, (weight, bias) in enumerate(zip(head.weights, head.biases, strict=True)):
         linear = nn.Linear(weight.shape[1], weight.shape[0])
@@ -62,7 +62,7 @@ class Bias(nn.Module):
         self.register_buffer("bias", bias.detach())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(n, K) to (n, K)."""
+        """Add the bias to (n, K)."""
         return inputs + self.bias
 
 
@@ -162,17 +162,17 @@ class _Renormalised(nn.Module):
 
 
 def edges(exact: Floats, dtype: torch.dtype) -> Tensor:
-    """Bin edges such that x > edge means in ``dtype`` what it means in float64."""
+    """Round bin edges so that x > edge means in ``dtype`` what it means in float64."""
     return torch.tensor(exact if dtype == torch.float64 else rounded_down(exact), dtype=dtype)
 
 
 def mapped(maps: tuple[LogitMap, ...], dtype: torch.dtype) -> nn.Sequential:
-    """Logits (n, K) to calibrated logits (n, K)."""
+    """Make the maps of logits (n, K) to calibrated logits (n, K)."""
     return nn.Sequential(*[_Map(m, dtype) for m in maps])
 
 
 def probabilities(artifact: Artifact, dtype: torch.dtype) -> nn.Sequential:
-    """Calibrated logits (n, K) to probabilities (n, K): a softmax or mixture, of labels sigmoids; a table."""
+    """Make the steps from calibrated logits (n, K) to probabilities (n, K); of labels, sigmoids."""
     mixture, table = artifact.mixture, artifact.table
     if artifact.is_multilabel:
         return nn.Sequential(_Sigmoid(), *([] if table is None else [_EachTable(table, dtype)]))
@@ -241,7 +241,7 @@ class _Acts(nn.Module):
 
 
 def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
-    """Probabilities (n, K) to whether each class is in the set (n, K); nothing where there are no sets."""
+    """Make the step from probabilities to whether each class is in the set, both (n, K), if any."""
     step = artifact.sets
     if step is None:
         return nn.Identity()
@@ -249,12 +249,12 @@ def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
 
 
 def abstention(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
-    """Probabilities (n, K) to whether there is no answer (n,); nothing where the artifact always answers."""
+    """Make the step from probabilities (n, K) to whether there is no answer (n,), if any."""
     return nn.Identity() if artifact.abstain is None else _Abstention(artifact.abstain, dtype)
 
 
 def acts(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
-    """Probabilities (n, K), as they are returned, to whether a prediction may be acted on (n,)."""
+    """Make the step from probabilities (n, K), as returned, to whether to act on each (n,), if any."""
     return _Acts(artifact, dtype) if "act" in decided(artifact) else nn.Identity()
 
 
@@ -300,7 +300,7 @@ class Read(nn.Module):
         self.nan = float("nan")
 
     def check(self, scores: Tensor) -> Tensor:
-        """``scores`` as (n, columns); ShapeError where they are not that."""
+        """Return ``scores`` as (n, columns); ShapeError where they are not that."""
         if not isinstance(scores, Tensor):
             raise FuseError("the model returns no tensor; say where its scores lie with output=")
         rows = scores.unsqueeze(1) if self.one and scores.dim() == 1 else scores
@@ -316,7 +316,7 @@ class Read(nn.Module):
         return rows
 
     def forward(self, scores: Tensor) -> Tensor:
-        """(n, K) to (n, K), or (n,), (n, 1) to (n, 2); at least float32."""
+        """Read (n, K) as (n, K), or (n,), (n, 1) as (n, 2); at least float32."""
         rows = self.check(scores)
         z = rows.double() if self.wide else rows.float()
         if self.one:
@@ -357,7 +357,7 @@ class Tail(nn.Module):
         self.least = LEAST
 
     def logits(self, z: Tensor) -> Tensor:
-        """Logits (n, K) of calibrated logits before a mixture or table, whose results they stand for."""
+        """Return logits (n, K) of calibrated ones before a mixture or table, whose results they stand for."""
         if self.has_logits:
             return z
         probs: Tensor = self.probabilities(z)
@@ -365,7 +365,7 @@ class Tail(nn.Module):
         return logs - (1 - probs).clamp_min(self.least).log() if self.labels else logs
 
     def shown_logits(self, scores: Tensor, z: Tensor) -> Tensor:
-        """The same in the shape and type of the model's own scores."""
+        """Return the same in the shape and type of the model's own scores."""
         shown = self.logits(z)
         if self.one:
             shown = (shown[:, 1] - shown[:, 0]).reshape(scores.shape)
@@ -376,7 +376,7 @@ class Logits(Tail):
     """Calibrated logits in the model's own shape; log-probabilities where a mixture or table leaves none."""
 
     def forward(self, scores: Tensor) -> Tensor:
-        """(n, K) to (n, K), one column to one logit."""
+        """Map (n, K) to (n, K), one column to one logit."""
         return self.shown_logits(scores, self.maps(self.read(scores)))
 
 
@@ -384,7 +384,7 @@ class Unchanged(Logits):
     """Probabilities as they are, where no step acts on them."""
 
     def forward(self, scores: Tensor) -> Tensor:
-        """The same."""
+        """Return the scores as they are."""
         self.read.check(scores)
         return scores
 
@@ -393,7 +393,7 @@ class Probabilities(Tail):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
     def forward(self, scores: Tensor) -> Tensor:
-        """(n, K) to (n, K)."""
+        """Map (n, K) to (n, K)."""
         probs: Tensor = self.probabilities(self.maps(self.read(scores)))
         return probs.to(scores.dtype)
 
@@ -416,7 +416,7 @@ class _Whole(Tail):
         self.register_buffer("inner_edges", edges(np.linspace(0, 1, bins + 1)[1:-1], dtype))
 
     def everything(self, scores: Tensor, z: Tensor, probs: Tensor) -> All:
-        """Of calibrated logits and probabilities."""
+        """Make all results of calibrated logits and probabilities."""
         shown = probs.to(scores.dtype)
         if self.labels:
             predicted = (shown > 0.5).long()
@@ -438,7 +438,7 @@ class Everything(_Whole):
     """Logits, probabilities, confidence, predicted class and bin."""
 
     def forward(self, scores: Tensor) -> All:
-        """(n, K) to five tensors; the bin is that of the confidence as returned."""
+        """Map (n, K) to five tensors; the bin is that of the confidence as returned."""
         z = self.maps(self.read(scores))
         return self.everything(scores, z, self.probabilities(z))
 
@@ -465,7 +465,7 @@ class Deciding(_Whole):
         self.returns = "probabilities"
 
     def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
-        """(n, K) to tensors by name.
+        """Map (n, K) to tensors by name.
 
         Decisions are by the probabilities before these are rounded; acts by the confidence as it is returned,
         which is what receipts carry.
@@ -519,7 +519,7 @@ class Calibrated(_Parts):
     """shift -> model -> the head's further layers -> calibration of the scores."""
 
     def forward(self, inputs: Tensor):
-        """What ``returns`` said, for one batch of inputs."""
+        """Return what ``returns`` said, for one batch of inputs."""
         return self.tail(self.head(self.model(self.shift(inputs))))
 
 
@@ -529,7 +529,7 @@ class CalibratedMany(Calibrated):
     path: Where = ()
 
     def forward(self, *inputs: Any, **named: Any):
-        """What ``returns`` said, for one batch of inputs."""
+        """Return what ``returns`` said, for one batch of inputs."""
         if inputs:
             inputs = (self.shift(inputs[0]), *inputs[1:])
         elif named:
@@ -539,7 +539,7 @@ class CalibratedMany(Calibrated):
 
 
 def parameters(model: nn.Module, *, needed: bool = False) -> list[str]:
-    """The names of a model's inputs; those ``needed`` alone, where that is known."""
+    """List the names of a model's inputs; those ``needed`` alone, where that is known."""
     if isinstance(model, torch.jit.ScriptModule):
         schema = model._c._get_method("forward").schema.arguments[1:]
         return [a.name for a in schema if not (needed and a.has_default_value())]
@@ -552,7 +552,7 @@ def parameters(model: nn.Module, *, needed: bool = False) -> list[str]:
 
 
 def lookup(returned: Any, path: Where) -> Any:
-    """What lies at ``path``; FuseError where nothing does."""
+    """Return what lies at ``path``; FuseError where nothing does."""
     for step in path:
         try:
             by_key = isinstance(step, int) or isinstance(returned, Mapping)
@@ -567,7 +567,7 @@ def lookup(returned: Any, path: Where) -> Any:
 
 
 def assemble(shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Module, path: Where) -> nn.Module:
-    """The parts as one module, TorchScript if the model is and needs it."""
+    """Assemble the parts to one module, TorchScript if the model is and needs it."""
     needed = parameters(model, needed=True)
     if not path and len(needed) == 1:
         return Calibrated(shift, model, head, tail)
@@ -579,7 +579,7 @@ def assemble(shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Modul
 
 
 def _scripted(parts: _Parts, path: Where) -> nn.Module:
-    """TorchScript has no ``*inputs``: a forward with the signature of the model's."""
+    """Write a forward with the signature of the model's, as TorchScript has no ``*inputs``."""
     arguments = parts.model._c._get_method("forward").schema.arguments[1:]  # type: ignore[union-attr,operator]
     signature = ", ".join(
         f"{a.name}: {a.type.annotation_str}" + (f" = {a.default_value!r}" if a.has_default_value() else "")

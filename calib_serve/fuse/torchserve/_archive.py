@@ -75,18 +75,18 @@ class Archive:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """The manifest's entries for the model."""
+        """Return the manifest's entries for the model."""
         model: Mapping[str, Any] = self.manifest["model"]
         return model
 
     def read(self, name: str, *, limit: int = 1 << 30) -> bytes:
-        """One file's bytes, at most ``limit``."""
+        """Read one file's bytes, at most ``limit``."""
         with opened(self.path) as form:
             return form.read(name, limit)
 
     @contextmanager
     def contents(self) -> Iterator[dict[str, Content]]:
-        """Every file except manifest and hashes, to be written into another archive within the block."""
+        """Yield every file except manifest and hashes, to be written into another archive in the block."""
         with opened(self.path) as form, scratch() as folder:
             unpacked = form.unpacked(folder) if form.serial else {}
             yield {
@@ -142,7 +142,7 @@ def write_archive(
 
 
 def read_archive(path: Path, *, verify: bool = True) -> Archive:
-    """The checked content of an archive of any form: safe names, no bomb, hashes as packed.
+    """Read an archive of any form, and check it: safe names, no bomb, hashes as packed.
 
     Raises ModelError for an invalid or unsafe archive, IntegrityError for changed files.
     """
@@ -169,7 +169,7 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
 
 
 def unpack(archive: Archive, folder: Path) -> Path:
-    """All files of a checked archive below ``folder``, as TorchServe unpacks them."""
+    """Unpack a checked archive below ``folder``, as TorchServe unpacks it."""
     with opened(archive.path) as form:
         form.unpacked(folder)
     return folder
@@ -180,7 +180,7 @@ def _unnamed(path: Path) -> str:
 
 
 def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
-    """The manifest; what TorchServe takes as text is text, with numbers as they are written."""
+    """Read the manifest; what TorchServe takes as text is text, with numbers as they are written."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"its manifest has {constant}, which is not JSON")
@@ -205,7 +205,7 @@ def _verify(form: Form, hashes: Mapping[str, str]) -> None:
 
 
 def digest(content: Content) -> str:
-    """The hexadecimal sha256 of a file's content."""
+    """Return the hexadecimal sha256 of a file's content."""
     found = hashlib.sha256()
     for piece in _pieces(content):
         found.update(piece)
@@ -241,7 +241,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
 
 @contextmanager
 def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
-    """A folder to write archives to; when the block succeeds, they go to ``out``, made if missing.
+    """Yield a folder to write archives to; when the block succeeds, they go to ``out``, made if missing.
 
     FuseError, and nothing done, where another archive of that name is there, except with ``force``: it may
     be the one that is served. One with the same content stays as it is.
@@ -258,7 +258,7 @@ def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
 
 
 def new_file(source: str | Path, out: str | Path, *, name: str, version: str) -> Path:
-    """Where an archive that is made from ``source`` goes: beside it, never in its place (FuseError)."""
+    """Return where an archive made from ``source`` goes: beside it, never in its place (FuseError)."""
     target = Path(out) / f"{name}-{version}.mar"
     if target.exists() and target.samefile(source):
         raise FuseError(
@@ -284,7 +284,7 @@ def _place(written: Path, target: Path, *, force: bool) -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder; FuseError where there is no space for it."""
+    """Yield a temporary folder; FuseError where there is no space for it."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield Path(folder)
@@ -310,7 +310,7 @@ class Form:
     serial: bool = False
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """One file's bytes, a mebibyte at a time; ModelError where it cannot be read."""
+        """Yield one file's bytes, a mebibyte at a time; ModelError where it cannot be read."""
         if name not in self.sizes:
             raise ModelError(f"{self.path} has no file {name}")
         try:
@@ -321,13 +321,13 @@ class Form:
             raise ModelError(f"{name} in {self.path} cannot be read: {error}") from error
 
     def read(self, name: str, limit: int) -> bytes:
-        """One file's bytes; ModelError where they are more than ``limit``."""
+        """Read one file's bytes; ModelError where they are more than ``limit``."""
         if (size := self.sizes.get(name, 0)) > limit:
             raise ModelError(f"{name} in {self.path} has {size} bytes, more than the {limit} allowed")
         return b"".join(self.pieces(name))
 
     def unpacked(self, folder: Path) -> dict[str, Path]:
-        """Every file, written below ``folder``; FuseError where there is no space for it."""
+        """Write every file below ``folder``; FuseError where there is no space for it."""
         for name in self.sizes:
             pieces = self.pieces(name)
             try:
@@ -341,7 +341,7 @@ class Form:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Form]:
-    """The archive at ``path``, its names and sizes checked.
+    """Open the archive at ``path``, its names and sizes checked.
 
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
     what unpacks to far more than its size.
@@ -357,14 +357,14 @@ def opened(path: Path) -> Iterator[Form]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether ``path`` is called as archives are, or is a folder with a manifest of TorchServe's."""
+    """Return whether ``path`` is called as archives are, or is a folder with a manifest of TorchServe's."""
     if path.is_dir():
         return (_root(path) / MANIFEST).is_file()
     return path.is_file() and path.name.endswith(_SUFFIXES)
 
 
 def stored_archives(store: Path) -> list[Path]:
-    """Every archive in a model store, in each of the forms, by name; hidden ones are left out."""
+    """List every archive in a model store, in each of the forms, by name; hidden ones are left out."""
     # Without suffixes x comes before x-2: it is the default version of a server that loads both.
     return sorted(filter(is_archive, store.glob("[!.]*")), key=_without_suffix)
 
@@ -374,7 +374,7 @@ def _without_suffix(path: Path) -> str:
 
 
 def inside(path: Path, name: str) -> str:
-    """``name`` in its plain spelling; ModelError where it leaves the folder of the archive at ``path``."""
+    """Return ``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name or not pure.parts:
         raise ModelError(f"{path} names {name!r}, which leaves its folder; it is not served")
@@ -422,7 +422,7 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _root(path: Path) -> Path:
-    """TorchServe looks into the one folder that is all a folder holds."""
+    """Return the one folder that is all a folder holds, into which TorchServe looks, else the folder."""
     within = [*path.iterdir()]
     lone = len(within) == 1 and within[0].is_dir() and not within[0].is_symlink()
     return within[0] if lone else path
@@ -447,7 +447,7 @@ def _tar(path: Path) -> Iterator[Form]:
 
 
 def _below_first(member: tarfile.TarInfo) -> str | None:
-    """The name without all up to its first slash, which TorchServe drops; None for a folder."""
+    """Drop all up to the first slash of the name, as TorchServe does; None for a folder."""
     if member.isdir():
         return None
     below = member.name.partition("/")[2]
@@ -484,7 +484,7 @@ class _Bounded:
 
 
 def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tuple[Any, str]]:
-    """Each entry that has a name, with that name checked; none may come twice, whatever its spelling."""
+    """Yield each entry that has a name, with that name checked; none may come twice, in any spelling."""
     seen: set[str] = set()
     for count, (entry, given) in enumerate(entries):
         if count >= _MOST:
@@ -505,7 +505,7 @@ def _small(path: Path, sizes: dict[str, int]) -> dict[str, int]:
 
 
 def _hint(path: Path) -> str:
-    """What a file is that is called otherwise: TorchServe goes by the name alone."""
+    """Say what a file is that is called otherwise: TorchServe goes by the name alone."""
     try:
         with path.open("rb") as file:
             start = file.read(4)

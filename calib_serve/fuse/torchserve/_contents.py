@@ -28,7 +28,7 @@ _ENVELOPE = "{} answers a body alone, so it needs service_envelope=body, json or
 
 
 def shipped(name: str) -> Path:
-    """The file ``name``, such as "config.properties" or "handlers/calibrated_classifier.py"."""
+    """Find the file ``name``, such as "config.properties" or "handlers/calibrated_classifier.py"."""
     package = Path(calib_serve.__file__).parent
     for root in (package / "_shipped", package.parent):
         if (root / name).is_file():
@@ -51,12 +51,12 @@ class Batching:
 
 
 def is_calibrated(archive: Archive) -> bool:
-    """Whether the archive serves a model that this package calibrated."""
+    """Return whether the archive serves a model that this package calibrated."""
     return "kind" in _section(archive)
 
 
 def artifact_of(archive: Archive) -> Artifact:
-    """The artifact inside an archive, checked as any other; ModelError where it has none."""
+    """Load the artifact inside an archive, checked as any other; ModelError where it has none."""
     if not is_calibrated(archive):
         raise ModelError(
             f"{archive.path} holds no calibration; to run its handler and see what of it can be calibrated: "
@@ -74,18 +74,18 @@ def artifact_of(archive: Archive) -> Artifact:
 
 
 def load_artifact(path: str | Path) -> Artifact:
-    """The artifact in a folder or inside a TorchServe archive of any form, every hash checked."""
+    """Load the artifact in a folder or inside a TorchServe archive of any form, every hash checked."""
     return artifact_of(read_archive(Path(path))) if is_archive(Path(path)) else Artifact.load(path)
 
 
 def _section(archive: Archive) -> Mapping[str, Any]:
-    """The archive's section for this package; empty if it has none."""
+    """Return the archive's section for this package; empty if it has none."""
     section = archive.config.get(SECTION)
     return section if isinstance(section, Mapping) else {}
 
 
 def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") -> dict[str, bytes | Path]:
-    """The artifact's two files, saved below ``folder``, by their names in the archive."""
+    """Save the artifact below ``folder``; return its two files by their names in the archive."""
     saved = artifact.save(folder / name)
     return {f"{name}/{path.name}": path for path in sorted(saved.iterdir())}
 
@@ -93,7 +93,7 @@ def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") 
 def shadow_files(
     shadow: Artifact | str | Path | None, served: Artifact, folder: Path
 ) -> dict[str, bytes | Path]:
-    """Those of the artifact in the shadow of ``served``, if any; InputError for one that cannot be that."""
+    """Save the artifact in the shadow of ``served``, if any; InputError for one that cannot be that."""
     if shadow is None:
         return {}
     found = shadow if isinstance(shadow, Artifact) else Artifact.load(shadow)
@@ -102,7 +102,7 @@ def shadow_files(
 
 
 def package_files(entry: str) -> dict[str, bytes | Path]:
-    """Every file of this package that ``entry`` needs, found by following its imports when it runs."""
+    """Find every file of this package that ``entry`` needs, by following its imports."""
     root = Path(calib_serve.__file__).parent
     found: dict[str, Path] = {}
     waiting = ["calib_serve", entry]
@@ -134,7 +134,7 @@ def _imports(path: Path) -> list[str]:
 
 
 def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
-    """model-config.yaml: how TorchServe runs the model, and the section for this package."""
+    """Write model-config.yaml: how TorchServe runs the model, and the section for this package."""
     text = yaml.safe_dump(
         {SECTION: dict(section)}, sort_keys=False, allow_unicode=True, default_flow_style=None
     )
@@ -151,13 +151,13 @@ def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
 
 
 def with_section(config: Mapping[str, Any], section: Mapping[str, Any]) -> bytes:
-    """A model-config.yaml with this section for this package."""
+    """Write a model-config.yaml with this section for this package."""
     text: str = yaml.safe_dump({**config, SECTION: dict(section)}, sort_keys=False, allow_unicode=True)
     return text.encode()
 
 
 def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
-    """Sentences; ``installs``: whether the server installs what an archive requires."""
+    """List what to know of an archive; ``installs``: whether the server installs what it requires."""
     found = []
     required = archive.model.get("requirementsFile")
     if required and not installs:
@@ -173,7 +173,7 @@ def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
 
 
 def _of_seam(archive: Archive) -> list[str]:
-    """Where a re-packed archive is calibrated, and what its trial could not see to."""
+    """Say where a re-packed archive is calibrated, and what its trial could not see to."""
     options = ModelOptions.read(archive.config)
     if options.kind != "wrapped":
         return []
@@ -201,7 +201,7 @@ class ClassNames:
 
 
 def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
-    """The artifact's names, else those of the archive's mapping, if it names each class.
+    """Return the artifact's names, else those of the archive's mapping, if it names each class.
 
     A name of several classes names none of them. Each of these is called by the identifier that the mapping
     lists before the name, such as a WordNet id, or as "crane (134)".
@@ -219,7 +219,7 @@ def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
 
 
 def check_names(archive: Archive) -> None:
-    """FuseError where the artifact and the mapping of a calibrated archive call a class differently."""
+    """Raise FuseError where the artifact and the mapping of an archive call a class differently."""
     artifact = artifact_of(archive)
     if not artifact.class_names or MAPPING not in archive.files:
         return
@@ -236,7 +236,7 @@ def check_names(archive: Archive) -> None:
 
 
 def listed_names(archive: Archive, classes: int) -> list[tuple[str, ...]]:
-    """What the archive's mapping calls each class, its name last; ValueError says what it does instead."""
+    """List what the archive's mapping calls each class, its name last; ValueError where it does not."""
     try:
         found = json.loads(archive.read(MAPPING, limit=_LONGEST_MAPPING))
     except ValueError as error:
@@ -245,7 +245,7 @@ def listed_names(archive: Archive, classes: int) -> list[tuple[str, ...]]:
 
 
 def called(found: Any, classes: int) -> list[tuple[str, ...]]:
-    """What a mapping in TorchServe's format calls each class; ValueError as of ``listed_names``."""
+    """List what a mapping in TorchServe's format calls each class; ValueError as of ``listed_names``."""
     listed = found.get("object_type_names") if isinstance(found, dict) else None
     if isinstance(listed, list):  # an older form, which TorchServe reads as well
         found = {str(k): name for k, name in enumerate(listed)}

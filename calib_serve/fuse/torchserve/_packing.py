@@ -106,7 +106,7 @@ def pack(
 
 
 def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | None, list[Path]]:
-    """Kind, model file, factory, and source files to include."""
+    """Find kind, model file, factory, and source files to include."""
     where, colon, function = model.rpartition(":")
     if colon and not Path(model).exists():
         if weights is None or Path(weights).suffix != ".safetensors":
@@ -144,7 +144,7 @@ def _file(path: str | Path) -> Path:
 
 
 def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
-    """The ONNX file to serve: with the new last layers in it, where the artifact has any."""
+    """Return the ONNX file to serve: with the new last layers in it, where the artifact has any."""
     if artifact.head is None:
         return path
     from calib_serve.fuse.onnx._fuse import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
@@ -155,7 +155,7 @@ def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
 
 
 def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
-    """The hash of the file that is served, once ``path`` is the model that the artifact was fitted on."""
+    """Return the hash of the file that is served, once ``path`` is the model that was fitted on."""
     actual = sha256(path)
     if not artifact.model.fits(actual):
         raise FuseError(
@@ -175,7 +175,7 @@ def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int 
 def _pictures(
     given: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int | None], artifact: Artifact
 ) -> Preprocessing | Literal["unknown"]:
-    """How pictures are prepared: what is given, and what the artifact was fitted on, where they agree."""
+    """Return how pictures are prepared: as given and as the artifact was fitted, where they agree."""
     fitted = artifact.model.pictures
     known = fitted and fitted.for_input(shape)
     if given is None:
@@ -242,7 +242,7 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
-    """(artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
+    """Return (artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
     archive = read_archive(Path(source))
     if not is_calibrated(archive):
         raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
@@ -250,7 +250,7 @@ def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
 
 
 def same_model(one: str | Path, other: str | Path) -> bool:
-    """Whether two archives that ``calib-serve pack`` wrote hold the same model, by the SHA-256 of its file.
+    """Return whether two archives of ours hold the same model, by the SHA-256 of its file.
 
     Of a wrapped handler that names no model file, by those of all files but our own.
     """
@@ -332,5 +332,5 @@ def recalibrated(
 
 
 def _folders(name: str) -> tuple[str, ...]:
-    """What the names of the files in a folder of the archive begin with; none of no folder."""
+    """Return what names of files in a folder of the archive begin with; () for no folder."""
     return (f"{name}/",) if name else ()

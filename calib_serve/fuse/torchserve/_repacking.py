@@ -174,7 +174,7 @@ def pack_around(
 
 
 def _samples(probe: str | Path | None, probe_data: str | Path | None) -> list[tuple[Request, ...]]:
-    """What to ask, each in the forms that it may be sent in."""
+    """List what to ask, each in the forms that it may be sent in."""
     if probe_data is None:
         return [] if probe is None else [alternatives(Path(probe))]
     return some_of(read_requests(probe_data))
@@ -183,7 +183,7 @@ def _samples(probe: str | Path | None, probe_data: str | Path | None) -> list[tu
 def _config(
     old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
 ) -> dict[str, Any]:
-    """The old configuration with what is given in place."""
+    """Put what is given into the old configuration."""
     asked = {
         "minWorkers": workers,
         "maxWorkers": workers,
@@ -197,12 +197,12 @@ def _config(
 
 
 def _config_name(old: Archive) -> str:
-    """Where the configuration goes; never over a file that the manifest does not call one."""
+    """Name the file of the configuration, never one that the manifest does not call so."""
     return str(old.model.get("configFile") or (f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG))
 
 
 def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
-    """An entry of a configuration of TorchServe's, by default 1."""
+    """Read an entry of a configuration of TorchServe's, by default 1."""
     try:
         return int(config.get(key, 1))
     except (TypeError, ValueError, OverflowError) as error:
@@ -210,7 +210,7 @@ def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
 
 
 def _model_digest(old: Archive, kept: Mapping[str, Content], artifact: Artifact) -> str:
-    """The hash of the archive's model file, "" where it has none, once it is the artifact's."""
+    """Return the hash of the archive's model file, "" for none, once it is the artifact's."""
     serialized = str(old.model.get("serializedFile", ""))
     if serialized and serialized not in kept:
         raise FuseError(f"{old.path} names the model {serialized} but does not carry it")
@@ -223,7 +223,7 @@ def _model_digest(old: Archive, kept: Mapping[str, Content], artifact: Artifact)
 def _joined(
     kept: Mapping[str, Content], added: Mapping[str, Content], extra: Sequence[str | Path]
 ) -> dict[str, Content]:
-    """All files; FuseError where one would take the place of another."""
+    """Join all files; FuseError where one would take the place of another."""
     files: dict[str, Content] = {**kept}
     for name, content in [*((Path(file).name, Path(file)) for file in extra), *added.items()]:
         if isinstance(content, Path) and not content.is_file():
@@ -235,7 +235,7 @@ def _joined(
 
 
 def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
-    """What is ``told``, else as the artifact was ``fitted``; FuseError where these differ."""
+    """Return what is ``told``, else as the artifact was ``fitted``; FuseError where these differ."""
     if told is not None and fitted is not None and told != fitted:
         raise FuseError(
             f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(told)!r}; leave "
@@ -245,7 +245,7 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
 
 
 def wrappable(handler: str, files: Sequence[str], source: object) -> str:
-    """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    """Return the handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
     module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
     if not module:
         raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
@@ -274,7 +274,7 @@ class ForeignArchive:
     options: ModelOptions | None = None
 
     def class_names(self, classes: int, mapping: Any = None) -> list[tuple[str, ...]]:
-        """What each class is called, the name that replies show last; empty where no class has a name.
+        """List what each class is called, the name that replies show last; empty where none has a name.
 
         From the archive's index_to_name.json, else from the handler's own ``mapping``. Raises ModelError
         where that does not name every class.
@@ -289,7 +289,7 @@ class ForeignArchive:
 
 @contextmanager
 def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
-    """The archive at ``source``, unpacked into a temporary folder.
+    """Unpack the archive at ``source`` into a temporary folder.
 
     Raises ModelError and FuseError for an archive that is unsafe, or has no classifier's handler.
     """
@@ -351,17 +351,17 @@ class Seam:
 
     @property
     def batches(self) -> bool:
-        """Whether it answers several at once, and which row is whose is proved."""
+        """Return whether it answers several at once, and which row is whose is proved."""
         return not self.alone_because
 
     @property
     def reply(self) -> Any:
-        """The first."""
+        """Return the first reply."""
         return self.replies[0]
 
     @property
     def shows_scores(self) -> bool:
-        """Whether the first reply is the scores as they are, and no more: no class, no probability."""
+        """Return whether the first reply is the scores as they are, and no more: no class, no probability."""
         numbers = list(leaves(self.reply).values())
         row = self.rows[0]
         return self.kind not in PROBABILITIES and all(
@@ -369,17 +369,17 @@ class Seam:
         )
 
     def as_request(self) -> bytes:
-        """The request, as an archive keeps it for its workers."""
+        """Return the request, as an archive keeps it for its workers."""
         return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
 
     @property
     def classes(self) -> int:
-        """K, or L of labels."""
+        """Return K, or L of labels."""
         return class_count(self.kind, self.columns)
 
 
 def some_of(data: LabelledRequests) -> list[tuple[Request, ...]]:
-    """Some samples from first to last, each in the forms that it may be sent in."""
+    """Pick some samples from first to last, each in the forms that it may be sent in."""
     some = np.unique(np.linspace(0, len(data) - 1, _MOST).astype(int)).tolist()
     return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
 
@@ -428,7 +428,7 @@ def find_seam(
 
 
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
-    """FuseError where the artifact's steps give other probabilities for scores of another kind.
+    """Raise FuseError where the artifact's steps give other probabilities for scores of another kind.
 
     A temperature makes the same of logits and of log-probabilities; a weight for each class does not.
     """
@@ -507,7 +507,7 @@ def _check_one(
     first: Any,
     now: Any,
 ) -> None:
-    """One request's answer; ``first`` is the uncalibrated one, None if not to be compared."""
+    """Check one request's answer; ``first`` is the uncalibrated one, None if not to be compared."""
     if "x-calib-confidence" not in headers:
         raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
     if first is not None and not same_format(first, now):

@@ -55,7 +55,7 @@ def free_batch(path: Path, wish: int, given: Inputs | None = None) -> list[str]:
 
 
 def _first(value: onnx.ValueInfoProto) -> int:
-    """The first size of a tensor, 0 where it is free or not known."""
+    """Return the first size of a tensor, 0 where it is free or not known."""
     dims = value.type.tensor_type.shape.dim
     return int(dims[0].dim_value) if len(dims) else 0
 
@@ -108,14 +108,14 @@ def _follow_in_reshapes(model: onnx.ModelProto) -> None:
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """The constants that the file itself holds, by name."""
+    """Return the constants that the file itself holds, by name."""
     made = [n for n in model.graph.node if n.op_type == "Constant" and n.attribute[0].HasField("t")]
     found = {n.output[0]: n.attribute[0].t for n in made}
     return found | {t.name: t for t in model.graph.initializer if not t.external_data}
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
-    """The inferred sizes of each tensor: numbers, names, or "" where not known."""
+    """Infer the sizes of each tensor: numbers, names, or "" where not known."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for output in bare.graph.output:  # what the file states would hide what is inferred
@@ -125,7 +125,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
 
 
 def _mixed(model: onnx.ModelProto) -> str:
-    """The first node that may make a row of other rows, "" for none that inference sees.
+    """Describe the first node that may make a row of other rows, "" for none that inference sees.
 
     It does not see behind scikit-learn's operators, which take each row by itself.
     """
@@ -155,7 +155,7 @@ _UNSEEN = {"MeanVarianceNormalization", "ReverseSequence", "ScatterND"}
 def _works_along(
     node: onnx.NodeProto, shape: Sequence[int | str], constants: Mapping[str, onnx.TensorProto]
 ) -> bool:
-    """Whether a node that keeps the batch in ``shape`` works along it, or may."""
+    """Return whether a node that keeps the batch in ``shape`` works along it, or may."""
     batch = shape.index(_BATCH)
     told = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type in ("LSTM", "GRU", "RNN"):
@@ -175,7 +175,7 @@ def _works_along(
 
 
 def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> str:
-    """Which output differs between rows run together and each run alone, "" for none."""
+    """Say which output differs between rows run together and each run alone, "" for none."""
     names = [v.name for v in model.graph.output]
     rows = _rows(model, given)
     size = len(next(iter(rows.values())))
@@ -190,7 +190,7 @@ def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> st
 
 
 def _rows(model: onnx.ModelProto, given: Inputs) -> dict[str, NDArray[Any]]:
-    """The row of ``given``, a row of zeros, typical rows, and rows far from these, by input."""
+    """Stack the row of ``given``, a row of zeros, typical rows, and rows far from these, by input."""
     shapes = {name: value.shape[1:] for name, value in given.items()}
     made = generate(ir.from_proto(model).graph, samples=_ROWS, shapes=shapes)
     found = {}
@@ -203,7 +203,7 @@ def _rows(model: onnx.ModelProto, given: Inputs) -> dict[str, NDArray[Any]]:
 
 
 def _orders(size: int) -> Iterator[list[int]]:
-    """All rows, all the other way round, one among others twice, and pairs: a number may matter, too."""
+    """Yield all rows, in order and in reverse, one twice among others, and pairs: a number may matter."""
     yield list(range(size))
     yield list(reversed(range(size)))
     yield [1, 0, 1]

@@ -24,7 +24,7 @@ class Word(str):
 
 
 def text(block: Mapping[str, Any], indent: str = "") -> str:
-    r"""A message in text format, one field a line.
+    r"""Write a message in text format, one field a line.
 
     >>> print(text({"name": "m", "input": [{"dims": [3, -1], "data_type": Word("TYPE_FP32")}]}), end="")
     name: "m"
@@ -47,7 +47,7 @@ def text(block: Mapping[str, Any], indent: str = "") -> str:
 
 
 def fields(written: str) -> dict[str, list[str]]:
-    r"""The top-level fields of a message in text format to their tokens, without comments and separators.
+    r"""Split a message in text format into its top-level fields, each as tokens without comments.
 
     Enough to tell whether two messages say the same in the same order.
 
@@ -107,17 +107,17 @@ class Tensor:
     dims: tuple[int, ...]  # -1 where free; the batch first
 
     def declared(self, batch: int, **more: object) -> Block:
-        """As Triton wants it: no batch in dims where Triton batches; one number per sample is [1]."""
+        """Declare it as Triton wants it: no batch where Triton batches; one number per sample is [1]."""
         block = self.shown(batch, **more)
         return block if self.rest(batch) else {**block, "reshape": {"shape": []}}
 
     def shown(self, batch: int, **more: object) -> Block:
-        """As it looks outside of the graph: there one number per sample is (n, 1) already."""
+        """Declare it as it looks outside of the graph: there one number per sample is (n, 1) already."""
         dims = list(self.rest(batch)) or [1]
         return {"name": self.name, "data_type": Word(self.kind), "dims": dims, **more}
 
     def rest(self, batch: int) -> tuple[int, ...]:
-        """The dimensions that Triton does not batch."""
+        """Return the dimensions that Triton does not batch."""
         return self.dims[1:] if batch else self.dims
 
 
@@ -131,7 +131,7 @@ class Signature:
 
     @classmethod
     def of(cls, path: Path, settings: TritonOptions) -> Signature:
-        """Of a graph's file; FuseError for types that Triton has not."""
+        """Read the signature of a graph's file; FuseError for types that Triton has not."""
         graph = ir.load(path).graph
         inputs = tuple(_tensor(v) for v in graph.inputs if not v.is_initializer())
         outputs = tuple(_tensor(v) for v in graph.outputs)
@@ -150,16 +150,16 @@ class Signature:
 
     @property
     def predicted(self) -> Tensor:
-        """The predicted class."""
+        """Return the predicted class."""
         return next(t for t in self.outputs if t.name == "predicted")
 
     @property
     def receipt(self) -> Tensor:
-        """One receipt per prediction."""
+        """Return the output of one receipt per prediction."""
         return Tensor("receipt", "TYPE_STRING", self.predicted.dims)
 
     def profile(self) -> dict[str, tuple[int, ...]]:
-        """The shapes (without batch) of the inputs, where all are known and Triton makes the batches."""
+        """Return the shapes (without batch) of the inputs, where all are known and Triton makes batches."""
         shapes = {t.name: t.rest(self.batch) for t in self.inputs}
         return shapes if self.batch and not any(-1 in shape for shape in shapes.values()) else {}
 
@@ -172,14 +172,14 @@ def _tensor(value: ir.Value) -> Tensor:
 
 
 def _engine(settings: TritonOptions) -> TensorRT | None:
-    """How TensorRT runs the graph, if it does."""
+    """Return how TensorRT runs the graph, if it does."""
     if settings.tensorrt is None:
         return None
     return TensorRT(settings.tensorrt, settings.trt_cache, settings.trt_level, settings.trt_workspace)
 
 
 def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[Tensor] = ()) -> Block:
-    """The fused graph on Triton's onnxruntime backend; ``more`` outputs are for the steps behind it."""
+    """Configure the fused graph on Triton's onnxruntime backend, with ``more`` outputs for later steps."""
     config: Block = {
         "name": name,
         "backend": "onnxruntime",
@@ -201,7 +201,7 @@ def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequenc
 
 
 def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, multilabel: bool) -> Block:
-    """The fused graph on onnxruntime in Triton's Python backend, which signs and counts as well."""
+    """Configure the fused graph on onnxruntime in Triton's Python backend, which signs and counts as well."""
     provided = None
     if engine := _engine(settings):
         provided = json.dumps(engine.options(found.profile(), found.batch), sort_keys=True)
@@ -240,7 +240,7 @@ def _running(batch: int, settings: TritonOptions) -> Block:
 
 
 def _warmup(found: Signature) -> list[Block]:
-    """Zeros of the common batch sizes, so that the first request does not wait for memory and kernels.
+    """Warm up on zeros of the common batch sizes: the first request then waits for no memory or kernels.
 
     None where a shape is free: a guess might be one that the model cannot take, and stop the server.
     """
@@ -260,7 +260,7 @@ def _warmup(found: Signature) -> list[Block]:
 
 
 def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel: bool) -> Block:
-    """The step that signs and counts.
+    """Configure the step that signs and counts.
 
     All outputs go through it, so that it runs whichever of them a client asks for.
     """
@@ -284,7 +284,7 @@ def _parameters(**given: str | None) -> list[Block]:
 
 
 def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:
-    """What clients call: the graph, and the step behind it."""
+    """Configure what clients call: the graph, and the step behind it."""
     inputs, outputs = ([t.name for t in tensors] for tensors in (found.inputs, found.outputs))
     labelled = {"label_filename": LABELS}
     shown = (*found.outputs, found.receipt)

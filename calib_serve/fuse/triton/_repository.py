@@ -116,7 +116,7 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
 
 
 def _write_labels(pack: Pack, artifact: Artifact) -> None:
-    """The names of the classes, one a line, beside every model that shows probabilities."""
+    """Write the names of the classes, one a line, beside every model that shows probabilities."""
     labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
     for model in {pack.models[0], pack.name}:
         path = pack.folder(model).parent / LABELS
@@ -205,7 +205,7 @@ class Pack:
     models: tuple[str, ...]
 
     def folder(self, model: str) -> Path:
-        """Where the version of one of its models is written."""
+        """Make the folder that the version of one of its models is written to."""
         path = self.place / model / str(self.version)
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -215,7 +215,7 @@ class Pack:
         (self.place / model / CONFIG).write_text(f"{self._mark}\n{text(config)}", encoding="utf-8")
 
     def check(self) -> None:
-        """FuseError if the version is served, or a folder of the same name is somebody else's."""
+        """Raise FuseError if the version is served, or a folder of the same name is somebody else's."""
         first, path = self.models[0], self.root / self.models[0] / str(self.version)
         if self._begun and path.exists():
             raise FuseError(f"{path} exists; a served version must not change: choose another --version")
@@ -244,7 +244,7 @@ class Pack:
 
     @property
     def _begun(self) -> bool:
-        """Whether the model is served: what clients call is moved in last."""
+        """Return whether the model is served: what clients call is moved in last."""
         return (self.root / self.name / CONFIG).is_file()
 
     def _is_ours(self, path: Path) -> bool:
@@ -252,7 +252,7 @@ class Pack:
         return config.is_file() and config.read_text(encoding="utf-8").startswith(f"{self._mark}\n")
 
     def _move_models(self) -> None:
-        """A new model: the folders one by one, first what others stand on."""
+        """Move a new model in: the folders one by one, first what others stand on."""
         self.root.mkdir(parents=True, exist_ok=True)
         for model in self.models:
             if (self.root / model).exists():  # of a pack that was stopped
@@ -260,14 +260,14 @@ class Pack:
             _move(self.place / model, self.root / model)
 
     def _move_versions(self) -> None:
-        """Another version: the graph last, as what stands on it takes the version from it."""
+        """Move another version in: the graph last, as what stands on it takes the version from it."""
         for model in reversed(self.models):
             new = self.root / model / str(self.version)
             if not new.exists():
                 _move(self.place / model / str(self.version), new)
 
     def _compare(self, model: str) -> Iterator[str]:
-        """What of the served settings differs from the new ones, and is kept."""
+        """Yield what of the served settings differs from the new ones, and is kept."""
         path = self.root / model / CONFIG
         if not path.is_file():
             raise FuseError(f"{path} is missing; choose another --name")
