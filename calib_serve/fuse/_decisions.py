@@ -107,5 +107,6 @@ def rank_offsets(sets: PredictionSets, classes: int) -> NDArray[np.float64]:
     [-4.0, 0.25, 0.5, 0.75]
     """
     offsets = sets.penalty * np.maximum(np.arange(1, classes + 1) - sets.free_ranks, 0.0)
+    # A set is never empty: the likeliest class is in it, whatever the threshold.
     offsets[0] = -4.0
     return np.asarray(np.minimum(offsets, 1e30))  # which float32 still holds

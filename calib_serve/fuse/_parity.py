@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, PredictionSets, made_up, response, same_response
 from calib_serve.artifact.steps import ProbTable
-from calib_serve.errors import FuseError
+from calib_serve.errors import FuseError, InputError
+from calib_serve.files import read_npz
 from calib_serve.fuse._decisions import act_least
 
 Floats = NDArray[np.floating[Any]]
@@ -93,6 +94,18 @@ def expect(
     return Expected(made, mapped, scale, near, near + rounding, sure)
 
 
+def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
+    """Return inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
+    if not isinstance(inputs, (str, Path)):
+        return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}
+    try:
+        return read_npz(Path(inputs))[0]
+    except ValueError as error:
+        raise InputError(
+            f"{inputs} is not an npz of inputs by name, as --inputs (inputs=) takes it: {error}"
+        ) from error
+
+
 def check_probabilities(found: Floats, wanted: Floats, expected: Expected, report: str) -> float:
     """Return the largest difference of probabilities, both (n, K).
 
@@ -110,6 +123,7 @@ def far_from_edges(probs: Floats, table: ProbTable, near: float) -> NDArray[np.b
     """Return which rows (n,) of probabilities (n, K) stay in their bins of the table if moved by ``near``."""
     if len(table.edges) == probs.shape[1]:
         return np.logical_not((np.abs(probs[:, :, None] - table.edges[None]) <= near).any(axis=(1, 2)))
+    # Of one row of edges the likeliest class is looked up: where two tie, rounding chooses.
     ordered = np.sort(probs, axis=1)
     tied = ordered[:, -1] - ordered[:, -2] <= near
     close = (np.abs(ordered[:, -1:] - table.edges) <= near).any(axis=1)
@@ -249,6 +263,8 @@ def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -
     fitted = artifact.model
     if force or fitted.fits(sha256):
         return None
+    # Exported again, a model has other bytes and the same scores: it is known by what it answers to made-up
+    # inputs.
     inputs = None if fitted.response is None else made_up(fitted.input_shape)
     if inputs is None:
         raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")

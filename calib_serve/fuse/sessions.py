@@ -126,6 +126,7 @@ def open_session(
         raise MissingDependency("onnxruntime", "onnx") from error
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, got {threads}")
+    # A session on the CPU, where a GPU was asked for, would be right and far too slow: it is an error.
     wanted = providers(device, options)
     offered = ort.get_available_providers()
     first = wanted[0][0]

@@ -126,6 +126,7 @@ def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:
     elif isinstance(value, (list, tuple)) and not _is_numbers(value) and not _is_rows(value, sure=True):
         for index, item in enumerate(value):
             yield from _leaves(item, (*path, index))
+    # Results of Hugging Face that are no mapping.
     elif hasattr(value, "logits") and not hasattr(value, "shape"):
         yield from _leaves(value.logits, (*path, "logits"))
     elif value is not None:
@@ -231,6 +232,7 @@ def _like(old: Any, values: NDArray[np.float64]) -> Any:
     if hasattr(old, "new_tensor"):
         from torch import from_numpy  # noqa: PLC0415 - a tensor is here, so torch is too
 
+        # By way of float32: numpy has no bfloat16, into which torch casts.
         narrow = values.astype(np.float32) if old.element_size() <= 4 else np.ascontiguousarray(values)
         return from_numpy(narrow).to(old)  # its dtype and device
     if isinstance(old, np.ndarray):

@@ -178,6 +178,7 @@ def prove_reply(
     ``requests`` that differ, and what was ``seen`` of each alone; ``others``: places that they passed too.
     ``sure``: what passes are scores; else the reply has to show a number of them, or name each class.
     """
+    # The two that differ most: what follows the scores then moves by more than it is rounded.
     i, j = _most_apart(seen.rows)
     watched = _Watched(place, requests[i], seen.rows[i])
     other = watched.ask_row(seen.rows[j])
@@ -250,6 +251,7 @@ class _Watched:
 
     def __init__(self, place: Place, request: Request, row: Floats) -> None:
         self.place, self.request, self._row = place, request, row
+        # What differs for the same scores is a clock or a running number: it proves nothing.
         own, again = place.with_row(request, row), place.with_row(request, row)
         if own is None or again is None:
             raise ModelError("the handler answers a request once, and not again")
@@ -370,6 +372,7 @@ def _not_of_size(
     """Raise ModelError for a number of the logits' size, such as an energy, which calibrated ones lack."""
     if place.kind != "logits":
         return
+    # A constant added to all logits changes no probability, but an energy.
     moved = watched.ask_row(row + 3.0)
     replies = [reply for three in chosen for reply in three if reply is not None]
     for leaf in sorted((moved or {}).keys() & watched.own.keys()):

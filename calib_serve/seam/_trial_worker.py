@@ -87,6 +87,7 @@ def look(
         tick()
         return ask(handler.handle, ctx, batch, bare=bare)
 
+    # Places that hold scores by their numbers; which one the reply is made of is proved below.
     candidates, why = _candidates(recorders, classes, output, outputs, as_json(answer.replies[0]))
     own = set() if seam else recorders.keys() - set(places(handler))
     never = {} if seam else _never_there(handler, recorders, own)
@@ -244,6 +245,7 @@ def _first_answer(
     for number, request in enumerate(requests):
         if request in requests[:number]:
             continue
+        # As a dict that names the body, and as the payload alone, which is what an envelope passes on.
         for bare in (False, True):
             with sigmoids() as seen:
                 for recorder in recorders.values():

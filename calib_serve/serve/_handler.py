@@ -337,6 +337,7 @@ class CalibratedHandler(WorkerHandler):
 
     def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
         """Calibrate a model's scores to rows and probabilities (n, K); what is not finite is INVALID."""
+        # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
             probs = self.artifact.of_logits(logits)

@@ -377,6 +377,7 @@ class Observer(Recorder):
         """See Recorder."""
         if self.shadow is not None and predictions:
             try:
+                # Before the receipts are signed: they carry what the shadow would have served.
                 rows = range(len(predictions))
                 more["shadows"] = self.shadow.says(rows, probs=None, logits=np.stack(logits))
             except Exception as error:  # fails open
@@ -432,6 +433,7 @@ class IdWriter:
             log.warning(
                 "requests name ids, and %s names no ledger to keep them: labels need receipts", LEDGER
             )
+        # Bounded: a ledger that stays away must not take the worker's memory.
         room = 0 if self._where is None else _MOST_IDS - len(self._waiting)
         made = [Binding(self._model, id, str(one)) for id, one in named if one is not None and is_id(id)]
         self._waiting.extend(made[:room])

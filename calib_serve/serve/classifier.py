@@ -94,6 +94,7 @@ class CalibratedClassifier(CalibratedHandler):
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
         """Return one JSON text per request, in order; failed requests have their own status."""
         check_requests(data, ctx)
+        # The common case at once: to decode each request by itself costs more than a small model.
         batch = self._one_array(data, ctx)
         if batch is not None:
             results = self.predictions(self._rows(batch), plain_tags(data, ctx))

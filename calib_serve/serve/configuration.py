@@ -79,9 +79,12 @@ def adjusted(
     }
     said = {*settings} if base is None else {*found}
     notes = [
-        f"{key}: {value or 'left out'} instead of {found[key]}{_HINTS.get(key, '')}"
+        f"{key}: {value or 'left out'} instead of {given}{_HINTS.get(key, '')}"
         for key, value in ours.items()
-        if key in said and _differs(found.get(key, ""), value)
+        if key in said
+        and (given := found.get(key))
+        and given != value
+        and (value is None or Path(given).absolute() != Path(value))
     ]
     theirs = Path(found.get("metrics_config", _OWN_METRICS)).absolute()
     is_ours = found.get("metrics_config", _OWN_METRICS) == _OWN_METRICS and not theirs.is_file()
@@ -118,10 +121,6 @@ def _absolute(word: str) -> str:
     if not word.startswith(_LOG_CONFIG) or not given.is_file():
         return word
     return f"{_LOG_CONFIG}{given.absolute().as_uri()}"
-
-
-def _differs(given: str, needed: str | None) -> bool:
-    return bool(given) and given != needed and (needed is None or Path(given).absolute() != Path(needed))
 
 
 _DEFAULT_ADDRESSES = {

@@ -83,6 +83,7 @@ class CalibrationFeedback(WorkerHandler):
         messages = read_messages(data, ctx)
         parsed = [_parse(message) for message in messages]
         sources = [self._source(ctx.get_all_request_header(i)) for i in range(len(messages))]
+        # One call for all requests of the batch, so that their labels share a transaction.
         together = [
             (item, source)
             for items, source in zip(parsed, sources, strict=True)

@@ -313,6 +313,8 @@ class Startup:
         for worker in version["workers"]:
             if worker["pid"] > 0 and worker["status"] != "READY":
                 first = self._pids.setdefault((name, number, worker["id"]), worker["pid"])
+                # TorchServe starts a dead worker again, for ever: another process tells that the first one
+                # died.
                 if first != worker["pid"]:
                     return True
         return False

@@ -107,6 +107,7 @@ class CalibratedWrapper(CalibratedHandler):
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
         """Return the wrapped handler's reply, behind its envelope if the server has one."""
         messages = self._messages(data, ctx)
+        # The calibration fails open from here on: a reply without a receipt is better than none.
         self._passing.begin()
         rows = [_without_ours(row) for row in data]
         if self._envelope is None:
@@ -135,6 +136,7 @@ class CalibratedWrapper(CalibratedHandler):
         rows = self._passing.rows()
         if self.options.padded:
             rows = rows[: len(messages)]
+        # A receipt of another request's row would count a wrong label as right: without proof there is none.
         proved = self.options.batches or len(messages) == 1
         sizes = _sizes(messages, len(rows)) if proved else None
         if sizes is None:
@@ -153,7 +155,7 @@ class CalibratedWrapper(CalibratedHandler):
             own = [one for one in (next(results) for _ in range(size)) if not isinstance(one, Failure)]
             if not own or len(own) < size:
                 continue  # what is not finite has no confidence
-            in_body_too = aligned and self._asks_for_body(message)
+            in_body_too = aligned and "body" in (self.options.receipts, message.headers.get(ASKING))
             self._set_headers(ctx, index, own, elsewhere=in_body_too or self._envelope is not None)
             if in_body_too:
                 replies[index] = in_body(replies[index], own, self.artifact.class_names)
@@ -162,9 +164,6 @@ class CalibratedWrapper(CalibratedHandler):
                     replies[index], message, own, self.artifact.class_names, self._columns
                 )
         return replies
-
-    def _asks_for_body(self, message: Message) -> bool:
-        return self.options.receipts == "body" or message.headers.get(ASKING) == "body"
 
     def _set_headers(self, ctx: Any, index: int, rows: Sequence[AnyPrediction], *, elsewhere: bool) -> None:
         receipts = sum(len(receipts_of(one)) for one in rows)

@@ -384,7 +384,7 @@ def test_a_refused_pack_leaves_nothing_and_a_retry_works(backend, tmp_path):
     late = bfloat16_file(tmp_path)
     with pytest.raises(FuseError, match="has no bfloat16"):
         fuse_triton(late, STEP, repo, settings, name="pets")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["late.onnx", "raw.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".repo.lock", "late.onnx", "raw.onnx"]
     fuse_triton(path, STEP, repo, settings, name="pets")
     before = tree(repo)
     with pytest.raises(FuseError):

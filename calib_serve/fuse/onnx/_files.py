@@ -37,6 +37,8 @@ def read(path: Path) -> ir.Model:
         _check_contained(tensor, path)
     ordered = [] if external else in_order(raw)  # the checker finds external data by the file's path alone
     try:
+        # By its path, where it can be: the checker finds external data beside the file, and takes more than 2
+        # GB.
         onnx.checker.check_model(raw if ordered else str(path))
     except Exception as error:
         shapeless = [v.name for v in raw.graph.input if not v.type.tensor_type.HasField("shape")]
@@ -47,6 +49,7 @@ def read(path: Path) -> ir.Model:
     if repairs:
         model = _model(raw, path)
     model.meta["repairs"] = tuple(repairs)
+    # A file that fails the full check as it came is held to the plain one: the edits are not to blame.
     model.meta["strict"] = infers(raw) is not None
     return model
 
@@ -124,6 +127,7 @@ def _external(model: ir.Model) -> Iterator[tuple[ir.Value | ir.Node, str, ir.Ext
 def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
     folder = path.parent.resolve()
     try:
+        # Resolved before it is compared: a link beside the model may lead out of its folder.
         target = (folder / tensor.location).resolve()
         size = target.stat().st_size
     except (OSError, ValueError) as error:
@@ -170,6 +174,7 @@ def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bo
 
 def _bring(model: ir.Model, source: Path, out: Path) -> None:
     """Copy data files beside ``out``, under names of their content: a model that is there keeps its own."""
+    # Two models of one folder may both call their data weights.data: a name of the content keeps both.
     names: dict[str, str] = {}
     for holder, attribute, tensor in list(_external(model)):
         location = str(tensor.location)
@@ -241,6 +246,7 @@ def in_order(model: onnx.ModelProto) -> list[str]:
     nodes = list(model.graph.node)
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     needs = {i: [makers[name] for name in _read(node) if name in makers] for i, node in enumerate(nodes)}
+    # Some converters write nodes before what they read: onnxruntime runs that, and the checker refuses it.
     if all(j < i for i, before in needs.items() for j in before):
         return []
     try:
@@ -276,6 +282,7 @@ def _inlined(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
     """Write out local functions on the way out: an activation or the last layer may be inside."""
     names: list[str] = []
     seen: set[tuple[str, str]] = set()
+    # A function may end in a call of another one, which is then on the way out.
     while found := _functions_on_the_way_out(model) - seen:
         seen |= found
         within = sorted(name for _, name in found)
@@ -325,6 +332,7 @@ def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
     if old is not None and old >= OPSET:
         return model
     ir_version = max(model.ir_version, _IR)
+    # The converter rewrites more than it must: where no operator changed, the number alone is raised.
     if old is None or not _changed(model, old):
         for one in imports:
             one.version = OPSET

@@ -108,12 +108,14 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
 
 def keeps_order(artifact: Artifact) -> bool:
     """Return whether the most likely class stays the same: temperatures, and mixtures of them."""
+    # A table may tie classes or swap them, and a head is another model.
     maps = all(step.is_scalar for step in artifact.logit_maps)
     return maps and artifact.table is None and artifact.head is None
 
 
 def _kin(value: ir.Value) -> list[ir.Value]:
     """List the scores and what they were made of, class by class, in an order that is the same."""
+    # Softmax, a division by their sum and their like keep the largest the largest.
     found = [value]
     while (node := value.producer()) is not None and node.op_type in _ORDERED and node.inputs[0] is not None:
         value = node.inputs[0]
@@ -203,6 +205,7 @@ def judge_outputs(
     all that is computed.
     """
     stepped = artifact.mixture is not None or artifact.table is not None
+    # Folded into the layer that makes them, the same value holds calibrated scores now.
     in_place = tail.logits is raw.logits and not stepped
     walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
     walk.made |= {raw.logits} if in_place else set()

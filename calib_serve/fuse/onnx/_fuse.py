@@ -15,10 +15,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.files import read_npz, sha256
+from calib_serve.errors import FuseError, ModelError
+from calib_serve.files import sha256
 from calib_serve.fuse._decisions import check_decidable, decided, left_out, undecided
-from calib_serve.fuse._parity import Parity, check_owner, check_response
+from calib_serve.fuse._parity import Parity, check_owner, check_response, given_inputs
 from calib_serve.fuse.onnx._files import pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
@@ -142,6 +142,7 @@ def fuse_onnx(
     done = (*model.meta["repairs"], *edits, *kept, *left, *warnings)
     feeds = dict(feeds or generate(model.graph, samples=asked.samples, shapes=plan.shapes))
     _mark(model, artifact, hashed, [*touched, *(s.name for s in statuses if s.status != "independent")])
+    # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as partial:
         probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
@@ -233,6 +234,8 @@ def _check_followers(
     Returns how many outputs agree. Labels that are decided anew are none of them: the raw graph decides these
     before the scores.
     """
+    # The raw graph is cut where followers read: it then computes them from calibrated numbers, in its own
+    # way.
     used = {name: new for node, place, name in plan.sources.used if (new := node.inputs[place])}
     # Of bfloat16, onnxruntime gives numpy nothing to put there.
     if not names or not used or plan.dtype == ir.DataType.BFLOAT16:
@@ -261,18 +264,6 @@ def _check_followers(
     results = run_raw(probe, feeds, names) if names else []
     write(raw, probe, source=source, out=out, strict=False)
     return check_followers(probe, plan, names, results, {**prepare(feeds, plan), **cut})
-
-
-def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
-    """Return inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
-    if not isinstance(inputs, (str, Path)):
-        return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}
-    try:
-        return read_npz(Path(inputs))[0]
-    except ValueError as error:
-        raise InputError(
-            f"{inputs} is not an npz of inputs by name, as --inputs (inputs=) takes it: {error}"
-        ) from error
 
 
 def _learn_shapes(
@@ -329,6 +320,8 @@ def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
     """List tensors near the outputs, and the named one, whose type or shape inference does not know."""
     edge = dict.fromkeys(graph.outputs)
     near = dict(edge)
+    # Far enough for a reshape, an activation, a bias and a product; a whole graph of unknown shapes would be
+    # slow.
     for _ in range(_HOPS):
         nodes = [node for v in edge if (node := v.producer()) is not None]
         edge = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None)

@@ -30,6 +30,7 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
     if value is None or value.is_graph_input():
         return None
     node = value.producer()
+    # Exporters share one weight among layers by an Identity of it.
     if node is not None and node.op_type == "Identity" and node.domain == "":
         return constant(node.inputs[0])
     try:
@@ -163,6 +164,7 @@ class Editor:
 
     def _infer(self, made: ir.Node, inputs: Sequence[ir.Value]) -> None:
         """Give the outputs the types and shapes that onnx infers, from the inputs' and from constant axes."""
+        # Reductions and slices have their axes in constants, without which no shape follows.
         axes = [t for v in inputs if (t := v.const_value) is not None and t.dtype == ir.DataType.INT64]
         opset = max(self.opset, _INFERS)
         inferred = onnx.shape_inference.infer_node_outputs(

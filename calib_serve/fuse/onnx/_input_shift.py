@@ -126,6 +126,7 @@ def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: No
         raise FuseError(
             f"--option normalization=MEAN,STD needs an input (n, C, ...), {value.name!r} is {value.shape}"
         )
+    # The shift goes into the mean: normalisation and shift together cost what the first alone does.
     mean, std = normal.shaped(len(value.shape))
     channels, given = value.shape[1], max(mean.size, std.size)
     if isinstance(channels, int) and given not in (1, channels):
@@ -153,6 +154,7 @@ def _insert(editor: Editor, value: ir.Value, work: list[tuple[str, Floats]], ste
 
 def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
     """Follow the input's only path to a constant that can take the shift; None where there is none."""
+    # Only along a path without branches: another reader must not see the shift.
     while len(value.uses()) == 1 and not value.is_graph_output():
         (node,) = users(value)
         if node.graph is not editor.graph or node.domain != "":

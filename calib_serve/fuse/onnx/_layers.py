@@ -131,6 +131,7 @@ def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> U
     row = _row(bias, len(weight))
     if row is None:
         return NotLinear(f"what {describe(addition)} adds is not a constant row of {len(weight)}")
+    # Who else reads the product would see the changed weights.
     if not is_private(node.outputs[0]):
         return NotLinear(f"the product of {describe(node)} is used elsewhere too")
     return Linear(addition.outputs[0], features, weight, row, node, addition)
@@ -276,6 +277,7 @@ def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | No
     known = [place for place in places if place is not None]
     if not known or len(known) < len(places) or not _is_scaled(known[0][0]):
         return None
+    # Scales alone change: the integers of a quantised model stay as its calibration chose them.
     for node, place in known:
         numbers = constant(node.inputs[place])
         assert numbers is not None
@@ -327,6 +329,7 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
         step = LogitMap(step.weight, step.bias)  # 1 / T may act before or after the log
     why = "it acts on log-probabilities"
     if step.on == "logits":
+        # Folded, whoever else reads the logits would see calibrated ones.
         others, linear = tail.strangers(tail.logits), find_linear(tail.logits)
         if isinstance(linear, Linear) and not others and _fold_map(editor, linear, step):
             return tail, f"logit map folded into {describe(linear.product)}"

@@ -97,6 +97,7 @@ def measure(
 
     ``probe`` is the raw graph with ``plan.source`` among its outputs.
     """
+    # Both as they are written, not optimised: a runtime that fuses them differently would hide a wrong edit.
     run, engine = _runner(probe, device)
     run_fused, engine_fused = _runner(fused, device)
     raw = _rows(run(prepare(feeds, plan), [plan.source])[0], plan.source)
@@ -363,6 +364,8 @@ def logits_of(raw: Floats, plan: Plan) -> Floats:
     artifact = plan.artifact
     if artifact.head is not None:
         return np.asarray(artifact.head(raw), np.float64)
+    # An activation of the graph shows what its output is; bare scores are believed only as their numbers
+    # allow.
     if plan.activation is None:
         _check_outputs(raw, plan)
     z = class_logits(raw, plan)

@@ -100,6 +100,7 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
     chosen = _choose(editor.graph, output, artifact)
     path: list[ir.Node] = []
     value = chosen
+    # Backwards from the output, through what moves scores without changing them.
     while (node := value.producer()) is not None and (_passes(node) or _is_quantizer(node)):
         path.insert(0, node)
         value = node.inputs[0]  # type: ignore[assignment]  # both made sure
@@ -140,6 +141,8 @@ VIEWS = _RESHAPES | {"Cast", "Transpose"}
 
 def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
     """Find the nodes that read the scores and can read calibrated ones in their place: of the same kind."""
+    # Behind a table or mixture there are no calibrated logits: who reads logits may follow by their order
+    # alone.
     found = {n for node in tail.path for v in node.outputs for n in users(v)}
     stepped = artifact.mixture is not None or artifact.table is not None
     for node in users(tail.logits):
@@ -186,6 +189,7 @@ def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
             )
         return _shown(graph, inside[0])
     scores = [v for v in graph.outputs if _may_hold_scores(v, classes)]
+    # Shapes decide only where one output fits: a guess would calibrate something else in silence.
     if len(scores) == 1:
         return _whole(graph, scores[0], artifact)
     if not scores:
@@ -434,6 +438,7 @@ def kind_of(
             "--outputs (outputs=)"
         )
     kind = made or told or artifact.model.outputs or "logits"
+    # One column is of a binary model, whatever it was called.
     if columns == 1:
         kind = exact(kind, 1)
     elif made is None:

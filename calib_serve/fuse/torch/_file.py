@@ -134,6 +134,7 @@ class _Loaded:
 
 
 def _load(path: Path, kind: Kind) -> _Loaded:
+    # Fused twice, a model would be calibrated twice: the mark in the file tells.
     found: dict[str, Any] = {_MARK: ""}
     program = None
     try:

@@ -153,6 +153,7 @@ class Fusion:
         try:
             return self._compare(numbers(shown), found, expected, str(scores.device))
         except FuseError:
+            # Dropout that is left on moves scores from run to run, and would look like a wrong calibration.
             apart = float((scores_of(model).double() - scores.double()).abs().max())
             if not apart <= expected.tolerance:
                 raise FuseError(
@@ -228,6 +229,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         returned = example.shifted(artifact.input_shift).run(model)
         scores = _found(returned, artifact, asked.output, asked.outputs, example.samples)
     change = change_to_fitted(scores.outputs, artifact)
+    # A map that changes nothing would still round, and keep a layer from being folded.
     maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
     folded = maps if asked.fold else ()
     if artifact.head is not None or asked.fold:
@@ -247,6 +249,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         tail_of = partial(_deciding, asked.returns)
     tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
+    # Folded maps act inside the model, which the fit's own scores do not pass.
     own_scores = (0, 0.0) if folded else _check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
     whole = assemble(

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
 from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.files import read_npz
+from calib_serve.fuse._parity import given_inputs
 from calib_serve.fuse.torch._modules import Bias, layers, parameters
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -60,13 +60,8 @@ class Example:
     @classmethod
     def read(cls, inputs: Mapping[str, NDArray[Any]] | str | Path, model: nn.Module) -> Example:
         """Read arrays by the names of the model's inputs; a single one may have any. Floats get its dtype."""
-        if not isinstance(inputs, Mapping):
-            try:
-                inputs = read_npz(Path(inputs))[0]
-            except ValueError as error:
-                raise InputError(f"{inputs} is not an npz of inputs by name: {error}") from error
         device, dtype = home(model)
-        held = {name: _tensor(name, array, device, dtype) for name, array in inputs.items()}
+        held = {name: _tensor(name, array, device, dtype) for name, array in given_inputs(inputs).items()}
         names = parameters(model)
         if len(held) == 1 and not set(held) & set(names):
             return cls(tuple(held.values()))
@@ -210,6 +205,7 @@ def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Te
     changed = evaluating(_shell(model))
     layer = dict(changed.named_modules())[name]
     weight, bias = layer.weight.detach(), _bias(layer)
+    # By the identity as its weight a layer returns what it reads, whatever lies behind it.
     eye = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
     layer.weight = nn.Parameter(eye, requires_grad=False)
     if getattr(layer, "bias", None) is not None:
@@ -272,5 +268,6 @@ def _shell(model: nn.Module) -> nn.Module:
     """Copy a model whose tensors stay the model's own; a scripted module is copied whole."""
     if isinstance(model, torch.jit.ScriptModule):
         return copy.deepcopy(model)
+    # deepcopy takes what is in its memo as it is: modules are copied, their tensors are not.
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)

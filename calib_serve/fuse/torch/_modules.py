@@ -398,8 +398,8 @@ class Probabilities(Tail):
         return probs.to(scores.dtype)
 
 
-class _Whole(Tail):
-    """What makes all results of a batch."""
+class Everything(Tail):
+    """Logits, probabilities, confidence, predicted class and bin."""
 
     inner_edges: Tensor
 
@@ -433,17 +433,13 @@ class _Whole(Tail):
             torch.bucketize(exact.contiguous(), self.inner_edges),
         )
 
-
-class Everything(_Whole):
-    """Logits, probabilities, confidence, predicted class and bin."""
-
     def forward(self, scores: Tensor) -> All:
         """Map (n, K) to five tensors; the bin is that of the confidence as returned."""
         z = self.maps(self.read(scores))
         return self.everything(scores, z, self.probabilities(z))
 
 
-class Deciding(_Whole):
+class Deciding(Everything):
     """A mapping by name: what ``returns`` says, and what the artifact decides: "set", "abstain", "act"."""
 
     def __init__(
@@ -515,6 +511,7 @@ class _Parts(nn.Module):
         self.training = False
 
 
+# TorchScript knows no *inputs: the common model of one input and one tensor gets a forward of its own.
 class Calibrated(_Parts):
     """shift -> model -> the head's further layers -> calibration of the scores."""
 

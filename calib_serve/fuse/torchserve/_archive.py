@@ -197,6 +197,7 @@ def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
 def _verify(form: Form, hashes: Mapping[str, str]) -> None:
     if not hashes:
         return
+    # A file that was added is as bad as one that was changed: Python would import it.
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
@@ -270,6 +271,7 @@ def new_file(source: str | Path, out: str | Path, *, name: str, version: str) ->
 def _place(written: Path, target: Path, *, force: bool) -> None:
     try:
         if os.path.lexists(target):
+            # The same bytes: a pipeline that packs again changes nothing.
             if target.is_file() and filecmp.cmp(written, target, shallow=False):
                 return
             if not force:

@@ -69,6 +69,7 @@ def pack(
     known, batching = fitted.model, batching or Batching()
     shape = _shape(asked.input_shape, fitted)
     with scratch() as folder:
+        # A worker has no onnx to edit graphs with: the head goes in here.
         served = _fused_head(path, fitted, folder) if kind == "onnx" else path
         answers = fields_of(AnswerOptions, asked)
         section = ModelOptions(

@@ -101,17 +101,24 @@ def pack_around(
     kind: Outputs | None = _as_fitted("outputs", asked.outputs, fitted.model.outputs if at else None)
     if (runtime := old.manifest.get("runtime", "python")) not in ("python", "python3"):
         raise FuseError(f"{source} is for the runtime {runtime!r}; only a handler in Python can be wrapped")
+    # There, replies are made token by token or out of order, and no batch has its rows.
     if modes := [key for key in _OTHER_LOOPS if old.config.get(key)]:
         raise FuseError(f"{source} runs with {modes[0]}, where replies are not made batch by batch")
     name, version = name or old.name, asked.version or f"{old.version}-calibrated"
     target = new_file(source, out, name=name, version=version)
     config = _config(old, asked.workers, asked.batch_size, asked.batch_delay)
-    config_name = _config_name(old)
+    # Never over a file that the manifest does not call a configuration.
+    free = f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG
+    config_name = str(old.model.get("configFile") or free)
     with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
-        digest_of_model = _model_digest(old, kept, fitted)
+        model_file = _model_file(old)
+        digest_of_model = digest(kept[model_file]) if model_file else ""
+        if not fitted.model.fits(digest_of_model):
+            raise FuseError(f"{model_file} in {old.path} is not the model that the artifact was fitted on")
         found = None
         if not asked.untried:
-            samples = _samples(asked.probe, asked.probe_data)
+            samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
+            samples = samples if asked.probe_data is None else some_of(read_requests(asked.probe_data))
             found = find_seam(
                 unpack(old, folder / "before"),
                 requests=samples[0] if samples else (),
@@ -132,7 +139,7 @@ def pack_around(
                 )
         section = ModelOptions(
             kind="wrapped",
-            model=str(old.model.get("serializedFile", "")),
+            model=model_file,
             sha256=digest_of_model,
             wraps=handler,
             seam=found.place if found else seam or INFERENCE,
@@ -164,6 +171,7 @@ def pack_around(
             handler=_ENTRY,
             configFile=config_name,
         )
+        # What was written is read and asked again, as a worker will: the proof is of the file that is served.
         made = read_archive(written, verify=False)
         check_names(made)
         if found is not None:
@@ -171,13 +179,6 @@ def pack_around(
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
             prove_seam(after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout)
     return target
-
-
-def _samples(probe: str | Path | None, probe_data: str | Path | None) -> list[tuple[Request, ...]]:
-    """List what to ask, each in the forms that it may be sent in."""
-    if probe_data is None:
-        return [] if probe is None else [alternatives(Path(probe))]
-    return some_of(read_requests(probe_data))
 
 
 def _config(
@@ -196,11 +197,6 @@ def _config(
     return {**old.config, **given}
 
 
-def _config_name(old: Archive) -> str:
-    """Name the file of the configuration, never one that the manifest does not call so."""
-    return str(old.model.get("configFile") or (f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG))
-
-
 def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
     """Read an entry of a configuration of TorchServe's, by default 1."""
     try:
@@ -209,15 +205,12 @@ def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
         raise FuseError(f"{key} in {old.path} is not a number: {error}") from error
 
 
-def _model_digest(old: Archive, kept: Mapping[str, Content], artifact: Artifact) -> str:
-    """Return the hash of the archive's model file, "" for none, once it is the artifact's."""
-    serialized = str(old.model.get("serializedFile", ""))
-    if serialized and serialized not in kept:
-        raise FuseError(f"{old.path} names the model {serialized} but does not carry it")
-    found = digest(kept[serialized]) if serialized else ""
-    if not artifact.model.fits(found):
-        raise FuseError(f"{serialized} in {old.path} is not the model that the artifact was fitted on")
-    return found
+def _model_file(archive: Archive) -> str:
+    """Name the archive's model file, "" where it has none; FuseError where it does not carry it."""
+    name = str(archive.model.get("serializedFile") or "")
+    if name and name not in archive.files:
+        raise FuseError(f"{archive.path} names the model {name} but does not carry it")
+    return name
 
 
 def _joined(
@@ -301,9 +294,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
         )
     handler = str(archive.model.get("handler", "") if options is None else options.wraps)
     handler = wrappable(handler, archive.files, source)
-    serialized = archive.model.get("serializedFile")
-    if serialized and serialized not in archive.files:
-        raise FuseError(f"{source} names the model {serialized} but does not carry it")
+    serialized = _model_file(archive)
     with scratch() as folder:
         copy = unpack(archive, folder / "archive")
         if options is not None:

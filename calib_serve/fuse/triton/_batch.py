@@ -68,6 +68,7 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
         for value in (*model.graph.input, *model.graph.output):
             if _first(value) == 1:
                 value.type.tensor_type.shape.dim[0].dim_param = _BATCH
+        # They say 1 for the batch, too, and would contradict the free one.
         del model.graph.value_info[:]
         wrong = _mixed(model)
         if not wrong:
@@ -180,6 +181,7 @@ def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> st
     rows = _rows(model, given)
     size = len(next(iter(rows.values())))
     alone = [run_raw(path, {k: v[i : i + 1] for k, v in rows.items()}, names) for i in range(size)]
+    # Any order and number: what works along the batch, such as a norm over it, shows in one of them.
     for order in _orders(size):
         together = run_raw(trial, {k: v[order] for k, v in rows.items()}, names)
         for j, name in enumerate(names):

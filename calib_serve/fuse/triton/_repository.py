@@ -21,8 +21,8 @@ from onnx import TensorProto, helper
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse._parity import given_inputs
 from calib_serve.fuse.onnx import FuseReport, fuse_onnx
-from calib_serve.fuse.onnx._fuse import given_inputs
 from calib_serve.fuse.triton._batch import free_batch
 from calib_serve.fuse.triton._config import (
     LABELS,
@@ -84,6 +84,7 @@ def fuse_triton(
         pack.check()
         graph = fields_of(GraphOptions, settings)
         onnx_file = pack.folder(models[0]) / "model.onnx"
+        # All results, as receipts need the confidence and class whatever a client asks for.
         report = fuse_onnx(model, artifact, onnx_file, returns="all", **graph)
         batch = free_batch(onnx_file, settings.max_batch, given_inputs(settings.inputs))
         with writing(root):
@@ -298,5 +299,6 @@ def _differing(
     return [name for name in names if one.get(name) != other.get(name)]
 
 
+# A rename within one file system is atomic: hence the staging folder beside the repository.
 def _move(old: Path, new: Path) -> None:
     old.rename(new)
