@@ -3,7 +3,7 @@
 Buffers and plain tensor code that script, trace and export. Half precision is calibrated in float32.
 """
 
-# mypy: disable-error-code="attr-defined,no-untyped-call,no-untyped-def"
+# mypy: disable-error-code="attr-defined,no-untyped-call,no-untyped-def,override"
 # No postponed annotations here, nor comments on types: torch.jit.script reads them as they stand, and infers
 # what they leave out.
 import inspect
