@@ -224,7 +224,8 @@ def in_protocol(
     body = _parsed(reply)
     each = [said(one, names) for one in rows]
     if message.form == "v1" and isinstance(body, dict) and len(body.get("predictions") or ()) == len(rows):
-        lists = {many: [one[name] for one in each] for name, many in _LISTS.items() if _in_all(each, name)}
+        shown = {name: many for name, many in _LISTS.items() if all(name in one for one in each)}
+        lists = {many: [one[name] for one in each] for name, many in shown.items()}
         body = {**body, **lists}
     elif message.form == "v2" and isinstance(body, dict) and len(body.get("outputs") or ()) == len(rows):
         outputs = [
@@ -240,10 +241,6 @@ def in_body(reply: Any, rows: Sequence[AnyPrediction], names: Sequence[str]) -> 
     """Wrap a reply: ``{"prediction": reply, "confidence": ...}``; ``instances`` where rows are several."""
     each = [said(one, names) for one in rows]
     return {"prediction": _parsed(reply), **(each[0] if len(each) == 1 else {"instances": each})}
-
-
-def _in_all(each: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return all(name in one for one in each)
 
 
 def _parameters(one: Mapping[str, Any]) -> dict[str, Any]:

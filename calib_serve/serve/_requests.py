@@ -150,22 +150,18 @@ def read_request(message: Message, *, shape: Sequence[int | None]) -> Request:
             return _of_instances(message)
         if message.form == "v2":
             return _of_tensors(message, shape)
-        return Request(message, [_plain(message)], [_tag(message.headers)])
+        return Request(message, [_plain(message)], [tag_of(message.headers)])
     except InputError as error:
         return Request(message, refused=str(error))
 
 
 def plain_tags(data: Sequence[Mapping[str, Any]], ctx: Any) -> list[Tag]:
     """Return what each request of a batch names, one row a request."""
-    return [_tag(_headers(row, ctx.get_all_request_header(i))) for i, row in enumerate(data)]
+    return [tag_of(_headers(row, ctx.get_all_request_header(i))) for i, row in enumerate(data)]
 
 
-def message_tag(message: Message) -> Tag:
-    """Return what a whole request names, by its headers."""
-    return _tag(message.headers)
-
-
-def _tag(headers: Mapping[str, str]) -> Tag:
+def tag_of(headers: Mapping[str, str]) -> Tag:
+    """Read what a whole request names: its segment, group and id."""
     if _SEGMENT in headers or _GROUP in headers or _ID in headers:
         return Tag(headers.get(_SEGMENT, "")[:LONGEST_SEGMENT], headers.get(_GROUP, ""), headers.get(_ID, ""))
     return _NO_TAG

@@ -440,12 +440,14 @@ class Process:
     def __init__(self, configuration: Configuration) -> None:
         # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
         self._scratch = Path(tempfile.mkdtemp(prefix="calib-"))
+        # TorchServe would take the configuration that this names, whatever the command line says.
+        own = {name: value for name, value in os.environ.items() if name != "TS_CONFIG_FILE"}
         try:
             with (configuration.folder / "java.out").open("wb") as output:
                 self._process = subprocess.Popen(
                     _command(configuration, self._scratch),
                     cwd=configuration.folder,
-                    env={**_environment(), **configuration.environment},
+                    env={**own, **configuration.environment},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -503,11 +505,6 @@ def _command(configuration: Configuration, scratch: Path) -> list[str]:
         *("-s", str(configuration.store)),
         "-ncs",  # no snapshots: each start is of what is named
     ]
-
-
-def _environment() -> dict[str, str]:
-    # TorchServe would take the configuration that this names, whatever the command line says.
-    return {name: value for name, value in os.environ.items() if name != "TS_CONFIG_FILE"}
 
 
 def _end_with_parent() -> Callable[[], object] | None:

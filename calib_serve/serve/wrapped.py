@@ -29,7 +29,7 @@ from calib_serve.serve._replies import (
     in_protocol,
     receipts_of,
 )
-from calib_serve.serve._requests import Message, message_tag, read_messages
+from calib_serve.serve._requests import Message, read_messages, tag_of
 
 __all__ = ["CalibratedWrapper"]
 
@@ -145,7 +145,7 @@ class CalibratedWrapper(CalibratedHandler):
             self._observer.uncalibrated(max(0, len(messages) - len(rows)))
             return replies
         tags = [
-            message_tag(message).of_row(row, n)
+            tag_of(message.headers).of_row(row, n)
             for message, n in zip(messages, sizes, strict=True)
             for row in range(n)
         ]

@@ -22,6 +22,7 @@ from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve._archive import (
     CONFIG,
+    HASHES,
     MANIFEST,
     Archive,
     Content,
@@ -208,7 +209,8 @@ def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
 def _model_file(archive: Archive) -> str:
     """Name the archive's model file, "" where it has none; FuseError where it does not carry it."""
     name = str(archive.model.get("serializedFile") or "")
-    if name and name not in archive.files:
+    # Manifest and hashes are written anew: they are no model.
+    if name and (name not in archive.files or name in (MANIFEST, HASHES)):
         raise FuseError(f"{archive.path} names the model {name} but does not carry it")
     return name
 
