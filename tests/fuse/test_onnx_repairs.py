@@ -416,7 +416,10 @@ def test_outputs_of_every_kind_are_compared_with_the_file_s(old: Any, new: Any, 
 
 def test_a_repair_is_checked_on_inputs_as_the_graph_gets_them(tmp_path: Path) -> None:
     old, new = "y = Identity(x)", "y = Relu(x)"
-    plan: Any = {"fitted": artifact(InputShift(np.full(K, 30.0)), TWO, classes=K), "shifted": "x"}
+    plan: Any = {
+        "fitted": artifact(InputShift(np.full(K, 30.0)), TWO, classes=K),
+        "input": ir.Value(name="x"),
+    }
     compared(old, new, tmp_path, **plan)
     with pytest.raises(FuseError, match="'y' differs"):
         compared(old, new, tmp_path)
