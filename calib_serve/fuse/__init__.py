@@ -1,1 +1,1 @@
-"""Fusers: a model and an artifact in, a calibrated model out. They depend on steps, not on algorithms."""
+"""Fuse a model and an artifact into a calibrated model. What is here knows steps, not algorithms."""
