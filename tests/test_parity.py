@@ -25,8 +25,8 @@ from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_ef
 from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.fuse.onnx._fuse import fuse_onnx
-from calib_serve.fuse.torch._fuse import calibrated
+from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.torch import calibrated
 from calib_serve.metrics import ece, softmax
 from calib_serve.model import load_model
 

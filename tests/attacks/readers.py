@@ -38,7 +38,7 @@ from calib_serve.data import load_data, read_texts
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.model import load_model
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Scores

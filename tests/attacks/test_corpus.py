@@ -12,7 +12,7 @@ from readers import READERS
 from small_models import temperature
 
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 
 pytestmark = pytest.mark.server
 

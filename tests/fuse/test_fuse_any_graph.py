@@ -17,7 +17,7 @@ from sizes import sized
 from calib_serve import Artifact
 from calib_serve.artifact import ProbTable
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 
 TOLERANCE = {np.dtype("f8"): 1e-9, np.dtype("f4"): 2e-5, np.dtype("f2"): 2e-2}

@@ -24,8 +24,8 @@ from onnx.external_data_helper import set_external_data
 from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._files import read, write
-from calib_serve.fuse.onnx._fuse import fuse_onnx
 
 STEP = artifact(LogitMap.temperature(2.0), classes=K)
 ROWS = np.random.default_rng(1).normal(size=(5, 6)).astype("f4")

@@ -24,7 +24,7 @@ from sklearn.svm import SVC
 from calib_serve.artifact import InputShift, LogitMap, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import _fuse as graph_module
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.metrics import softmax
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")

@@ -14,7 +14,7 @@ from sizes import sized
 
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import CalibServeError
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 
 STEP = sized(ci=60, nightly=1)  # each so many-th model
 PARTS = 4

@@ -19,8 +19,8 @@ from calib_serve import Artifact, Bins
 from calib_serve.artifact import Examples, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError, InputError
 from calib_serve.files import sha256
+from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx import _files as files
-from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 

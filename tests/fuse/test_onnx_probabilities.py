@@ -20,7 +20,7 @@ from onnx_runtimes import LEVELS, RUNTIMES, by_onnxruntime
 from calib_serve.artifact import LogitMap, ProbTable
 from calib_serve.fuse._decisions import rounded_down
 from calib_serve.fuse.onnx import _probabilities as probabilities
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._probabilities import count_below, look_up
 from calib_serve.metrics import softmax

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor, constant
 from calib_serve.fuse.onnx._layers import scale_quantized
 from calib_serve.metrics import softmax

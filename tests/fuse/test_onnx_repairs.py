@@ -21,8 +21,8 @@ from test_onnx_parity import planned
 from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import _parity as parity
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._files import repaired
-from calib_serve.fuse.onnx._fuse import fuse_onnx
 from calib_serve.fuse.onnx._parity import check_repairs
 from calib_serve.metrics import softmax
 

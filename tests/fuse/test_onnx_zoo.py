@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.fuse.onnx._fuse import fuse_onnx
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 
 K = 4
