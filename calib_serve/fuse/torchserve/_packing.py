@@ -148,7 +148,7 @@ def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
     """Return the ONNX file to serve: with the new last layers in it, where the artifact has any."""
     if artifact.head is None:
         return path
-    from calib_serve.fuse.onnx._fuse import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
+    from calib_serve.fuse.onnx import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
 
     out = folder / "fused.onnx"
     fuse_onnx(path, artifact.only(artifact.head), out)
