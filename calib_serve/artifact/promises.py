@@ -18,7 +18,7 @@ from calib_serve.metrics import (
     evaluate_abstention,
     evaluate_sets,
 )
-from calib_serve.metrics.per_sample import checked
+from calib_serve.metrics.samples import checked
 
 __all__ = ["DecisionsEvaluation", "evaluate_decisions", "promises"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import csv_rows, map_npy, named, read_npz
-from calib_serve.metrics.per_sample import truths
+from calib_serve.metrics.samples import truths
 from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
 

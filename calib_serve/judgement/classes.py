@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.judgement.cells import Cells
-from calib_serve.metrics.grouped import design_effect
-from calib_serve.metrics.per_sample import row_blocks
+from calib_serve.metrics.samples import design_effect, row_blocks
 from calib_serve.metrics.tails import chi_square_beyond
 from calib_serve.words import points
 

@@ -25,10 +25,9 @@ from calib_serve.judgement.conclude import (
     line_of,
 )
 from calib_serve.judgement.shape import Pair, Shape, shape_of_event, shape_of_top_two
-from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.labels import checked_label_probs, decisions
-from calib_serve.metrics.per_sample import checked, checked_weights, row_blocks
 from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import checked, checked_weights, design_effect, group_codes, row_blocks
 from calib_serve.scores import ProbsView
 from calib_serve.words import percent, points
 

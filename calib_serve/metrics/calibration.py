@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics.equal_mass import Ranked
-from calib_serve.metrics.per_sample import checked, top_label
+from calib_serve.metrics.samples import checked, top_label
 
 __all__ = [
     "Split",

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.errors import InputError
 from calib_serve.metrics.equal_mass import Ranked
-from calib_serve.metrics.per_sample import checked, row_blocks
+from calib_serve.metrics.samples import checked, row_blocks
 
 __all__ = ["Residuals", "adaptive_classwise_ece", "classwise_ece", "classwise_rms_debiased"]
 

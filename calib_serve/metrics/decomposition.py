@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.bins import Bins, Edges, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import Estimate, mean_interval
-from calib_serve.metrics.per_sample import checked, negative_log, row_blocks, top_label
 from calib_serve.metrics.proper import brier, brier_top_label
 from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import checked, negative_log, row_blocks, top_label
 
 __all__ = [
     "BrierTerms",

@@ -15,7 +15,6 @@ from calib_serve.arrays import frame, html_table, some_of
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics.error_intervals import error_intervals
-from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.intervals import (
     Estimate,
     bootstrap_interval,
@@ -25,9 +24,9 @@ from calib_serve.metrics.intervals import (
     share_interval,
     wilson_interval,
 )
-from calib_serve.metrics.per_sample import PerSample, checked, checked_weights
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.sample import Sample
+from calib_serve.metrics.samples import PerSample, checked, checked_weights, design_effect, group_codes
 from calib_serve.metrics.sums import Rows, estimates
 from calib_serve.scores import ProbsView
 

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError
-from calib_serve.metrics.grouped import mean_error
-from calib_serve.metrics.per_sample import row_blocks
+from calib_serve.metrics.samples import mean_error, row_blocks
 from calib_serve.metrics.tails import accuracy_at_least, beta_quantile, student_quantile
 
 __all__ = [

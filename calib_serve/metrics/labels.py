@@ -18,7 +18,7 @@ from calib_serve.metrics.intervals import (
     quantile_of,
     wilson_interval,
 )
-from calib_serve.metrics.per_sample import checked_weights, truths
+from calib_serve.metrics.samples import checked_weights, truths
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
 from calib_serve.scores.links import LEAST
 

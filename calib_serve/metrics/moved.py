@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.metrics.comparison import Change, change_of_mean
 from calib_serve.metrics.equal_mass import cumulative, tie_ends
-from calib_serve.metrics.grouped import group_codes
-from calib_serve.metrics.per_sample import checked_weights, row_blocks
 from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import checked_weights, group_codes, row_blocks
 from calib_serve.words import p_value, percent
 
 __all__ = ["Moved", "Tops"]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.per_sample import (
+from calib_serve.metrics.samples import (
     checked,
     checked_labels,
     checked_weights,

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.equal_mass import cumulative, tie_ends
-from calib_serve.metrics.per_sample import top_label
+from calib_serve.metrics.samples import top_label
 
 __all__ = [
     "Separation",

@@ -11,8 +11,8 @@ from calib_serve.bins import Bins, Edges, check_binning
 from calib_serve.metrics import smooth
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.equal_mass import Ranked, cumulative, tie_ends
-from calib_serve.metrics.per_sample import PerSample
 from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import PerSample
 from calib_serve.metrics.truths import Event
 
 __all__ = ["Sample"]

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.grouped import group_codes
 from calib_serve.metrics.intervals import Estimate, beta_binomial_at_most, conformal_rank, mean_interval
-from calib_serve.metrics.per_sample import checked_labels
+from calib_serve.metrics.samples import checked_labels, group_codes
 from calib_serve.metrics.selective import share_of, with_interval
 
 __all__ = ["SetEvaluation", "SizeGroup", "evaluate_sets"]

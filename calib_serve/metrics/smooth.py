@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError
 from calib_serve.metrics.intervals import quantile_of, resamples
-from calib_serve.metrics.per_sample import top_label
+from calib_serve.metrics.samples import top_label
 
 __all__ = ["SmoothReliability", "smooth_ece", "smooth_reliability"]
 

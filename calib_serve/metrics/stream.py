@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.per_sample import negative_log
+from calib_serve.metrics.samples import negative_log
 from calib_serve.scores import Scores
 
 __all__ = ["Tally"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calib_serve.bins import Bins, Edges, bin_index
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.intervals import Estimate, inverted
-from calib_serve.metrics.per_sample import row_blocks
+from calib_serve.metrics.samples import row_blocks
 
 __all__ = [
     "STEPS",

@@ -18,7 +18,7 @@ from calib_serve.bins import Bins, Edges
 from calib_serve.errors import ShapeError
 from calib_serve.metrics import Abstention, Estimate, abstention, refinement_auroc, wilson_interval
 from calib_serve.metrics.equal_mass import Ranked
-from calib_serve.metrics.per_sample import checked, top_label
+from calib_serve.metrics.samples import checked, top_label
 
 __all__ = [
     "BinCountCurve",
