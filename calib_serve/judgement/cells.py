@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.metrics.intervals import quantile_of
-from calib_serve.metrics.tails import (
+from calib_serve.metrics.intervals import (
     chi_square_below,
     chi_square_beyond,
     chi_square_median,
     detectable_distance,
+    quantile_of,
     student_quantile,
 )
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.judgement.cells import Cells
+from calib_serve.metrics.intervals import chi_square_beyond
 from calib_serve.metrics.samples import design_effect, row_blocks
-from calib_serve.metrics.tails import chi_square_beyond
 from calib_serve.words import points
 
 __all__ = ["FEW", "ClassGap", "class_gaps", "class_totals", "judged_alone"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from calib_serve.judgement.cells import RISK, Cells
 from calib_serve.judgement.classes import judged_alone
-from calib_serve.metrics.tails import equivalence_power
+from calib_serve.metrics.intervals import equivalence_power
 
 __all__ = ["samples_needed"]
 

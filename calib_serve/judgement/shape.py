@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.judgement.cells import RISK
-from calib_serve.metrics.intervals import quantile_of
+from calib_serve.metrics.intervals import chi_square_beyond, quantile_of
 from calib_serve.metrics.samples import design_effect
-from calib_serve.metrics.tails import chi_square_beyond
 
 __all__ = ["Pair", "Shape", "shape_of_event", "shape_of_top_two"]
 

@@ -13,10 +13,17 @@ from calib_serve.arrays import as_floats
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.error_intervals import error_changes
-from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
+from calib_serve.metrics.intervals import (
+    Estimate,
+    drawn_quantile,
+    mean_interval,
+    quantile_of,
+    resamples,
+    student_beyond,
+    student_quantile,
+)
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.samples import PerSample, group_codes, mean_error
-from calib_serve.metrics.tails import student_beyond, student_quantile
 
 __all__ = ["Change", "change_of_mean", "paired_changes", "welch"]
 

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError
-from calib_serve.metrics.intervals import Estimate, exact_interval
+from calib_serve.metrics.intervals import Estimate, accuracy_at_least, binomial_at_most, exact_interval
 from calib_serve.metrics.samples import design_effect, group_codes, one_of_each, top_label
-from calib_serve.metrics.tails import accuracy_at_least, binomial_at_most
 
 __all__ = ["Abstention", "SelectiveEvaluation", "abstention", "evaluate_abstention"]
 

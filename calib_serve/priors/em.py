@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError
-from calib_serve.metrics.tails import chi_square_beyond
+from calib_serve.metrics.intervals import chi_square_beyond
 from calib_serve.priors.shares import as_shares, checked_probs
 
 __all__ = [
