@@ -15,7 +15,7 @@ import numpy as np
 
 from calib_serve.audit.joined import LABELLED, Asked
 from calib_serve.audit.sums import Place, place_of
-from calib_serve.metrics.equal_mass import equal_mass_edges
+from calib_serve.metrics.calibration import equal_mass_edges
 
 __all__ = ["Ranks", "ranked", "ranks_of"]
 

@@ -5,10 +5,14 @@ Everything is computed in float64; errors and shares are fractions.
 """
 
 from calib_serve.metrics.calibration import (
+    SmoothReliability,
     Split,
     accuracy,
     ace,
+    adaptive_classwise_ece,
     adaptive_ece,
+    classwise_ece,
+    classwise_rms_debiased,
     ece,
     mce,
     mean_confidence,
@@ -17,10 +21,11 @@ from calib_serve.metrics.calibration import (
     rms,
     rms_debiased,
     signed_gap,
+    smooth_ece,
+    smooth_reliability,
     sweep_ece,
     underconfidence_error,
 )
-from calib_serve.metrics.classwise import adaptive_classwise_ece, classwise_ece, classwise_rms_debiased
 from calib_serve.metrics.comparison import Change, paired_changes, welch
 from calib_serve.metrics.decomposition import (
     BrierTerms,
@@ -72,7 +77,6 @@ from calib_serve.metrics.selective import (
     evaluate_abstention,
 )
 from calib_serve.metrics.sets import SetEvaluation, SizeGroup, evaluate_sets
-from calib_serve.metrics.smooth import SmoothReliability, smooth_ece, smooth_reliability
 from calib_serve.metrics.stream import Tally
 from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
 

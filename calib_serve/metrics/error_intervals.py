@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.bins import Bins
-from calib_serve.metrics.classwise import Truth
+from calib_serve.metrics.calibration import Truth
 from calib_serve.metrics.intervals import Estimate, accuracy_at_least, drawn_labels, inverted
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.samples import design_effect

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array, as_floats, frame
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.calibration import smooth_curve
 from calib_serve.metrics.intervals import Estimate, quantile_of
 from calib_serve.metrics.samples import group_codes
-from calib_serve.metrics.smooth import smooth_curve
 
 if TYPE_CHECKING:
     from pandas import DataFrame

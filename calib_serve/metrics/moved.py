@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.metrics.calibration import cumulative, tie_ends
 from calib_serve.metrics.comparison import Change, change_of_mean
-from calib_serve.metrics.equal_mass import cumulative, tie_ends
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked_weights, group_codes, row_blocks
 from calib_serve.words import p_value, percent

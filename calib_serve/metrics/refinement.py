@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.equal_mass import cumulative, tie_ends
+from calib_serve.metrics.calibration import cumulative, tie_ends
 from calib_serve.metrics.samples import top_label
 
 __all__ = [

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from calib_serve.bins import Bins, Edges, check_binning
 from calib_serve.metrics import smooth
-from calib_serve.metrics.classwise import Residuals
-from calib_serve.metrics.equal_mass import Ranked, cumulative, tie_ends
+from calib_serve.metrics.calibration import Ranked, Residuals, cumulative, tie_ends
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import PerSample
 from calib_serve.metrics.truths import Event

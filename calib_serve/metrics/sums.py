@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from calib_serve.arrays import are_counts
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.metrics import smooth
-from calib_serve.metrics.equal_mass import cumulative, tie_ends
+from calib_serve.metrics.calibration import cumulative, tie_ends
 from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval, student_quantile
 from calib_serve.metrics.samples import entropies, negative_log
 from calib_serve.metrics.truths import STEPS

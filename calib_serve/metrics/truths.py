@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.bins import Bins, Edges, bin_index
-from calib_serve.metrics.classwise import Residuals
+from calib_serve.metrics.calibration import Residuals
 from calib_serve.metrics.intervals import Estimate, inverted
 from calib_serve.metrics.samples import row_blocks
 

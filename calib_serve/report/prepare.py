@@ -17,7 +17,7 @@ from calib_serve.arrays import as_floats
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import ShapeError
 from calib_serve.metrics import Abstention, Estimate, abstention, refinement_auroc, wilson_interval
-from calib_serve.metrics.equal_mass import Ranked
+from calib_serve.metrics.calibration import Ranked
 from calib_serve.metrics.samples import checked, top_label
 
 __all__ = [
