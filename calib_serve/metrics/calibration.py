@@ -1,4 +1,4 @@
-"""Calibration errors of the predicted class and of every class: over bins of equal width, of equal mass, and by a kernel."""
+"""Measure calibration errors: of the top class and of every class, over bins and by a kernel."""
 
 from __future__ import annotations
 

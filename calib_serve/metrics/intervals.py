@@ -1,4 +1,7 @@
-"""Intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths; and the tails they end in."""
+"""Compute intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths.
+
+scipy is imported with the first tail that is asked for: whoever serves predictions imports metrics and needs none.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.bins import Bins, Edges, check_binning
-from calib_serve.metrics import smooth
-from calib_serve.metrics.calibration import Ranked, Residuals, cumulative, tie_ends
+from calib_serve.metrics.calibration import NODES, Ranked, Residuals, cumulative, on_grid, smoothed, tie_ends
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import PerSample
 from calib_serve.metrics.truths import Event
@@ -32,7 +31,7 @@ class Sample:
         self.bin_ends = np.concatenate([[0], inner, [scores.n]])
         ends = tie_ends(scores.confidence)
         self.tie_ends = ends if len(ends) <= scores.n else slice(None)
-        self.node, self.share = smooth.on_grid(scores.confidence)
+        self.node, self.share = on_grid(scores.confidence)
         self._ranks, self._confidences = (
             cumulative(s)[self.tie_ends] for s in (np.ones(scores.n), scores.confidence)
         )
@@ -115,13 +114,13 @@ class Sample:
 
     def _smooth(self, gaps: Floats) -> Floats:
         upper = gaps * self.share
-        mass = np.zeros((len(gaps), smooth.NODES + 1))
+        mass = np.zeros((len(gaps), NODES + 1))
         starts = np.flatnonzero(np.diff(self.node, prepend=-1))
         nodes = self.node[starts]
         mass[:, nodes] = np.add.reduceat(gaps - upper, starts, axis=1)
         mass[:, nodes + 1] += np.add.reduceat(upper, starts, axis=1)
         # Draws need fewer digits than the one error that is shown.
-        return smooth.smoothed(mass) if len(mass) == 1 else smooth.smoothed(mass, tolerance=1e-6)
+        return smoothed(mass) if len(mass) == 1 else smoothed(mass, tolerance=1e-6)
 
 
 def _in_blocks(metrics: Callable[[slice], dict[str, Floats]], shape: tuple[int, ...]) -> dict[str, Floats]:

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from calib_serve.arrays import are_counts
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
-from calib_serve.metrics import smooth
-from calib_serve.metrics.calibration import cumulative, tie_ends
+from calib_serve.metrics.calibration import NODES, cumulative, on_grid, smoothed, tie_ends
 from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval, student_quantile
 from calib_serve.metrics.samples import entropies, negative_log
 from calib_serve.metrics.truths import STEPS
@@ -443,13 +442,13 @@ def _smooth(rows: Rows, draw: _Drawn) -> Estimate:
 
     def sums(run: slice) -> Floats:
         c, w = rows.confidence[run], rows.weight[run] / mass
-        node, share = smooth.on_grid(c)
+        node, share = on_grid(c)
         columns = (w * (c - rows.right[run]), w * w * c * (1 - c))
         low, high = (
-            np.stack([np.bincount(node + side, x * part, smooth.NODES + 1) for x in columns])
+            np.stack([np.bincount(node + side, x * part, NODES + 1) for x in columns])
             for side, part in ((0, 1 - share), (1, share))
         )
         return np.asarray(low + high)
 
     gaps, variance = _summed(sums, len(rows.confidence))
-    return draw(gaps, variance, lambda g: smooth.smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6))
+    return draw(gaps, variance, lambda g: smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6))

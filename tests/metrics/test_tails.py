@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from calib_serve.metrics import tails
+from calib_serve.metrics import intervals as tails
 
 
 @pytest.mark.parametrize(
