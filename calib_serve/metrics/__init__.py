@@ -27,15 +27,6 @@ from calib_serve.metrics.calibration import (
     underconfidence_error,
 )
 from calib_serve.metrics.comparison import Change, paired_changes, welch
-from calib_serve.metrics.decomposition import (
-    BrierTerms,
-    EceTerms,
-    LossTerms,
-    brier_terms,
-    brier_top_label_terms,
-    ece_terms,
-    loss_terms,
-)
 from calib_serve.metrics.evaluation import Evaluation
 from calib_serve.metrics.event import (
     EventEvaluation,
@@ -59,8 +50,21 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions
 from calib_serve.metrics.of_scores import evaluate, evaluate_labels
-from calib_serve.metrics.ordinal import ranked_probability_score
-from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
+from calib_serve.metrics.proper import (
+    BrierTerms,
+    EceTerms,
+    LossTerms,
+    brier,
+    brier_terms,
+    brier_top_label,
+    brier_top_label_terms,
+    ece_terms,
+    entropy,
+    loss_terms,
+    nll,
+    nll_from_logits,
+    ranked_probability_score,
+)
 from calib_serve.metrics.refinement import (
     aupr_correct,
     aupr_incorrect,
