@@ -26,10 +26,9 @@ from calib_serve.metrics import (
     paired_changes,
     smooth_reliability,
 )
-from calib_serve.metrics.comparison import change_of_mean
+from calib_serve.metrics.comparison import Moved, change_of_mean
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
-from calib_serve.metrics.moved import Moved
 from calib_serve.metrics.samples import checked, checked_weights, top_label
 from calib_serve.report.prepare import (
     BinCountCurve,

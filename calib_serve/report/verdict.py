@@ -8,7 +8,7 @@ from dataclasses import replace
 from calib_serve.artifact import Artifact
 from calib_serve.judgement import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 from calib_serve.metrics import Change, Evaluation, LabelsEvaluation
-from calib_serve.metrics.moved import Moved
+from calib_serve.metrics.comparison import Moved
 from calib_serve.words import p_value, percent
 
 __all__ = ["compared"]

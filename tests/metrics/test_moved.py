@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from calib_serve.metrics import softmax
-from calib_serve.metrics.moved import Moved
+from calib_serve.metrics.comparison import Moved
 
 
 def drawn(seed: int, n: int = 500, noise: float = 0.8) -> tuple[Any, Any, Any]:
