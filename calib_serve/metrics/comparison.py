@@ -25,8 +25,8 @@ from calib_serve.metrics.intervals import (
     student_quantile,
 )
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.samples import PerSample, checked_weights, group_codes, mean_error, row_blocks
+from calib_serve.metrics.truths import Sample
 from calib_serve.words import p_value, percent
 
 __all__ = ["Change", "Moved", "Tops", "change_of_mean", "paired_changes", "welch"]

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from calib_serve.bins import Bins
 from calib_serve.metrics.calibration import Truth
 from calib_serve.metrics.intervals import Estimate, accuracy_at_least, drawn_labels, inverted
-from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.samples import design_effect
 from calib_serve.metrics.truths import (
     STEPS,
+    Sample,
     Shift,
     event_error,
     fitted_shift,

@@ -25,9 +25,9 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
-from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.samples import PerSample, checked, checked_weights, design_effect, group_codes
 from calib_serve.metrics.sums import Rows, estimates
+from calib_serve.metrics.truths import Sample
 from calib_serve.scores import ProbsView
 
 if TYPE_CHECKING:
