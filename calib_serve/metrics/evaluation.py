@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import frame, html_table, some_of
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
+from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.error_intervals import error_intervals
 from calib_serve.metrics.intervals import (
     Estimate,
@@ -26,7 +27,6 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.samples import PerSample, checked, checked_weights, design_effect, group_codes
-from calib_serve.metrics.sums import Rows, estimates
 from calib_serve.metrics.truths import Sample
 from calib_serve.scores import ProbsView
 
@@ -160,7 +160,7 @@ def _how(bins: int, edges: Edges, replicates: int, level: float, seed: int) -> d
 def _of_sums(
     p: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None, **how: Any
 ) -> Evaluation:
-    """Of rows that weigh, and of very many: see ``calib_serve.metrics.sums``."""
+    """Of rows that weigh, and of very many: see ``calib_serve.metrics._sums``."""
     quantile_of(how["level"])
     if how["replicates"] < 0:
         raise InputError(f"replicates must be 0 or more, got {how['replicates']}")

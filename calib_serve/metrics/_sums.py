@@ -1,10 +1,4 @@
-"""Every metric from one pass over the rows: of millions of them, and of rows that weigh.
-
-What is kept of a row is its confidence and whether it is right. Values are exact; intervals are normal:
-of means and the AUROC by the influence of each row, over groups where there are any, of calibration
-errors by drawing the gaps of their cells, of areas by those of a smaller sample whose rows are drawn by
-their weights.
-"""
+"""x"""
 
 from __future__ import annotations
 
