@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics._error_intervals import error_changes
 from calib_serve.metrics.calibration import cumulative, tie_ends
-from calib_serve.metrics.error_intervals import error_changes
 from calib_serve.metrics.intervals import (
     Estimate,
     drawn_quantile,

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import frame, html_table, some_of
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
+from calib_serve.metrics._error_intervals import error_intervals
 from calib_serve.metrics._sums import Rows, estimates
-from calib_serve.metrics.error_intervals import error_intervals
 from calib_serve.metrics.intervals import (
     Estimate,
     bootstrap_interval,
