@@ -27,7 +27,7 @@ from calib_serve.metrics.calibration import (
     underconfidence_error,
 )
 from calib_serve.metrics.comparison import Change, paired_changes, welch
-from calib_serve.metrics.evaluation import Evaluation
+from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_labels
 from calib_serve.metrics.event import (
     EventEvaluation,
     calibration_intercept,
@@ -49,7 +49,6 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions
-from calib_serve.metrics.of_scores import evaluate, evaluate_labels
 from calib_serve.metrics.proper import (
     BrierTerms,
     EceTerms,
