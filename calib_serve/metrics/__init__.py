@@ -27,6 +27,15 @@ from calib_serve.metrics.calibration import (
     underconfidence_error,
 )
 from calib_serve.metrics.comparison import Change, paired_changes, welch
+from calib_serve.metrics.decisions import (
+    Abstention,
+    SelectiveEvaluation,
+    SetEvaluation,
+    SizeGroup,
+    abstention,
+    evaluate_abstention,
+    evaluate_sets,
+)
 from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_labels
 from calib_serve.metrics.event import (
     EventEvaluation,
@@ -73,13 +82,6 @@ from calib_serve.metrics.refinement import (
     ood_auroc,
     refinement_auroc,
 )
-from calib_serve.metrics.selective import (
-    Abstention,
-    SelectiveEvaluation,
-    abstention,
-    evaluate_abstention,
-)
-from calib_serve.metrics.sets import SetEvaluation, SizeGroup, evaluate_sets
 from calib_serve.metrics.stream import Tally
 from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
 
