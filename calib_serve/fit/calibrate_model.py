@@ -40,7 +40,7 @@ from calib_serve.model.ranks import join, rank_device
 from calib_serve.options.base import divided
 from calib_serve.options.fit import ModelFitOptions
 from calib_serve.pictures import Preprocessing
-from calib_serve.priors import Given, as_shares
+from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.scores import LABELS
 
 if TYPE_CHECKING:

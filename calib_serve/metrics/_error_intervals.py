@@ -1,4 +1,13 @@
-"""x"""
+"""Find intervals of calibration errors, each by inverting a test of possible truths.
+
+Errors are absolute values, which noise makes larger: resampling adds its noise on top of the sample's, so no
+bootstrap interval of an error near 0 holds it as often as it says.
+
+So is the noise of a difference of two models' errors. The influence of one sample on an error is
+discontinuous where a gap is 0, so neither resampling nor a linear approximation has the right spread for
+models that are nearly calibrated. Drawn errors do: each model's residuals about its own recalibration keep
+their size, and their signs turn, for both models at once.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +35,6 @@ from calib_serve.metrics.truths import (
     signs,
     wider,
 )
-
-__all__ = ["error_changes", "error_intervals"]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

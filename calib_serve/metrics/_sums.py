@@ -1,4 +1,9 @@
-"""x"""
+"""Compute every metric in one pass over the rows: of millions of them, and of rows that weigh.
+
+A row is kept as its confidence and whether it is right. Values are exact; intervals are normal: of means and
+the AUROC by the influence of each row, over groups where there are any; of calibration errors by drawing the
+gaps of their cells; of areas by those of a smaller sample whose rows are drawn by their weights.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,22 @@ from numpy.typing import NDArray
 
 from calib_serve.arrays import are_counts
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
-from calib_serve.metrics.calibration import NODES, cumulative, on_grid, smoothed, tie_ends
+from calib_serve.metrics.calibration import (
+    NODES,
+    Ranked,
+    cumulative,
+    equal_mass_edges,
+    gap_errors,
+    on_grid,
+    smoothed,
+    tie_ends,
+)
 from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval, student_quantile
+from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import entropies, negative_log
 from calib_serve.metrics.truths import STEPS
+from calib_serve.options.evaluate import MeasureOptions
 from calib_serve.scores import ProbsView
-
-__all__ = ["Rows", "estimates"]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -29,7 +43,6 @@ _THREADS = 2
 _BLOCK = 1 << 17  # probabilities of a block of rows
 _RUN = 1 << 17  # rows of which one number each is read
 _FAR = 4.0  # standard errors beyond the observed error that the line of truths goes
-_MOST_BINS = 200  # of the sweep
 _MEANS = (
     "accuracy",
     "mean_confidence",
@@ -197,9 +210,10 @@ def _cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
 
 
 def estimates(
-    rows: Rows, *, bins: int, edges: Edges, draws: int, level: float, seed: int
+    rows: Rows, options: MeasureOptions, *, draws: int
 ) -> tuple[dict[str, Estimate], Bins, Bins | None]:
-    """Each metric but the intervals of areas and noise floors, the bins, and those of P(y = 1)."""
+    """Return each metric, the bins, and those of P(y = 1); areas and noise floors have no interval yet."""
+    bins, edges, level, seed = options.bins, options.edges, options.level, options.seed
     found = _means(rows, level)
     draw = _Drawn(draws, level, seed)
     top = rows.by_bin(rows.confidence, rows.right, bins, edges)
@@ -275,16 +289,8 @@ class _Drawn:
 
 def _binned(top: Bins, draw: _Drawn) -> dict[str, Estimate]:
     full = top.count > 0
-    count, gaps, variance = top.count[full], (top.confidence - top.correct)[full], top.noise[full]
-    n, weight = top.n, top.confidence[full] / top.count[full] / top.n
-    errors: dict[str, Callable[[Floats], Floats]] = {
-        "ece": lambda g: np.abs(g).sum(axis=1) / n,
-        "mce": lambda g: (np.abs(g) / count).max(axis=1),
-        "ace": lambda g: (np.abs(g) / count).mean(axis=1),
-        "overconfidence_error": lambda g: np.maximum(g, 0) @ weight,
-        "underconfidence_error": lambda g: np.maximum(-g, 0) @ weight,
-        "rms": lambda g: np.sqrt((g**2 / count).sum(axis=1) / n),
-    }
+    gaps, variance = (top.confidence - top.correct)[full], top.noise[full]
+    errors = gap_errors(top.count[full], top.confidence[full])
     found = {name: draw(gaps, variance, error) for name, error in errors.items()}
     found["rms_debiased"] = _between(found["rms"], top.debiased_l2_squared())
     return found
@@ -302,7 +308,7 @@ def _between(rms: Estimate, square: float) -> Estimate:
 
 
 def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Estimate]:
-    """What depends on the order of the confidences: errors of equal mass, and how well they tell."""
+    """Compute what depends on the order of the confidences: errors of equal mass, and how well they tell."""
     alike = rows.groups is None and np.ptp(rows.weight) == 0
     if alike:
         c, right = _sorted(rows.confidence, rows.right)
@@ -311,29 +317,24 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Esti
         order = np.argsort(rows.confidence)
         c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
     ends = tie_ends(c)
-    mass, came = cumulative(w)[ends], cumulative(w * right)[ends]
-    n = float(mass[-1])
-    at = _equal(n, bins), _equal(n, _sweep(mass, came))
-    said, noise = (
-        [np.diff(np.interp(edges, mass, sums)) for edges in at]
-        for sums in (cumulative(row)[ends] for row in (w * c, w * w * c * (1 - c)))
-    )
-    true = [np.diff(np.interp(edges, mass, came)) for edges in at]
-    del c
-    found = {
-        name: draw(said[i] - true[i], noise[i], lambda g: np.abs(g).sum(axis=1) / n)
-        for i, name in enumerate(("adaptive_ece", "sweep_ece"))
-    }
-    areas = _Areas.of(mass, came)
-    error = areas.auroc_error
+    mass, said, came, noise = (cumulative(row)[ends] for row in (w, w * c, w * right, w * w * c * (1 - c)))
+    ranked, n = Ranked(mass, said, came), float(mass[-1])
+    found = {}
+    for name, count in (("adaptive_ece", bins), ("sweep_ece", ranked.rising_bins())):
+        _, of_said, of_came = ranked.sums(count)
+        of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
+        found[name] = draw(of_said - of_came, of_noise, lambda g: np.abs(g).sum(axis=1) / n)
+    separation = Separation(came, mass - came)
+    areas = {name: float(area) for name, area in separation.areas().items()}
+    error = float(separation.auroc_error())
     if not alike:
-        influence = areas.influence(mass, came, right, w, np.diff(ends))
+        won, lost = (np.repeat(one, np.diff(ends)) for one in separation.influence())
+        influence = w * np.where(right, won, lost)
         if rows.groups is not None:
             influence = np.bincount(rows.groups[order], influence).astype(np.float64)
         error = math.sqrt(float((influence**2).sum()))
-    found["refinement_auroc"] = share_interval(areas.auroc, error, level=level)
-    for name in ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc"):
-        found[name] = Estimate(getattr(areas, name))
+    found |= {name: Estimate(area) for name, area in areas.items()}
+    found["refinement_auroc"] = share_interval(areas["refinement_auroc"], error, level=level)
     return found
 
 
@@ -345,90 +346,6 @@ def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArr
     right = (key & 1).astype(bool)
     key >>= 1
     return key.view(np.float64), right
-
-
-def _equal(n: float, bins: int) -> Floats:
-    """Where bins of equal mass end: np.array_split's rule where the mass is a count."""
-    if n == round(n):
-        size, longer = divmod(round(n), bins)
-        ranks = np.arange(bins + 1)
-        return (ranks * size + np.minimum(ranks, longer)).astype(np.float64)
-    return np.linspace(0, n, bins + 1)
-
-
-def _sweep(mass: Floats, came: Floats) -> int:
-    """As many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1), at most 200."""
-    n = float(mass[-1])
-    for bins in range(2, min(_MOST_BINS, int(n)) + 1):
-        ends = _equal(n, bins)
-        accuracy = np.diff(np.interp(ends, mass, came)) / np.diff(ends)
-        if not (accuracy[1:] >= accuracy[:-1] - 1e-12).all():
-            return bins - 1
-    return min(_MOST_BINS, max(int(n), 1))
-
-
-@dataclass(frozen=True)
-class _Areas:
-    """Areas over ranked confidences, as ``calib_serve.metrics.refinement.Separation`` has them, of weights.
-
-    ``right`` and ``wrong`` are their weights; the AUROC's error (DeLong 1988) is of rows that weigh 1.
-    """
-
-    right: float
-    wrong: float
-    auroc: float
-    auroc_error: float
-    aupr_correct: float
-    aupr_incorrect: float
-    aurc: float
-    e_aurc: float
-
-    @classmethod
-    def of(cls, mass: Floats, came: Floats) -> _Areas:
-        """Of the weight of all rows and of the right ones (g + 1,) at or below each distinct confidence."""
-        from scipy.special import digamma  # noqa: PLC0415 - what serves has no scipy
-
-        n, right = float(mass[-1]), float(came[-1])
-        wrong = n - right
-
-        def sums(steps: slice) -> Floats:
-            seen, rights = (row[steps.start : steps.stop + 1] for row in (mass, came))
-            wrongs = seen - rights
-            good, bad = np.diff(rights), np.diff(wrongs)
-            won, lost = (wrongs[1:] + wrongs[:-1]) / 2, right - (rights[1:] + rights[:-1]) / 2
-            above = n - seen
-            harmonic = -np.diff(digamma(above + 1))  # of counts the harmonic numbers' differences
-            errors_above = wrong - wrongs[1:] - above[1:] * bad / np.diff(seen)
-            return np.array([
-                good @ won, good @ won**2, bad @ lost**2,
-                good @ ((right - rights[:-1]) / (n - seen[:-1])), bad @ (wrongs[1:] / seen[1:]),
-                errors_above @ harmonic,
-            ])  # fmt: skip
-
-        pairs, of_right, of_wrong, hits, misses, risk = _summed(sums, len(mass) - 1).tolist()
-        best = (wrong - right * float(digamma(n + 1) - digamma(right + 1))) / n
-        aurc = (risk + wrong) / n
-        with np.errstate(divide="ignore", invalid="ignore"):
-            area, of_hits, of_misses = np.divide(
-                (pairs, hits, misses), (right * wrong, right, wrong)
-            ).tolist()
-        variance = sum(
-            (squares / count - (pairs / count) ** 2) / (other**2 * (count - 1))
-            if count > 1 and other
-            else math.nan
-            for squares, count, other in ((of_right, right, wrong), (of_wrong, wrong, right))
-        )
-        return cls(right, wrong, area, math.sqrt(max(variance, 0)), of_hits, of_misses, aurc, aurc - best)
-
-    def influence(
-        self, mass: Floats, came: Floats, right: NDArray[np.bool_], weight: Floats, sizes: Codes
-    ) -> Floats:
-        """How much each ranked row (n,) adds to the AUROC; ``sizes`` are of rows of equal confidence."""
-        wrongs = mass - came
-        with np.errstate(divide="ignore", invalid="ignore"):
-            won = ((wrongs[1:] + wrongs[:-1]) / (2 * self.wrong) - self.auroc) / self.right
-            lost = (1 - (came[1:] + came[:-1]) / (2 * self.right) - self.auroc) / self.wrong
-        return np.asarray(weight * np.where(right, np.repeat(won, sizes), np.repeat(lost, sizes)))
 
 
 def _smooth(rows: Rows, draw: _Drawn) -> Estimate:

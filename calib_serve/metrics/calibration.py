@@ -15,48 +15,24 @@ from calib_serve.errors import InputError
 from calib_serve.metrics.intervals import quantile_of, resamples
 from calib_serve.metrics.samples import checked, row_blocks, top_label
 
-__all__ = [
-    "Ranked",
-    "Residuals",
-    "SmoothReliability",
-    "Split",
-    "accuracy",
-    "ace",
-    "adaptive_classwise_ece",
-    "adaptive_ece",
-    "classwise_ece",
-    "classwise_rms_debiased",
-    "cumulative",
-    "ece",
-    "equal_mass_edges",
-    "mce",
-    "mean_confidence",
-    "noise_floor",
-    "overconfidence_error",
-    "rms",
-    "rms_debiased",
-    "signed_gap",
-    "smooth_ece",
-    "smooth_reliability",
-    "sweep_ece",
-    "tie_ends",
-    "underconfidence_error",
-]
-
 Floats = NDArray[np.float64]
 
 _MOST_BINS = 200  # of the sweep
 
 
-def equal_mass_edges(n: int, bins: int) -> Floats:
-    """Where M equal-mass bins of n ranked samples begin and end, (M + 1,): np.array_split's rule.
+def equal_mass_edges(n: float, bins: int) -> Floats:
+    """Return where M equal-mass bins of n ranked samples begin and end, (M + 1,): np.array_split's rule.
+
+    A mass that is no count is divided evenly.
 
     >>> equal_mass_edges(7, 3).tolist()
     [0.0, 3.0, 5.0, 7.0]
     """
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
-    size, longer = divmod(n, bins)
+    if n != round(n):
+        return np.linspace(0, n, bins + 1)
+    size, longer = divmod(round(n), bins)
     ranks = np.arange(bins + 1)
     return (ranks * size + np.minimum(ranks, longer)).astype(np.float64)
 
@@ -102,7 +78,7 @@ class Ranked:
 
     def sums(self, bins: int) -> tuple[Floats, Floats, Floats]:
         """Count, sum of confidences and number correct of each equal-mass bin (bins,)."""
-        edges = equal_mass_edges(round(float(self.mass[-1])), bins)
+        edges = equal_mass_edges(float(self.mass[-1]), bins)
         confidence = np.interp(edges, self.mass, self.confidence)
         correct = np.interp(edges, self.mass, self.correct)
         return np.diff(edges), np.diff(confidence), np.diff(correct)
@@ -113,7 +89,11 @@ class Ranked:
         return float(np.abs(confidence - correct).sum() / count.sum())
 
     def sweep_ece(self) -> float:
-        """ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1), at most 200.
+        """Return the ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
+        return self.ece(self.rising_bins())
+
+    def rising_bins(self) -> int:
+        """Count the equal-mass bins that keep accuracy rising, at most 200.
 
         The bound is ours: where confidence ranks nearly perfectly, accuracy rises up to n bins, and
         finding that out takes time quadratic in n for no change in the number.
@@ -121,10 +101,10 @@ class Ranked:
         bins, most = 1, min(_MOST_BINS, self.mass[-1])
         while bins < most and self._rises(bins + 1):
             bins += 1
-        return self.ece(bins)
+        return bins
 
     def _rises(self, bins: int) -> bool:
-        edges = equal_mass_edges(round(float(self.mass[-1])), bins)
+        edges = equal_mass_edges(float(self.mass[-1]), bins)
         correct = np.interp(edges, self.mass, self.correct)
         accuracy = (correct[1:] - correct[:-1]) / (edges[1:] - edges[:-1])
         # Interpolation rounds; equal accuracies must not look like a fall.
@@ -211,6 +191,23 @@ def rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: 
 def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
     """The ECE that a perfectly calibrated model with these confidences would show on average."""
     return _bins(probs, labels, bins, edges).noise_floor()
+
+
+def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats], Floats]]:
+    """Return each binned error (r,) as a function of gaps (r, B), summed confidence less correct ones.
+
+    ``count`` and summed ``confidence`` (B,) are of bins that hold a prediction. They equal those of ``Bins``.
+    """
+    n = count.sum()
+    weight = confidence / count / n
+    return {
+        "ece": lambda g: np.abs(g).sum(axis=1) / n,
+        "mce": lambda g: (np.abs(g) / count).max(axis=1),
+        "ace": lambda g: (np.abs(g) / count).mean(axis=1),
+        "overconfidence_error": lambda g: np.maximum(g, 0) @ weight,
+        "underconfidence_error": lambda g: np.maximum(-g, 0) @ weight,
+        "rms": lambda g: np.sqrt((g**2 / count).sum(axis=1) / n),
+    }
 
 
 def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: Split = "equal") -> float:

@@ -29,8 +29,6 @@ from calib_serve.metrics.samples import PerSample, checked_weights, group_codes,
 from calib_serve.metrics.truths import Sample
 from calib_serve.words import p_value, percent
 
-__all__ = ["Change", "Moved", "Tops", "change_of_mean", "paired_changes", "welch"]
-
 Floats = NDArray[np.float64]
 
 _DRAWS = 200  # of what calibration errors show by chance, at most
@@ -256,19 +254,15 @@ class Moved:
 
 
 def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
-    """The AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
+    """Return the AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
     order = np.argsort(tops.confidence, kind="stable")
     weight, right = w[order], tops.right[order]
     ends = tie_ends(tops.confidence[order])
     ranks = Separation(*(cumulative(weight * part)[ends] for part in (right, 1 - right)))
-    area, sizes = float(ranks.auroc()), np.diff(ends)
-    wrong_below, right_below = (np.repeat(one, sizes) for one in ranks.placements())
-    with np.errstate(invalid="ignore", divide="ignore"):
-        won = (wrong_below - area) * w.sum() / ranks.rights[-1]
-        lost = (1 - right_below - area) * w.sum() / ranks.wrongs[-1]
+    won, lost = (np.repeat(one, np.diff(ends)) * w.sum() for one in ranks.influence())
     found = np.empty(len(order))
     found[order] = np.where(right > 0, won, lost)
-    return area, found
+    return float(ranks.auroc()), found
 
 
 def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:

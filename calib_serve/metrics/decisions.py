@@ -24,16 +24,6 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
 
-__all__ = [
-    "Abstention",
-    "SelectiveEvaluation",
-    "SetEvaluation",
-    "SizeGroup",
-    "abstention",
-    "evaluate_abstention",
-    "evaluate_sets",
-]
-
 Floats = NDArray[np.float64]
 
 # Thresholds are fixed before any sample is seen, so that each test is exact, also of tied confidences.

@@ -7,38 +7,18 @@ Logarithms are taken of probabilities within [1e-10, 1 - 1e-10].
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats, frame
+from calib_serve.arrays import as_array, as_floats
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import smooth_curve
-from calib_serve.metrics.intervals import Estimate, quantile_of
-from calib_serve.metrics.samples import group_codes
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-__all__ = [
-    "EventEvaluation",
-    "calibration_intercept",
-    "calibration_slope",
-    "checked_event",
-    "e50",
-    "e90",
-    "evaluate_event",
-    "event_bins",
-    "event_ece",
-    "event_smooth_ece",
-    "ici",
-    "loess",
-    "observed_expected",
-]
+from calib_serve.metrics.intervals import Estimate, Estimates, quantile_of
+from calib_serve.metrics.samples import checked_weights, group_codes
 
 Floats = NDArray[np.float64]
 Strategy = Literal["uniform", "quantile"]
@@ -56,15 +36,13 @@ def checked_event(
     p = as_floats(probs, "probs")
     p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
     y = as_array(came_true, "came_true").astype(np.float64)
-    w = np.ones(len(p)) if sample_weight is None else as_floats(sample_weight, "sample_weight")
-    if p.ndim != 1 or not len(p) or y.shape != p.shape or w.shape != p.shape:
-        raise ShapeError(
-            f"probs, came_true and sample_weight must be (n,), got {p.shape}, {y.shape}, {w.shape}"
-        )
+    if p.ndim != 1 or not len(p) or y.shape != p.shape:
+        raise ShapeError(f"probs and came_true must be (n,), got {p.shape} and {y.shape}")
     if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
         raise InputError("probs must lie in [0, 1], and came_true be 0 or 1")
-    if not (np.isfinite(w).all() and (w >= 0).all() and w.any()):
-        raise InputError("weights must be finite, not negative and not all zero")
+    w = checked_weights(sample_weight, len(p))
+    if w is None:
+        return p, y, np.ones(len(p))
     kept = w > 0
     return p[kept], y[kept], w[kept] / w[kept].mean()
 
@@ -273,8 +251,10 @@ def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
 
 
 @dataclass(frozen=True, repr=False)
-class EventEvaluation:
-    """The result of ``evaluate_event``: ``n`` samples, how many ``events``, and each metric of P(y = 1)."""
+class EventEvaluation(Estimates):
+    """Hold the result of ``evaluate_event``: ``n`` samples, ``events`` of them, and metrics of P(y = 1)."""
+
+    _ENDS = ("value", "low", "high")
 
     n: int
     events: int
@@ -288,26 +268,6 @@ class EventEvaluation:
     e90: Estimate
     brier: Estimate
     nll: Estimate
-
-    def estimates(self) -> dict[str, Estimate]:
-        """The metrics by name."""
-        return {name: e for name, e in self._values() if isinstance(e, Estimate)}
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = {name: e.as_dict() for name, e in self.estimates().items()}
-        return {"n": self.n, "events": self.events, **found}
-
-    def to_frame(self) -> DataFrame:
-        """A pandas frame, a row per metric: value, low, high. MissingDependency without pandas."""
-        found = self.estimates()
-        ends = ("value", "low", "high")
-        return frame(
-            {end: [getattr(e, end) for e in found.values()] for end in ends}, list(found), name="metric"
-        )
-
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={e}" for name, e in self.estimates().items())

@@ -1,6 +1,7 @@
 """Compute intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths.
 
-scipy is imported with the first tail that is asked for: whoever serves predictions imports metrics and needs none.
+scipy is imported with the first tail that is asked for: whoever serves predictions imports metrics and needs
+none.
 """
 
 from __future__ import annotations
@@ -12,36 +13,14 @@ from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
+from calib_serve.arrays import as_floats, frame, html_table
 from calib_serve.errors import InputError
 from calib_serve.metrics.samples import mean_error, row_blocks
-
-__all__ = [
-    "Estimate",
-    "accuracy_at_least",
-    "beta_below",
-    "beta_binomial_at_most",
-    "beta_quantile",
-    "binomial_at_most",
-    "chi_square_below",
-    "chi_square_beyond",
-    "chi_square_median",
-    "conformal_rank",
-    "coverage_range",
-    "detectable_distance",
-    "equivalence_power",
-    "exact_interval",
-    "mean_interval",
-    "resamples",
-    "student_beyond",
-    "student_quantile",
-    "wilson_interval",
-]
 
 
 @functools.cache
@@ -156,6 +135,9 @@ def equivalence_power(distance: Any, freedom: float, *, risk: float) -> Any:
     return np.where(power > 0.5, power, 0.0)
 
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 Floats = NDArray[np.float64]
 
 _NONE = 1e-12
@@ -220,6 +202,40 @@ class Estimate(float):
         return f"{shown} [{self.low:.4f}, {self.high:.4f}]"
 
     __str__ = __repr__
+
+
+class Estimates:
+    """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a frame, a notebook's table."""
+
+    _ENDS: ClassVar[tuple[str, ...]] = ("value", "debiased", "low", "high")
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Return the metrics by name."""
+        return {name: e for name, e in vars(self).items() if isinstance(e, Estimate)}
+
+    def counts(self) -> dict[str, int]:
+        """Return the whole numbers of the record by name, such as n."""
+        return {name: v for name, v in vars(self).items() if type(v) is int}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON: counts, and each metric as {value, low, high} and, if biased, debiased."""
+        return {**self.counts(), **{name: e.as_dict() for name, e in self.estimates().items()}}
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas frame, a row per metric; MissingDependency without pandas."""
+        found = self.estimates()
+        columns = {end: [getattr(e, end) for e in found.values()] for end in self._ENDS}
+        return frame(columns, list(found), name="metric")
+
+    def _repr_html_(self) -> str:
+        found = self.estimates().items()
+        rows = [(name, *(_digits(getattr(e, end)) for end in self._ENDS)) for name, e in found]
+        title = ", ".join(f"{number} {name}" for name, number in self.counts().items())
+        return html_table(title, ("metric", *self._ENDS), rows)
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4f}"
 
 
 def quantile_of(level: float) -> float:

@@ -8,32 +8,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import are_counts, as_array, as_floats, frame, html_table, repeated
-from calib_serve.bins import Bins, Edges, check_binning
+from calib_serve.arrays import are_counts, as_array, as_floats, frame, repeated
+from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import (
     Estimate,
+    Estimates,
     inverted,
     mean_interval,
-    quantile_of,
     wilson_interval,
 )
 from calib_serve.metrics.samples import checked_weights, truths
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import MeasureOptions
 from calib_serve.scores.links import LEAST
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-__all__ = ["LabelEvaluation", "LabelsEvaluation", "checked_label_probs", "decisions", "evaluate_label_probs"]
 
 Floats = NDArray[np.float64]
 
 _DRAWS = 200  # of signs, at most
 _STEPS = np.linspace(0, 1, 16) ** 1.5
 """Where possible truths lie between calibrated and much further off than it looks."""
-
-_ENDS = ("value", "debiased", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True, repr=False)
-class LabelsEvaluation:
+class LabelsEvaluation(Estimates):
     """The result of ``evaluate_labels``: means over the labels, ``labels`` one by one, and ``bins``.
 
     ``bins`` are of all labels' decisions: the confidence max(p, 1 - p) of each against whether it was right.
@@ -79,11 +77,6 @@ class LabelsEvaluation:
     critical: float
     p: float
 
-    def estimates(self) -> dict[str, Estimate]:
-        """The metrics of the whole model by name."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: e for name, e in named.items() if isinstance(e, Estimate)}
-
     def worst(self) -> list[int]:
         """The labels (L,) by how miscalibrated they surely are, then by ECE beyond what chance gives."""
 
@@ -95,12 +88,12 @@ class LabelsEvaluation:
         return sorted(range(len(self.labels)), key=badness)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: n, each metric as {value, low, high}, and the same of every label."""
+        """Return it for JSON: n, each metric as {value, low, high}, and the same of every label."""
         rows = [
             {name: v.as_dict() if isinstance(v, Estimate) else v for name, v in vars(row).items()}
             for row in self.labels
         ]
-        return {"n": self.n, **{name: e.as_dict() for name, e in self.estimates().items()}, "labels": rows}
+        return {**super().as_dict(), "labels": rows}
 
     def to_frame(self) -> DataFrame:
         """A pandas frame of one row per label. Raises MissingDependency without pandas."""
@@ -112,10 +105,6 @@ class LabelsEvaluation:
         counts = f"n={self.n}, labels={len(self.labels)}"
         found = f"accuracy={self.accuracy}, positive_ece={self.positive_ece}, nll={self.nll}"
         return f"LabelsEvaluation({counts}, {found})"
-
-    def _repr_html_(self) -> str:
-        rows = [(name, *(f"{getattr(e, end):.4f}" for end in _ENDS)) for name, e in self.estimates().items()]
-        return html_table(f"{self.n} samples, {len(self.labels)} labels", ("metric", *_ENDS), rows)
 
 
 def checked_label_probs(
@@ -145,14 +134,12 @@ def evaluate_label_probs(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
-    bins: int = 15,
-    edges: Edges = "right",
-    replicates: int = 200,
-    level: float = 0.95,
-    seed: int = 0,
     sample_weight: ArrayLike | None = None,
+    **how: Any,
 ) -> LabelsEvaluation:
-    """All metrics of probabilities of labels (n, L) and whether each is true (n, L), with intervals.
+    """Evaluate probabilities of labels (n, L) against whether each is true (n, L), with intervals.
+
+    ``how`` are fields of ``MeasureOptions``.
 
     Samples are independent and labels of a sample are not: intervals of means over the labels are those of
     samples. ECEs are debiased and have the interval of the true errors under which what is observed is no
@@ -163,10 +150,8 @@ def evaluate_label_probs(
     >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels
     (0.175, 0.75)
     """
-    check_binning(bins, edges)
-    quantile_of(level)
-    if replicates < 0:
-        raise InputError(f"replicates must be 0 or more, got {replicates}")
+    options = changed(MeasureOptions(), how)
+    level = options.level
     p, y = checked_label_probs(probs, labels)
     w = checked_weights(sample_weight, len(p))
     if w is not None:
@@ -177,8 +162,8 @@ def evaluate_label_probs(
     w = np.ones(len(p)) if w is None else w
     n, count = p.shape
     worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
-    gaps = _Gaps(p, y, w, bins, edges)
-    true, drawn = gaps.eces(min(replicates, _DRAWS), seed)
+    gaps = _Gaps(p, y, w, bins=options.bins, edges=options.edges)
+    true, drawn = gaps.eces(min(options.replicates, _DRAWS), options.seed)
 
     def error(value: float, column: int) -> Estimate:
         return inverted(value, true[:, column], drawn[:, :, column], level=level)
@@ -232,7 +217,9 @@ def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
 class _Gaps:
     """What each sample adds to the gaps of a label's bins, and to those of all decisions."""
 
-    def __init__(self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, bins: int, edges: Edges) -> None:
+    def __init__(
+        self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, *, bins: int, edges: Edges
+    ) -> None:
         self.p, self.y, self.weight = p, y, weight
         self.binning: Any = {"bins": bins, "edges": edges}
         self.decided = Bins.zeros(bins)

@@ -26,23 +26,6 @@ from calib_serve.metrics.samples import (
 )
 from calib_serve.scores.links import LARGEST, two_columns
 
-__all__ = [
-    "BrierTerms",
-    "EceTerms",
-    "LossTerms",
-    "brier",
-    "brier_terms",
-    "brier_top_label",
-    "brier_top_label_terms",
-    "ece_terms",
-    "entropy",
-    "loss_terms",
-    "nll",
-    "nll_from_logits",
-    "ranked_probability_score",
-    "soft_or_hard",
-]
-
 Floats = NDArray[np.float64]
 
 _ROUNDED = 1e-6  # sums of soft labels

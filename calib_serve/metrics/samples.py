@@ -13,21 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = [
-    "PerSample",
-    "checked",
-    "checked_labels",
-    "checked_weights",
-    "class_ids",
-    "design_effect",
-    "group_codes",
-    "mean_error",
-    "one_of_each",
-    "row_blocks",
-    "top_label",
-    "truths",
-]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 

@@ -14,8 +14,6 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.samples import negative_log
 from calib_serve.scores import Scores
 
-__all__ = ["Tally"]
-
 Floats = NDArray[np.float64]
 
 _SHOWN = 5  # names in a message

@@ -1,4 +1,9 @@
-"""x"""
+"""Measure a sample of predictions under any weights, and under the truths that may be behind it.
+
+An error such as ECE is an absolute value, so label noise alone makes it large: what it would be for a given
+truth is found by drawing labels from that truth. The truths lie on a line from the model's own probabilities
+(calibrated) through what a recalibration finds, and on beyond it.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
-from calib_serve.metrics.calibration import NODES, Ranked, Residuals, cumulative, on_grid, smoothed, tie_ends
+from calib_serve.metrics.calibration import (
+    NODES,
+    Ranked,
+    Residuals,
+    cumulative,
+    gap_errors,
+    on_grid,
+    smoothed,
+    tie_ends,
+)
 from calib_serve.metrics.intervals import Estimate, inverted
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import PerSample, row_blocks
-
-__all__ = [
-    "STEPS",
-    "Event",
-    "Sample",
-    "Shift",
-    "event_error",
-    "fitted_shift",
-    "further_shifts",
-    "outcomes",
-    "possible_truths",
-    "recalibrated",
-    "signs",
-    "wider",
-]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -251,7 +250,7 @@ def further_shifts(
     return (near, residuals.true_ece(near.applied)), (shift, shown)
 
 
-_BLOCK = 1 << 16  # weights processed together: intermediate arrays stay in a core's cache
+_WEIGHTS = 1 << 16  # weights processed together: intermediate arrays stay in a core's cache
 
 
 class Sample:
@@ -327,7 +326,7 @@ class Sample:
         seen, rights = sums[0][:, self.tie_ends], sums[2][:, self.tie_ends]
         return {
             "noise_floor": np.array(floors),
-            **_separation(Separation(rights=rights, wrongs=seen - rights)),
+            **Separation(rights=rights, wrongs=seen - rights).areas(),
         }
 
     def _errors(self, correct: Floats) -> dict[str, Floats]:
@@ -358,36 +357,17 @@ class Sample:
 
 
 def _in_blocks(metrics: Callable[[slice], dict[str, Floats]], shape: tuple[int, ...]) -> dict[str, Floats]:
-    step = max(1, _BLOCK // shape[1])
+    step = max(1, _WEIGHTS // shape[1])
     parts = [metrics(slice(start, start + step)) for start in range(0, shape[0], step)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _binned(count: Floats, confidence: Floats, correct: Floats) -> dict[str, Floats]:
-    """From counts and summed confidences (bins,) and how many are correct (r, bins); as ``Bins`` has them."""
+    """Compute errors (r,) from counts and summed confidences (bins,) and how many are correct (r, bins)."""
     full = count > 0
     count, confidence, correct = count[full], confidence[full], correct[:, full]
-    n, gaps = count.sum(), confidence - correct
-    weight, accuracy = confidence / count / n, correct / count
+    gaps, accuracy = confidence - correct, correct / count
     chance = accuracy * (1 - accuracy) / np.maximum(count - 1, 1)
-    squares = (count * ((gaps / count) ** 2 - chance))[:, count > 1].sum(axis=1) / n
-    return {
-        "ece": np.abs(gaps).sum(axis=1) / n,
-        "mce": (np.abs(gaps) / count).max(axis=1),
-        "ace": (np.abs(gaps) / count).mean(axis=1),
-        "overconfidence_error": np.maximum(gaps, 0) @ weight,
-        "underconfidence_error": np.maximum(-gaps, 0) @ weight,
-        "rms": np.sqrt((gaps**2 / count).sum(axis=1) / n),
-        "rms_debiased": np.sqrt(np.maximum(squares, 0)),
-    }
-
-
-def _separation(by_confidence: Separation) -> dict[str, Floats]:
-    aurc = by_confidence.aurc()
-    return {
-        "refinement_auroc": by_confidence.auroc(),
-        "aupr_correct": by_confidence.aupr_right(),
-        "aupr_incorrect": by_confidence.aupr_wrong(),
-        "aurc": aurc,
-        "e_aurc": aurc - by_confidence.best_aurc(),
-    }
+    squares = (count * ((gaps / count) ** 2 - chance))[:, count > 1].sum(axis=1) / count.sum()
+    errors = {name: error(gaps) for name, error in gap_errors(count, confidence).items()}
+    return {**errors, "rms_debiased": np.sqrt(np.maximum(squares, 0))}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.priors import Confusion, as_shares, corrected
+from calib_serve.metrics.shares import Confusion, as_shares, corrected
 
 
 def drawn(shares, n, rng):

@@ -8,7 +8,7 @@ from sizes import sized
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import softmax
-from calib_serve.priors import Confusion, bbse, em
+from calib_serve.metrics.shares import Confusion, bbse, em
 
 
 def sample(shares, n, rng, *, distance=2.0, spread=1.0):
