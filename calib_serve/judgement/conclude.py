@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from calib_serve.judgement.cells import RISK, Cells
-from calib_serve.judgement.classes import FEW
+from calib_serve.judgement.gaps import FEW, RISK, Cells
 from calib_serve.judgement.needed import samples_needed
 from calib_serve.options.evaluate import Tolerant
 from calib_serve.words import chance, percent, points, rounded_up

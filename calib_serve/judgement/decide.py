@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import some_of
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement.cells import RISK, Cells, equal_mass, finest
-from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
 from calib_serve.judgement.conclude import (
     CALIBRATE,
     TOLERANCE,
@@ -24,7 +22,19 @@ from calib_serve.judgement.conclude import (
     direction,
     line_of,
 )
-from calib_serve.judgement.shape import Pair, Shape, shape_of_event, shape_of_top_two
+from calib_serve.judgement.gaps import (
+    RISK,
+    Cells,
+    ClassGap,
+    Pair,
+    Shape,
+    class_gaps,
+    class_totals,
+    equal_mass,
+    finest,
+    shape_of_event,
+    shape_of_top_two,
+)
 from calib_serve.metrics.labels import checked_label_probs, decisions
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, checked_weights, design_effect, group_codes, row_blocks
@@ -108,7 +118,7 @@ def judge_probs(
     (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
     given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %
     over all tests, Holm 1979) that may be beyond the tolerance. Tests of class shares and of shape (see
-    ``calib_serve.judgement.shape``) can only veto. Else "no_error_found", or "too_little" where an error of
+    ``calib_serve.judgement.gaps``) can only veto. Else "no_error_found", or "too_little" where an error of
     20 points might hide. An event rarer than 10 % is held to a fifth of its share.
 
     ``groups`` (n,) say which samples belong together. Labels (n, L) of a multi-label model are judged label

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from calib_serve.judgement.cells import RISK, Cells
-from calib_serve.judgement.classes import judged_alone
+from calib_serve.judgement.gaps import RISK, Cells, judged_alone
 from calib_serve.metrics.intervals import equivalence_power
 
 __all__ = ["samples_needed"]

@@ -9,14 +9,18 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
-from calib_serve.judgement.cells import Cells, equal_mass, finest
-from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
 from calib_serve.judgement.decide import _of_all, _of_classes, _of_label, _of_shape, _Sample
-from calib_serve.judgement.shape import (
+from calib_serve.judgement.gaps import (
     _OF_CLASSES,
+    Cells,
+    ClassGap,
     Pair,
     _class_slopes,
     _effect,
+    class_gaps,
+    class_totals,
+    equal_mass,
+    finest,
     shape_of_event,
     shape_of_top_two,
 )

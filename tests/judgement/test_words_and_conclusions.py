@@ -12,7 +12,6 @@ import pytest
 
 from calib_serve import judge, words
 from calib_serve.judgement import conclude as verdicts
-from calib_serve.judgement.cells import Cells
 from calib_serve.judgement.conclude import (
     CALIBRATE,
     DEPLOY,
@@ -22,6 +21,7 @@ from calib_serve.judgement.conclude import (
     direction,
     line_of,
 )
+from calib_serve.judgement.gaps import Cells
 from calib_serve.judgement.needed import samples_needed
 
 
