@@ -1,4 +1,4 @@
-"""From tests to a verdict: any veto beats every bound, and the headline names what decides."""
+"""Conclude from tests to a verdict: any veto beats every bound, and the headline names what decides."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from calib_serve.judgement.gaps import FEW, RISK, Cells
-from calib_serve.judgement.needed import samples_needed
+import numpy as np
+
+from calib_serve.judgement.gaps import FEW, RISK, Cells, judged_alone
+from calib_serve.metrics.intervals import equivalence_power
 from calib_serve.options.evaluate import Tolerant
 from calib_serve.words import chance, percent, points, rounded_up
 
@@ -26,6 +28,7 @@ __all__ = [
     "gain_of",
     "line_of",
     "of_own_samples",
+    "samples_needed",
 ]
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
@@ -317,3 +320,40 @@ class Verdict:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_STEPS = 40
+_ROUNDED = 1.1  # what is said is rounded up
+
+
+def samples_needed(
+    n: float,
+    cells: Cells,
+    tolerance: float,
+    *,
+    classes: Cells | None = None,
+    of_class: float = 1.0,
+    power: float = 0.8,
+) -> int:
+    """So many samples like these ``n``, after which ``judge`` says "calibrated" with this power, if it is.
+
+    The mean absolute gap over ``cells`` must be proven to be below the ``tolerance``; of ``classes``, a cell
+    for the predictions of each, that of those which so many samples make it judge alone, below ``of_class``.
+    """
+    distance = cells.distance(tolerance)
+    of_each = np.empty(0) if classes is None else classes.distances(of_class)
+
+    def fails(times: float) -> float:
+        wrong = 1 - float(equivalence_power(distance * times, len(cells.count), risk=RISK))
+        if classes is not None:
+            alone = judged_alone(classes.count * times * _ROUNDED, n * times * _ROUNDED)
+            wrong += float((1 - equivalence_power(of_each[alone] * times, 1, risk=RISK)).sum())
+        return wrong
+
+    low, high = 0.0, 1.0
+    while fails(high) > 1 - power:
+        low, high = high, 2 * high
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fails(middle) > 1 - power else (low, middle)
+    return math.ceil(n * high)

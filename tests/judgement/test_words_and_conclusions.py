@@ -20,9 +20,9 @@ from calib_serve.judgement.conclude import (
     conclude,
     direction,
     line_of,
+    samples_needed,
 )
 from calib_serve.judgement.gaps import Cells
-from calib_serve.judgement.needed import samples_needed
 
 
 def plain(text: str) -> str:
