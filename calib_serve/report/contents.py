@@ -1,9 +1,9 @@
-"""All numbers of a report, before drawing."""
+"""Collect all numbers of a report, and its verdict, before drawing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from calib_serve.arrays import as_floats, repeated
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement import Verdict, of_own_samples
+from calib_serve.judgement import CALIBRATE, DEPLOY, MORE, Verdict, gain_of, of_own_samples
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import (
     Change,
@@ -47,7 +47,7 @@ from calib_serve.report.prepare import (
     risk_coverage,
     to_json,
 )
-from calib_serve.report.verdict import compared
+from calib_serve.words import p_value, percent
 
 __all__ = [
     "Contents",
@@ -55,6 +55,7 @@ __all__ = [
     "LabelsSide",
     "Predictions",
     "Side",
+    "compared",
     "prepare_labels_report",
     "prepare_report",
     "printable",
@@ -397,3 +398,74 @@ def _means(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
         "positive_brier": (p - labels) ** 2,
     }
     return {name: np.asarray(values, np.float64).mean(axis=1) for name, values in columns.items()}
+
+
+_CHANCE = 0.05
+
+
+def compared(
+    found: Verdict,
+    after: Evaluation | LabelsEvaluation,
+    *,
+    before: Evaluation | LabelsEvaluation | None = None,
+    changes: Mapping[str, Change] | None = None,
+    moved: Moved | None = None,
+    artifact: Artifact | None = None,
+) -> Verdict:
+    """The verdict ``found`` on samples with what changed from ``before``, and what that says to do.
+
+    A calibration that costs accuracy or likelihood beyond chance is not to be deployed, whatever the level.
+    """
+    refused = _refusals(changes or {})
+    do = [line for line in found.do if not (refused and line == DEPLOY)]
+    if found.level == "off" and isinstance(after, Evaluation) and (known := _repair(after, artifact)):
+        do = [known, *(line for line in do if line != CALIBRATE)]
+    found = replace(found, do=(*refused, *do))
+    if before is None:
+        return found
+    changed = (
+        *(moved.says() if moved else ()),
+        _likelihood(before.nll, after.nll, (changes or {}).get("nll")),
+    )
+    return replace(found, gain=gain_of([_ece(before, after)]), changed=changed)
+
+
+def _ece(
+    before: Evaluation | LabelsEvaluation, after: Evaluation | LabelsEvaluation
+) -> tuple[str, float, float, float]:
+    if isinstance(before, LabelsEvaluation) and isinstance(after, LabelsEvaluation):
+        return "P(label)", before.positive_ece, after.positive_ece, after.positive_noise_floor
+    return "", float(before.ece), float(after.ece), float(after.noise_floor)
+
+
+def _likelihood(old: float, new: float, change: Change | None) -> str:
+    """What became of the proper score, which also sees what the confidence hides."""
+    chance = "" if change is None else p_value(change.p)
+    return f"Negative log-likelihood {old:.4f} -> {new:.4f}{chance}."
+
+
+def _refusals(changes: Mapping[str, Change]) -> list[str]:
+    """Reasons not to deploy, each beyond chance."""
+    bad = (("accuracy", -1, "accuracy fell"), ("nll", 1, "the negative log-likelihood rose"))
+    worse = [
+        words
+        for name, sign, words in bad
+        if name in changes and changes[name].p < _CHANCE and sign * changes[name].difference.value > 0
+    ]
+    return [f"Do not deploy this calibration: {' and '.join(worse)}."] if worse else []
+
+
+def _repair(found: Evaluation, artifact: Artifact | None) -> str:
+    """What else can be said where the calibration's own samples are known; else nothing."""
+    reference = None if artifact is None else artifact.reference
+    if reference is None or not reference.n:
+        return ""
+    # Calibrated where it was fitted, and off by far more where it is tested.
+    learned = max(reference.ece() - reference.noise_floor(), 0.0)
+    beyond = found.ece.value - found.noise_floor.value
+    if beyond > max(2 * learned, reference.ece()):
+        return (
+            f"The test data differ from the calibration data, where the error is {percent(reference.ece())}: "
+            "fit again on samples of the data that it meets now."
+        )
+    return MORE
