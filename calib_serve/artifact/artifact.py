@@ -68,8 +68,6 @@ from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, Scores, alike, to_lo
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
-
 S = TypeVar("S", bound=Step)
 
 _MOST_COUNTED = 2**53  # beyond it floats do not count

@@ -37,8 +37,6 @@ from calib_serve.artifact.manifest import read_yaml
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import Naming, as_duration, is_plain, parse_duration, shown
 
-__all__ = ["Clause", "ClauseKind", "Contract"]
-
 FORMAT = 1
 MOST_CLASSES = 2**32
 """Class ids are below, as receipts hold them in 32 bits."""

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from calib_serve.artifact.steps import Floats, tensor
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["Abstain", "PredictionSets", "SetScore"]
-
 SetScore = Literal["lac", "aps", "raps"]
 """How unlike a class is to be the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
 penalty on the rank (RAPS)."""

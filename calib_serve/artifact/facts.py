@@ -12,8 +12,6 @@ from calib_serve.errors import InputError
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Outputs, check_outputs
 
-__all__ = ["ModelFacts"]
-
 
 @dataclass(frozen=True)
 class ModelFacts:

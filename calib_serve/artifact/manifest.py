@@ -27,24 +27,6 @@ from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.files import read_regular, sha256
 
-__all__ = [
-    "MANIFEST",
-    "PARAMS",
-    "PARAMS_LIMIT",
-    "SCHEMA",
-    "digest",
-    "folder_id",
-    "pack",
-    "place_folder",
-    "plain",
-    "read_bytes",
-    "read_manifest",
-    "read_yaml",
-    "step_facts",
-    "unpack",
-    "write_manifest",
-]
-
 SCHEMA = 1
 MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"

@@ -20,8 +20,6 @@ from calib_serve.metrics import (
 )
 from calib_serve.metrics.samples import checked
 
-__all__ = ["DecisionsEvaluation", "evaluate_decisions", "promises"]
-
 _NAMED = 10  # classes in a sentence
 
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["made_up", "response", "same_response"]
-
 _SAMPLES = 4
 _KEPT = 8  # numbers of each sample
 _NEAR = 1e-3  # of the largest number; float32 moves logits by a hundredth of that

@@ -18,18 +18,6 @@ from calib_serve.metrics import Estimate
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "Examples",
-    "Score",
-    "Selection",
-    "as_frame",
-    "as_html",
-    "as_text",
-    "measured",
-    "selected",
-    "temperature_of",
-]
-
 Metrics = Mapping[str, Estimate]
 
 

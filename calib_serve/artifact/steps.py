@@ -18,20 +18,6 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
 from calib_serve.scores.links import LEAST
 
-__all__ = [
-    "LARGEST",
-    "STEPS",
-    "Floats",
-    "Head",
-    "InputShift",
-    "LogitMap",
-    "Mixture",
-    "ProbTable",
-    "Step",
-    "StepBase",
-    "tensor",
-]
-
 Floats = NDArray[np.floating[Any]]
 
 

@@ -23,14 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = [
-    "BETS",
-    "FRACTIONS",
-    "Evidence",
-    "MeanBets",
-    "share_bets",
-]
-
 Floats = NDArray[np.float64]
 
 BETS: Floats = np.ldexp(0.95, -np.arange(6))

@@ -14,23 +14,6 @@ from calib_serve.metrics.intervals import equivalence_power
 from calib_serve.options.evaluate import Tolerant
 from calib_serve.words import chance, percent, points, rounded_up
 
-__all__ = [
-    "CALIBRATE",
-    "DEPLOY",
-    "MORE",
-    "TOLERANCE",
-    "Level",
-    "Line",
-    "Tested",
-    "Verdict",
-    "conclude",
-    "direction",
-    "gain_of",
-    "line_of",
-    "of_own_samples",
-    "samples_needed",
-]
-
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
 _MATTERS = 0.2  # an error that may be larger than this is no finding
 TOLERANCE = Tolerant.tolerance

@@ -43,8 +43,6 @@ from calib_serve.options.evaluate import JudgeOptions
 from calib_serve.scores import ProbsView, Scores
 from calib_serve.words import percent, points
 
-__all__ = ["judge", "judge_labels", "judge_probs"]
-
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 

@@ -1,4 +1,10 @@
-"""Test the gaps between probabilities and events: of cells of samples, class by class, and of shape."""
+"""Test the gaps between probabilities and events: of cells of samples, class by class, and of shape.
+
+The test of shape is a kernel test, which sees what bins cannot: errors that cancel inside of them. It is the
+squared kernel calibration error (Widmann, Lindsten and Zachariah 2019, definition 2) of a kernel with named
+features, k(x, x') = sum_j w_j f_j(x) f_j(x'): then its estimate is a sum of squared correlations of errors
+with features, and its law under calibration is known without resampling, for groups as well.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +27,6 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.samples import design_effect, row_blocks
 from calib_serve.words import points
-
-__all__ = [
-    "FEW",
-    "RISK",
-    "Cells",
-    "ClassGap",
-    "Pair",
-    "Shape",
-    "class_gaps",
-    "class_totals",
-    "equal_mass",
-    "finest",
-    "judged_alone",
-    "shape_of_event",
-    "shape_of_top_two",
-]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -401,7 +391,7 @@ def _shape(
     variance[np.diag_indices_from(variance)] += np.concatenate(
         [(f**2).max(axis=0, initial=0) for f, _, _ in streams]
     )
-    effect = 1.0 if groups is None else _effect(streams, groups)
+    effect = 1.0 if groups is None else _effect_of_features(streams, groups)
     variance *= effect
     spread = np.sqrt(np.maximum(np.diag(variance), 1e-300))
     root = np.sqrt(weights)
@@ -434,7 +424,7 @@ def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> 
     return np.vstack(rows)
 
 
-def _effect(streams: list[tuple[Floats, Floats, Floats]], groups: Codes) -> float:
+def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Codes) -> float:
     """How much more any feature's score varies, as samples come in groups."""
     return max(
         design_effect(feature * (p - came), groups)

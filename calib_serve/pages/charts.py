@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["WIDE", "Dot", "Series", "Step", "ece_by_time", "histogram", "picture", "reliability"]
-
 WIDE = 360.0
 """The width of a chart, in its own units."""
 

@@ -49,18 +49,6 @@ from calib_serve.report.prepare import (
 )
 from calib_serve.words import p_value, percent
 
-__all__ = [
-    "Contents",
-    "LabelsContents",
-    "LabelsSide",
-    "Predictions",
-    "Side",
-    "compared",
-    "prepare_labels_report",
-    "prepare_report",
-    "printable",
-]
-
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,)."""
 

@@ -47,8 +47,6 @@ from calib_serve.scores import Scores
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"]
-
 Data = TypeVar("Data")
 
 _COLORS = ("after", "before", "right", "wrong", "ink", "muted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Union
 
 import numpy as np
 from markupsafe import Markup
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from calib_serve.pages import Table
 from calib_serve.pages.charts import Dot, Series, histogram, reliability
-from calib_serve.report.contents import Contents, Side
+from calib_serve.report.contents import Contents, LabelsSide, Side
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -25,8 +25,6 @@ from calib_serve.report.plot import (
 )
 from calib_serve.report.prepare import Reliability
 from calib_serve.words import count, decimals, percent, span
-
-__all__ = ["Picture", "diagram", "dots", "pictures"]
 
 _WIDTH = 5.6  # inches: its text can be read on a phone
 
@@ -86,19 +84,6 @@ def _smooth(sides: Sequence[Side]) -> Picture:
     )
 
 
-class Drawn(Protocol):
-    """What a reliability diagram is drawn of."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def color(self) -> str: ...
-
-    @property
-    def reliability(self) -> Reliability: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Diagram:
     """A reliability diagram with its name and color."""
@@ -106,6 +91,10 @@ class Diagram:
     name: str
     color: str
     reliability: Reliability
+
+
+Drawn = Union[Side, LabelsSide, Diagram]
+"""What has a reliability diagram."""
 
 
 def pictures(contents: Contents) -> tuple[Picture, ...]:

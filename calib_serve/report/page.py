@@ -1,4 +1,4 @@
-"""Write a report as one self-contained HTML file, without network, fonts and libraries, or its first screen as a picture."""
+"""Write a report as one self-contained HTML file, or its first screen as a picture for a slide."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ from calib_serve.report.tables import (
     table_of_labels,
     table_of_metrics,
 )
-
-__all__ = ["render", "slide", "write_page", "write_report"]
 
 _MOST_ROWS = 1000  # larger tables are not readable
 _DRAWN = (".png", ".svg")

@@ -26,23 +26,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFo
 from calib_serve.metrics import SmoothReliability
 from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
 
-__all__ = [
-    "PALETTE",
-    "STYLE",
-    "Line",
-    "draw_curves",
-    "drawing",
-    "inline_svg",
-    "plot_bin_counts",
-    "plot_counts",
-    "plot_curves",
-    "plot_density",
-    "plot_histogram",
-    "plot_reliability",
-    "plot_risk_coverage",
-    "plot_smooth_reliability",
-]
-
 _PROLOGUE = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
 _SIZE = re.compile(r'(<svg\b[^>]*?) width="[^"]*"| height="[^"]*"')
 _ID = re.compile(r'(\bid="|url\(#|href="#)')

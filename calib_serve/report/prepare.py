@@ -20,24 +20,6 @@ from calib_serve.metrics import Abstention, Estimate, abstention, refinement_aur
 from calib_serve.metrics.calibration import Ranked
 from calib_serve.metrics.samples import checked, top_label
 
-__all__ = [
-    "BinCountCurve",
-    "ClassRow",
-    "Density",
-    "Histogram",
-    "Reliability",
-    "RiskCoverage",
-    "bin_count_curve",
-    "class_table",
-    "confidence_density",
-    "confidence_histogram",
-    "default_risk",
-    "reliability",
-    "reliability_of",
-    "risk_coverage",
-    "to_json",
-]
-
 Floats = NDArray[np.float64]
 
 _CURVE_POINTS = 400  # of a risk-coverage curve: finer than a screen shows

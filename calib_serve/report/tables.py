@@ -14,11 +14,6 @@ from calib_serve.report.contents import Contents, LabelsContents, LabelsSide, Si
 from calib_serve.report.prepare import ClassRow
 from calib_serve.words import MINUS, count, decimals, percent, signed_points, span
 
-__all__ = [
-    "DecisionRows", "decision_rows", "facts", "table_of_artifact", "table_of_classes", "table_of_labels",
-    "table_of_metrics",
-]  # fmt: skip
-
 _LONGEST = 200  # characters of a fact that is shown
 
 

@@ -14,7 +14,7 @@ from calib_serve.data import Dataset, LabelledRequests, load_data, read_requests
 from calib_serve.errors import InputError, MissingDependency, ModelError
 from calib_serve.model.hugging_face.folder import Folder, local, read_folder, transformers
 from calib_serve.model.hugging_face.words import read_words
-from calib_serve.pictures.preprocessing import check_picture
+from calib_serve.pictures import check_picture
 from calib_serve.scores import LABELS
 
 __all__ = ["data_of", "prepared"]
