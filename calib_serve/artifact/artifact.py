@@ -39,7 +39,6 @@ from calib_serve.artifact.manifest import (
     write_manifest,
 )
 from calib_serve.artifact.results import (
-    Examples,
     Selection,
     as_frame,
     as_html,
@@ -50,6 +49,7 @@ from calib_serve.artifact.results import (
 )
 from calib_serve.artifact.steps import (
     STEPS,
+    Examples,
     Head,
     InputShift,
     LogitMap,

@@ -20,8 +20,7 @@ import numpy as np
 import yaml
 
 from calib_serve.artifact.decisions import PredictionSets, sets_of
-from calib_serve.artifact.results import Examples
-from calib_serve.artifact.steps import STEPS, Floats, Step
+from calib_serve.artifact.steps import STEPS, Examples, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError

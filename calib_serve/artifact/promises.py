@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import Abstain, PredictionSets
 from calib_serve.metrics import (
     SelectiveEvaluation,
@@ -19,6 +18,9 @@ from calib_serve.metrics import (
     evaluate_sets,
 )
 from calib_serve.metrics.samples import checked
+
+if TYPE_CHECKING:
+    from calib_serve.artifact.artifact import Artifact
 
 _NAMED = 10  # classes in a sentence
 
@@ -87,7 +89,7 @@ def evaluate_decisions(
 def promises(artifact: Artifact) -> list[str]:
     """In sentences: what is promised, by how many samples, and what to know of it.
 
-    >>> from calib_serve.artifact.steps import LogitMap
+    >>> from calib_serve.artifact import Artifact, LogitMap
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> promises(artifact)
     []
