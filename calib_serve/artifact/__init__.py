@@ -10,9 +10,7 @@ from calib_serve.artifact.decisions import (
     evaluate_decisions,
     promises,
 )
-from calib_serve.artifact.facts import ModelFacts
-from calib_serve.artifact.response import made_up, response, same_response
-from calib_serve.artifact.results import Score, Selection
+from calib_serve.artifact.facts import ModelFacts, Score, Selection, made_up, response, same_response
 from calib_serve.artifact.steps import Examples, Head, InputShift, LogitMap, Mixture, ProbTable, Step
 
 __all__ = [

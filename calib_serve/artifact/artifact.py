@@ -21,7 +21,16 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets
-from calib_serve.artifact.facts import ModelFacts
+from calib_serve.artifact.facts import (
+    ModelFacts,
+    Selection,
+    as_frame,
+    as_html,
+    as_text,
+    measured,
+    selected,
+    temperature_of,
+)
 from calib_serve.artifact.manifest import (
     MANIFEST,
     PARAMS,
@@ -37,15 +46,6 @@ from calib_serve.artifact.manifest import (
     step_facts,
     unpack,
     write_manifest,
-)
-from calib_serve.artifact.results import (
-    Selection,
-    as_frame,
-    as_html,
-    as_text,
-    measured,
-    selected,
-    temperature_of,
 )
 from calib_serve.artifact.steps import (
     STEPS,
