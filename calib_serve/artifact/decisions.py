@@ -1,4 +1,4 @@
-"""Decide by calibrated probabilities: the set of classes it may be, whether to answer, and what that promises."""
+"""Decide by calibrated probabilities: which classes it may be, whether to answer, and what that promises."""
 
 from __future__ import annotations
 
