@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 Floats = NDArray[np.floating[Any]]
 

@@ -83,7 +83,7 @@ from calib_serve.metrics.refinement import (
     refinement_auroc,
 )
 from calib_serve.metrics.stream import Tally
-from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
+from calib_serve.scores.kinds import log_probs, log_softmax, sigmoid, softmax, two_columns
 
 __all__ = [
     "Abstention",

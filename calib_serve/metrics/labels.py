@@ -22,7 +22,7 @@ from calib_serve.metrics.samples import checked_weights, truths
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import MeasureOptions
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 if TYPE_CHECKING:
     from pandas import DataFrame

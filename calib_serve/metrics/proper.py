@@ -24,7 +24,7 @@ from calib_serve.metrics.samples import (
     row_blocks,
     top_label,
 )
-from calib_serve.scores.links import LARGEST, two_columns
+from calib_serve.scores.kinds import LARGEST, two_columns
 
 Floats = NDArray[np.float64]
 

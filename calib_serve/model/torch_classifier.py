@@ -18,7 +18,7 @@ from calib_serve.errors import InputError, ModelError
 from calib_serve.model.face import Floats, Loss, Progress, batches, finite_logits, measured_kind, width
 from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_copy
 from calib_serve.scores import ONE_COLUMN, PROBABILITIES, Outputs
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 __all__ = ["TorchClassifier", "from_module", "measured_outputs", "probe_inputs"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import shown
-from calib_serve.scores.recognise import NUMBERED, Place
+from calib_serve.scores.kinds import NUMBERED, Place
 
 __all__ = ["class_ids", "is_missing", "without"]
 

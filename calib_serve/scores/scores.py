@@ -15,8 +15,17 @@ from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
-from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
-from calib_serve.scores.recognise import Place, recognise
+from calib_serve.scores.kinds import (
+    LABELS,
+    ONE_COLUMN,
+    PROBABILITIES,
+    Outputs,
+    Place,
+    exact,
+    recognise,
+    to_logits,
+    to_probs,
+)
 from calib_serve.scores.source import Source, of_arrays, of_columns
 
 __all__ = ["ProbsView", "Scores"]

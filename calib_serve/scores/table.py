@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
 from calib_serve.names import shown
-from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.links import softmax
+from calib_serve.scores.kinds import Outputs, softmax
 
 __all__ = ["LISTS", "OF_LABEL", "TAKEN", "Roles", "check_plausible", "roles_of"]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Mixture, ProbTable
 from calib_serve.fuse.checks import rounded_down
 from calib_serve.fuse.onnx.edit import Editor, dtype_of, work_type
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 __all__ = [
     "cast",

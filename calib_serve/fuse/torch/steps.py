@@ -12,7 +12,7 @@ from calib_serve.artifact import Abstain, Artifact, PredictionSets
 from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.fuse.checks import rounded_down
 from calib_serve.fuse.decisions import act_least, decided, lac_least, rank_offsets, rounded_up
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 __all__ = ["Bias", "Shift", "abstention", "acts", "edges", "layers", "mapped", "probabilities", "sets"]
 

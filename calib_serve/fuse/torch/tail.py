@@ -17,7 +17,7 @@ from calib_serve.errors import FuseError, ShapeError
 from calib_serve.fuse.torch.kinds import Change
 from calib_serve.fuse.torch.steps import abstention, acts, edges, mapped, probabilities, sets
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 __all__ = ["All", "Deciding", "Everything", "Logits", "Probabilities", "Tail", "Unchanged"]
 
