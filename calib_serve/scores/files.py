@@ -31,8 +31,7 @@ from calib_serve.errors import InputError, MissingDependency, ShapeError
 from calib_serve.files import ZIP_ERRORS, check_header, map_npy, most_unpacked, open_parquet, read_npz
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.source import Source, of_arrays, of_roles
-from calib_serve.scores.table import LISTS, TAKEN, Roles, roles_of
+from calib_serve.scores.table import LISTS, TAKEN, Roles, Source, of_arrays, of_roles, roles_of
 
 __all__ = ["holds_files", "read_npy", "read_source"]
 

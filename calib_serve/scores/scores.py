@@ -26,7 +26,7 @@ from calib_serve.scores.kinds import (
     to_logits,
     to_probs,
 )
-from calib_serve.scores.source import Source, of_arrays, of_columns
+from calib_serve.scores.table import Source, of_arrays, of_columns
 
 __all__ = ["ProbsView", "Scores"]
 
