@@ -15,8 +15,6 @@ from urllib.parse import parse_qsl, urlsplit
 from calib_serve.addresses import holds_password, password_of, shown
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, ServerError
 
-__all__ = ["PASSWORD", "Engine", "open_engine"]
-
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 
 _FILES = ("duckdb", "pyspark")  # engines that read Parquet files themselves

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import MissingDependency
 
+__all__ = ["SafetensorError", "load", "read_plainly", "save"]
+
 _DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2",
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",

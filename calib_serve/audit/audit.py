@@ -17,8 +17,6 @@ from calib_serve.options.audit import AuditOptions
 from calib_serve.options.base import changed
 from calib_serve.watch.sums import Sums
 
-__all__ = ["audit"]
-
 Progress = Callable[[str, int, "int | None"], None]
 
 _WHY = {

@@ -12,11 +12,6 @@ from typing import Any
 from calib_serve.bins import check_binning
 from calib_serve.errors import InputError
 
-__all__ = [
-    "FATES", "LABELLED", "REFUSED", "SERVED", "Asked", "Columns", "by_name", "joined", "label_rows",
-    "prediction_rows",
-]  # fmt: skip
-
 FATES = ("labelled", "unlabelled", "conflicting", "repeated", "id", "class", "confidence", "weight", "time")
 """What becomes of a prediction; a number in expressions.
 

@@ -17,8 +17,6 @@ from calib_serve.audit.joined import LABELLED, Asked
 from calib_serve.audit.sums import Place, place_of
 from calib_serve.metrics.calibration import equal_mass_edges
 
-__all__ = ["Ranks", "ranked", "ranks_of"]
-
 
 @dataclass(frozen=True)
 class Ranks:

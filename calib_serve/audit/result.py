@@ -16,8 +16,6 @@ from calib_serve.watch.estimates import Estimates, Missing, Number, estimate
 from calib_serve.watch.sums import Sums
 from calib_serve.watch.verdict import TOLERANCE, judge
 
-__all__ = ["Audit", "Labels", "Measured", "Refusal"]
-
 
 @dataclass(frozen=True)
 class Refusal:

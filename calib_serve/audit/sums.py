@@ -12,8 +12,6 @@ from calib_serve.errors import InputError
 from calib_serve.watch.series import SUMS
 from calib_serve.watch.sums import Sums
 
-__all__ = ["MOST", "Counted", "Place", "counted", "grouped"]
-
 MOST = 2000
 """Groups and windows in all; more are no longer a report."""
 

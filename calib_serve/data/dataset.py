@@ -17,8 +17,6 @@ from calib_serve.metrics.samples import truths
 from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
 
-__all__ = ["Dataset", "check_input_shape", "inside", "layout_advice", "listed", "load_data"]
-
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
 _COMES_LAST = "the channel comes last: turn them by inputs.transpose(0, 2, 3, 1)"

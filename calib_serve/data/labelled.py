@@ -16,8 +16,6 @@ from calib_serve.errors import InputError
 from calib_serve.files import csv_rows, open_parquet
 from calib_serve.names import shown
 
-__all__ = ["LabelledRequests", "LabelledTexts", "read_requests", "read_texts"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from calib_serve.errors import CalibServeError, InputError, MissingDependency
 
-__all__ = ["asking", "library"]
-
 _LINE = 300  # characters of its own words
 
 

@@ -15,8 +15,6 @@ from calib_serve.mlflow.library import asking, library
 from calib_serve.mlflow.served import Calibrated
 from calib_serve.scores import Outputs, check_outputs
 
-__all__ = ["load", "log", "log_calibrated"]
-
 _ALLOWED = re.compile(r"[\w\-. ]+")  # in the names of params, metrics and folders
 _RUN = re.compile(r"runs:/+([^/]+)/(.+)")
 

@@ -17,8 +17,6 @@ from calib_serve.mlflow.library import library
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import PROBABILITIES, Outputs, measured, to_logits
 
-__all__ = ["Calibrated"]
-
 log = logging.getLogger(__name__)
 
 _KEYRING, _WATCH, _TOKEN = "CALIB_SERVE_KEYRING", "CALIB_SERVE_WATCH", "CALIB_SERVE_TOKEN"

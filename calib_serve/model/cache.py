@@ -17,8 +17,6 @@ from calib_serve.errors import ModelError
 from calib_serve.files import private_folder
 from calib_serve.model.face import Around, Floats, Loss, Progress
 
-__all__ = ["CachedClassifier"]
-
 _BATCHES_AT_ONCE = 32  # batches between two writes to disk
 
 

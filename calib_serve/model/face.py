@@ -25,21 +25,6 @@ from calib_serve.scores import (
     to_logits,
 )
 
-__all__ = [
-    "Around",
-    "Classifier",
-    "Loss",
-    "Progress",
-    "batches",
-    "calibrated_probs",
-    "check_sizes",
-    "checked_batch",
-    "finite_logits",
-    "logits_under",
-    "measured_kind",
-    "width",
-]
-
 if TYPE_CHECKING:
     from torch import Tensor
 

@@ -19,8 +19,6 @@ from calib_serve.artifact import Head
 from calib_serve.errors import ModelError
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs
 
-__all__ = ["LastLinear", "find_last_linear", "frozen_copy"]
-
 _TOLERANCE = 1e-4  # relative to the largest logit; the same sums in another order
 
 

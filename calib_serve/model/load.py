@@ -23,8 +23,6 @@ from calib_serve.model.torch_classifier import from_module
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Outputs
 
-__all__ = ["load_model", "model_data", "weights_remarks"]
-
 _OTHERS = {
     ".h5": "a Keras model",
     ".keras": "a Keras model",

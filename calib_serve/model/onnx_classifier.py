@@ -33,8 +33,6 @@ except ImportError as error:
     check_onnxruntime()  # pip would say that it is installed
     raise MissingDependency("onnxruntime", "onnx") from error
 
-__all__ = ["OnnxClassifier", "load_onnx"]
-
 _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
 _TOLERANCE = 1e-4  # relative to the largest logit
 

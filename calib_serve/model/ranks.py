@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from calib_serve.artifact import InputShift
 from calib_serve.model.face import Around, Classifier, Floats, Loss, Progress
 
-__all__ = ["RankedClassifier", "join", "rank_device"]
-
 
 def rank_device() -> str | None:
     """The GPU of this process where torchrun started it and there are GPUs, else None."""

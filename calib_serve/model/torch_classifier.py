@@ -20,8 +20,6 @@ from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_c
 from calib_serve.scores import ONE_COLUMN, PROBABILITIES, Outputs
 from calib_serve.scores.kinds import LEAST
 
-__all__ = ["TorchClassifier", "from_module", "measured_outputs", "probe_inputs"]
-
 _ROWS = 8
 _NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as its batch changes
 

@@ -13,8 +13,6 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import shown
 from calib_serve.scores.kinds import NUMBERED, Place
 
-__all__ = ["class_ids", "is_missing", "without"]
-
 Ids = NDArray[np.intp]
 
 MISSING = ("", "na", "nan", "n/a", "null", "none", "<na>", "nat")

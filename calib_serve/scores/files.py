@@ -33,8 +33,6 @@ from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
 from calib_serve.scores.table import LISTS, TAKEN, Roles, Source, of_arrays, of_roles, roles_of
 
-__all__ = ["holds_files", "read_npy", "read_source"]
-
 _SCORES: Mapping[str, Outputs | None] = {
     "logits": "logits",
     "log_probs": "log_probs",

@@ -11,32 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = [
-    "LABELS",
-    "LARGEST",
-    "LEAST",
-    "NUMBERED",
-    "ONE_COLUMN",
-    "PROBABILITIES",
-    "Outputs",
-    "Place",
-    "Recognised",
-    "alike",
-    "check_outputs",
-    "class_count",
-    "exact",
-    "from_probs",
-    "log_probs",
-    "log_softmax",
-    "measured",
-    "recognise",
-    "sigmoid",
-    "softmax",
-    "to_logits",
-    "to_probs",
-    "two_columns",
-]
-
 Floats = NDArray[np.floating[Any]]
 
 LEAST = float(np.finfo(np.float32).tiny)
@@ -140,10 +114,8 @@ ONE_COLUMN: tuple[Outputs, ...] = ("logit", "probability")
 PROBABILITIES: tuple[Outputs, ...] = ("probabilities", "probability", "label_probabilities")
 """Within [0, 1]: they are calibrated through their logarithm or their log-odds."""
 
-_SUM = 1e-3  # how far a row of half-precision probabilities may be from 1
+_HALF = 1e-3  # how far a row of half-precision probabilities may be from 1
 _ROUNDED = 1e-5
-_FIRST = 1000  # rows tell most scores apart without a look at the rest
-_TELLING = 20  # fewer rows may look like probabilities by chance
 
 
 def check_outputs(outputs: object) -> None:
@@ -184,7 +156,7 @@ def alike(one: Outputs, other: Outputs) -> bool:
     return one == other or any(one in group and other in group for group in groups)
 
 
-def measured(scores: ArrayLike, *, tolerance: float = _SUM) -> Outputs:
+def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
     """What scores (n, K) or (n,), (n, 1) are by their values, if they are of one class a sample.
 
     Logits of a label and logits of a class cannot be told apart by numbers, and are taken for the latter;
@@ -281,7 +253,6 @@ def from_probs(probs: NDArray[np.float64], raw: Floats, outputs: Outputs) -> NDA
 
 _FEW = 20  # rows; fewer may sum to about 1 by chance
 _SUM, _SUM_OF_FEW = 0.02, 1e-3  # two decimals of many classes, and half precision, are this far off
-_ROUNDED = 1e-5  # below 0 or above 1
 _LARGEST = 1e30  # of a logit: beyond it products overflow
 _BLOCK = 1 << 20  # values looked at together
 _RANKS = (

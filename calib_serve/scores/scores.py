@@ -28,8 +28,6 @@ from calib_serve.scores.kinds import (
 )
 from calib_serve.scores.table import Source, of_arrays, of_columns
 
-__all__ = ["ProbsView", "Scores"]
-
 Floats = NDArray[np.floating[Any]]
 
 _SLACK = 1e-3  # of sums of probabilities that are rounded

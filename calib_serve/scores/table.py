@@ -15,19 +15,6 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs, softmax
 
-__all__ = [
-    "LISTS",
-    "OF_LABEL",
-    "TAKEN",
-    "Roles",
-    "Source",
-    "check_plausible",
-    "of_arrays",
-    "of_columns",
-    "of_roles",
-    "roles_of",
-]
-
 LISTS: Mapping[str, Outputs] = {"logits": "logits", "log_probs": "log_probs", "probs": "probabilities"}
 """Columns of lists, a row of scores each, and what they hold."""
 OF_LABEL = "label."

@@ -15,8 +15,6 @@ from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import Outputs
 
-__all__ = ["calibrated", "seed_of"]
-
 _FOLDS = 5
 
 

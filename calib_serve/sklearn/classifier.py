@@ -33,8 +33,6 @@ from calib_serve.sklearn.scores import encoded
 if TYPE_CHECKING:
     from calib_serve.fuse.onnx import FuseReport
 
-__all__ = ["CalibratedClassifier"]
-
 Response = Literal["auto", "decision_function", "predict_proba"]
 
 

@@ -25,8 +25,6 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "skl2onnx", "sklearn") from error
 
-__all__ = ["TOLERANCE", "write_onnx"]
-
 TOLERANCE = 1e-5
 """How far the file's probabilities may be from ``predict_proba``."""
 

@@ -18,8 +18,6 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.scores import Outputs, Scores
 from calib_serve.sklearn.choice import calibrated, seed_of
 
-__all__ = ["ScoreCalibrator", "encoded"]
-
 
 class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrated probabilities of scores (n, K), a column a class; one column for two classes.

@@ -14,8 +14,6 @@ from calib_serve.metrics import accuracy, ece, nll
 from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Progress, Samples, Study, arrays
 
-__all__ = ["ablation", "parts_of"]
-
 _ALONE = ("none", "temperature")
 
 

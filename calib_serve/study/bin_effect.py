@@ -8,8 +8,6 @@ from calib_serve.metrics import adaptive_ece, classwise_ece, ece
 from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Curve, Samples, Study, arrays, listed
 
-__all__ = ["bin_effect"]
-
 
 def bin_effect(
     cal: Samples,

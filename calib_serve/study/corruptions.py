@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["CORRUPTIONS", "corrupt"]
-
 Pixels = NDArray[np.uint8]
 
 _QUALITY = (80, 65, 50, 30, 15)

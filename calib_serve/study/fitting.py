@@ -14,8 +14,6 @@ from calib_serve.errors import InputError
 from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name
 from calib_serve.metrics import two_columns
 
-__all__ = ["Fit", "OutputFit"]
-
 
 class Fit(Protocol):
     """Methods by name, on one kind of inputs: ``calib_serve.fit.on_model.FitOnModel`` is one, too."""

@@ -15,8 +15,6 @@ from calib_serve.metrics import noise_floor, softmax
 from calib_serve.metrics.proper import checked_logits
 from calib_serve.study.result import Curve, Samples, Study, in_logits
 
-__all__ = ["ece_by_temperature", "optimal_temperature"]
-
 _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
 
 

@@ -17,8 +17,6 @@ from calib_serve.arrays import as_array, repeated
 from calib_serve.errors import InputError
 from calib_serve.scores import Scores
 
-__all__ = ["Curve", "Progress", "Samples", "Study", "arrays", "in_logits"]
-
 Samples = Union[Scores, tuple[Any, Any]]
 """A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""
 

@@ -14,8 +14,6 @@ from calib_serve.study.corruptions import CORRUPTIONS, corrupt
 from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Curve, Progress, Study, listed
 
-__all__ = ["shift"]
-
 Logits = Callable[[NDArray[Any]], NDArray[Any]]
 """Inputs (n, ...) to logits (n, K): the deployed model."""
 

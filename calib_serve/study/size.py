@@ -15,8 +15,6 @@ from calib_serve.metrics import ece, nll
 from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Curve, Progress, Samples, Study, arrays
 
-__all__ = ["validation_size"]
-
 _SIZES = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 _METRICS: dict[str, Callable[..., float]] = {"ece": ece, "nll": nll}
 

@@ -12,8 +12,6 @@ from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, entr
 from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Progress, Samples, Study, arrays
 
-__all__ = ["stability"]
-
 _METRICS = {
     "accuracy": accuracy,
     "entropy": entropy,

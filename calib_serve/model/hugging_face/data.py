@@ -17,8 +17,6 @@ from calib_serve.model.hugging_face.words import read_words
 from calib_serve.pictures import check_picture
 from calib_serve.scores import LABELS
 
-__all__ = ["data_of", "prepared"]
-
 _AT_ONCE = 64  # pictures
 _PIXELS = "pixel_values"
 _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a warning

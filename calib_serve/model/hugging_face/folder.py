@@ -13,8 +13,6 @@ from calib_serve.errors import CalibServeError, MissingDependency, ModelError
 from calib_serve.files import sha256
 from calib_serve.scores import Outputs
 
-__all__ = ["Folder", "is_folder", "local", "read_folder", "transformers"]
-
 _CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")

@@ -15,8 +15,6 @@ from calib_serve.model.hugging_face.words import PADDING, Words, read_words
 from calib_serve.model.torch_classifier import TorchClassifier, from_module
 from calib_serve.scores import Outputs
 
-__all__ = ["load_folder"]
-
 _INSIDE = "network."
 _NOISE = 1e-3  # how far a text's logits may move as its batch is padded, relative to how far texts differ
 _ROUNDING = 1e-5  # relative to the largest logit

@@ -18,8 +18,6 @@ from calib_serve.data import LabelledTexts
 from calib_serve.errors import ModelError
 from calib_serve.model.hugging_face.folder import Folder, local, transformers
 
-__all__ = ["PADDING", "Words", "read_words"]
-
 PADDING = -1
 _TYPES = "token_type_ids"
 _MADE = ("input_ids", "attention_mask", _TYPES)
