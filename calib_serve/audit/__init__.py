@@ -4,7 +4,7 @@
 """
 
 from calib_serve.audit.audit import audit
-from calib_serve.audit.joined import Columns
+from calib_serve.audit.expressions import Columns
 from calib_serve.audit.result import Audit, Labels, Measured, Refusal
 from calib_serve.engines import PASSWORD
 

@@ -7,10 +7,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from calib_serve.audit.joined import FATES, REFUSED, Asked, Columns, joined, label_rows, prediction_rows
-from calib_serve.audit.ranks import Ranks, ranked, ranks_of
+from calib_serve.audit.expressions import (
+    FATES,
+    MOST,
+    REFUSED,
+    Asked,
+    Columns,
+    Counted,
+    Place,
+    Ranks,
+    counted,
+    grouped,
+    joined,
+    label_rows,
+    prediction_rows,
+    ranked,
+    ranks_of,
+)
 from calib_serve.audit.result import Audit, Labels, Measured, Refusal
-from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped
 from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
 from calib_serve.options.audit import AuditOptions

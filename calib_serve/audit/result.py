@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from calib_serve.audit.ranks import Ranks
+from calib_serve.audit.expressions import Ranks
 from calib_serve.bins import Bins
 from calib_serve.judgement import Verdict
 from calib_serve.watch.estimates import Estimates, Missing, Number, estimate
