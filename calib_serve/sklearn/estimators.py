@@ -1,8 +1,9 @@
-"""A classifier and the calibration of its scores, fitted together by cross-validation."""
+"""x"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from warnings import warn
@@ -14,24 +15,129 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clo
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import check_cv
-from sklearn.utils import Bunch, _safe_indexing, column_or_1d, get_tags, indexable
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import (
+    Bunch,
+    _safe_indexing,
+    assert_all_finite,
+    check_random_state,
+    column_or_1d,
+    get_tags,
+    indexable,
+)
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
     _check_method_params,
     check_consistent_length,
     check_is_fitted,
     has_fit_parameter,
+    validate_data,
 )
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError
-from calib_serve.scores import Outputs, to_logits
-from calib_serve.sklearn.choice import calibrated, seed_of
-from calib_serve.sklearn.scores import encoded
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.calibrate import calibrate
+from calib_serve.fit.samples import Samples
+from calib_serve.scores import Outputs, Scores, to_logits
 
 if TYPE_CHECKING:
     from calib_serve.fuse.onnx import FuseReport
+
+
+class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Calibrated probabilities of scores (n, K), a column a class; one column for two classes.
+
+    ``outputs`` says what the scores hold: "logits", "log_probs" or "probabilities"; else their numbers do, in
+    ``fit``. ``method`` is "auto" or a method's name, ``options`` its own options, ``random_state`` the seed
+    of what is drawn.
+    ``classes`` are the labels in the order of the columns; by default those of y, sorted.
+
+    After ``fit``: ``artifact_`` is the calibration, ``method_`` the method that was fitted, ``classes_``
+    the labels.
+
+    >>> scores = [[0.0, 2.0], [2.0, 0.0]] * 4  # right three times of four
+    >>> calibrator = ScoreCalibrator("temperature").fit(scores, ["b", "a", "b", "a", "b", "a", "a", "b"])
+    >>> calibrator.predict_proba([[0.0, 2.0]]).round(3).tolist()
+    [[0.25, 0.75]]
+    """
+
+    artifact_: Artifact
+    classes_: NDArray[Any]
+    method_: str
+
+    def __init__(
+        self,
+        method: str = "auto",
+        *,
+        outputs: Outputs | None = None,
+        classes: ArrayLike | None = None,
+        options: Mapping[str, Any] | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.method = method
+        self.outputs = outputs
+        self.classes = classes
+        self.options = options
+        self.random_state = random_state
+
+    def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ScoreCalibrator:
+        """Fit to scores and labels y (n,), which the model must not have been trained on."""
+        z, y = validate_data(self, scores, y, dtype=np.float64)
+        classes, labels = encoded(y, self.classes)
+        given = Scores.of(z, outputs=self.outputs)
+        if given.is_multilabel:
+            raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
+        if given.classes != len(classes):
+            raise ShapeError(
+                f"the scores have {given.classes} columns and y {len(classes)} classes; give every class a "
+                "column, and name them all (classes=) where y lacks some"
+            )
+        self.artifact_ = calibrated(
+            np.asarray(given.logits, np.float64),
+            labels,
+            method=self.method,
+            outputs=given.outputs,
+            class_names=classes,
+            sample_weight=sample_weight,
+            options=self.options,
+            seed=seed_of(self.random_state),
+        )
+        self.classes_ = classes
+        self.method_ = self.artifact_.method
+        return self
+
+    def predict_proba(self, scores: ArrayLike) -> NDArray[np.float64]:
+        """Calibrated probabilities (n, K)."""
+        check_is_fitted(self, "artifact_")
+        z = validate_data(self, scores, dtype=np.float64, reset=False)
+        return self.artifact_.probs(z, outputs=self.artifact_.model.outputs)
+
+    def predict(self, scores: ArrayLike) -> NDArray[Any]:
+        """The class of the largest probability, (n,)."""
+        probs = self.predict_proba(scores)
+        return np.asarray(self.classes_[probs.argmax(axis=1)])
+
+
+def encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The classes (K,) and y as class ids (n,); InputError for labels that are not among ``classes``."""
+    assert_all_finite(y)
+    check_classification_targets(y)
+    encoder = LabelEncoder().fit(y)
+    found = encoder.classes_
+    known = found if classes is None else np.asarray(classes)
+    if len(known) < 2:
+        raise InputError(f"y holds one class, {known.tolist()}; a classifier needs at least two classes")
+    if classes is None:
+        return known, encoder.transform(y).astype(np.intp)
+    place = {label: k for k, label in enumerate(known.tolist())}
+    strange = [label for label in found.tolist() if label not in place]
+    if strange:
+        raise InputError(f"y holds labels {strange[:5]} that are not among the classes {known.tolist()[:20]}")
+    ids = np.array([place[label] for label in found.tolist()], np.intp)
+    return known, ids[encoder.transform(y)]
+
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 
@@ -262,3 +368,39 @@ def _routing() -> bool:
 
 def _is(value: Any, word: str) -> bool:
     return isinstance(value, str) and value == word
+
+
+_FOLDS = 5
+
+
+def calibrated(
+    logits: NDArray[np.float64],
+    labels: NDArray[np.intp],
+    *,
+    method: str,
+    outputs: Outputs,
+    class_names: Iterable[Any],
+    sample_weight: ArrayLike | None,
+    options: Mapping[str, Any] | None,
+    seed: int,
+) -> Artifact:
+    """Fit ``method`` to logits (n, K) and class ids (n,); "auto" chooses by cross-validation.
+
+    Where "auto" cannot cross-validate, because a class has fewer than two samples, it fits a temperature,
+    or, where no finite temperature is best, calibrates nothing.
+    """
+    samples = Samples.of_kind(logits, labels, outputs, sample_weight=sample_weight)
+    given: dict[str, Any] = {"seed": seed, **(options or {})}
+    if method == "auto":
+        smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())
+        given["folds"] = max(min(given.get("folds", _FOLDS), smallest), 1)
+    artifact = calibrate(samples, samples.labels, method, cross_validate=method == "auto", **given)
+    names = tuple(str(name) for name in class_names)
+    return replace(artifact, class_names=names, model={"outputs": outputs})
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
