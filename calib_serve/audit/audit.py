@@ -1,4 +1,4 @@
-"""x"""
+"""Audit logs of predictions and of labels, joined and summed by the engine that holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""x"""
+"""Ask an engine for the monitor's sums: predictions beside their labels, grouped, and in order.
+
+Each prediction has one fate. The sums are those that ``calib_serve.watch.series`` declares, of columns. What
+needs the order of all confidences, AUROC and the equal-mass ECE, is found by window functions: equal
+confidences are one row, so ties count half in the one and share their correct answers in the other, as in
+``calib_serve.metrics``.
+"""
 
 from __future__ import annotations
 

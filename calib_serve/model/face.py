@@ -1,4 +1,10 @@
-"""See the deployed classifier behind one face, whatever its file; cached on disk, and shared among processes."""
+"""Serve every deployed classifier behind one face, whatever its file; cached on disk, shared among processes.
+
+``CachedClassifier`` keeps logits and features on disk: each input goes through the model once, even if a run
+is killed. ``RankedClassifier`` shares the work among processes (``torchrun --nproc-per-node N -m calib_serve
+fit ...``): every rank processes a run of whole batches and gets the whole result, so that fitters compute
+the same on every rank without changes.
+"""
 
 from __future__ import annotations
 

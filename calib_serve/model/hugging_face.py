@@ -1,4 +1,10 @@
-"""x"""
+"""Read a classifier of Hugging Face transformers from the folder that ``save_pretrained`` wrote.
+
+Nothing that the folder brings is run or unpickled. Texts become numbers (n, planes, length), padded with -1:
+plane 0 holds token ids, plane 1, where the tokenizer makes them, the types of tokens. The module makes an
+attention mask of the padding and takes off what a batch does not need; its answers to padded batches are
+proved equal to those to single texts.
+"""
 
 from __future__ import annotations
 
@@ -411,7 +417,7 @@ def _refuse_padding_that_counts(folder: Folder, module: nn.Module, probe: Tensor
         )
 
 
-_AT_ONCE = 64  # pictures
+_PICTURES = 64  # pictures
 _PIXELS = "pixel_values"
 _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a warning
 
@@ -424,8 +430,8 @@ def prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
     """
     process = local("the image processor", folder.path, transformers().AutoImageProcessor.from_pretrained)
     parts: list[NDArray[np.float32]] = []
-    for start in range(0, len(files), _AT_ONCE):
-        made = process([_opened(path) for path in files[start : start + _AT_ONCE]], return_tensors="np")
+    for start in range(0, len(files), _PICTURES):
+        made = process([_opened(path) for path in files[start : start + _PICTURES]], return_tensors="np")
         if set(made) != {_PIXELS}:
             raise ModelError(f"the model takes {', '.join(sorted(made))}, and pixels alone are supported")
         pixels = np.asarray(made[_PIXELS], np.float32)

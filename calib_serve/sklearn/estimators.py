@@ -1,4 +1,4 @@
-"""x"""
+"""Calibrate inside scikit-learn: a classifier with its calibration, or scores that are there already."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ class Calibrated(Protocol):
     estimator_: Any
     response_method_: str
 
-    def predict_proba(self, X: Any) -> Array: ...
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities (n, K)."""
+        ...
 
 
 def write_onnx(

@@ -8,8 +8,8 @@ import pytest
 from calib_serve import calibrate, judge
 from calib_serve.metrics import ece, softmax
 from calib_serve.study import bin_effect, optimal_temperature, shift, stability, validation_size
-from calib_serve.study.corruptions import CORRUPTIONS, corrupt
-from calib_serve.study.optimum import ece_by_temperature
+from calib_serve.study.data import CORRUPTIONS, corrupt
+from calib_serve.study.methods import ece_by_temperature
 
 
 def drawn(n: int, seed: int, *, temperature: float = 2.5) -> tuple[np.ndarray, np.ndarray]:
