@@ -260,13 +260,6 @@ class SetEvaluation:
         ends = {k: e.value if math.isnan(e.high) else e.high for k, e in enumerate(self.by_class)}
         return sorted((k for k, end in ends.items() if not math.isnan(end)), key=ends.__getitem__)
 
-    @property
-    def size_violation(self) -> float:
-        """The largest distance of a group of sizes from the promise (Angelopoulos 2021, section 4)."""
-        if self.promised is None:
-            return math.nan
-        return max(abs(group.coverage.value - self.promised) for group in self.by_size)
-
     def says(self, class_names: Sequence[str] = ()) -> str:
         """Two sentences for a person."""
         promise = "" if self.promised is None else f" (promised {100 * self.promised:.4g} %)"

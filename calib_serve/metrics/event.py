@@ -40,10 +40,10 @@ def checked_event(
         raise ShapeError(f"probs and came_true must be (n,), got {p.shape} and {y.shape}")
     if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
         raise InputError("probs must lie in [0, 1], and came_true be 0 or 1")
-    w = checked_weights(sample_weight, len(p))
-    if w is None:
+    if checked_weights(sample_weight, len(p)) is None:
         return p, y, np.ones(len(p))
-    kept = w > 0
+    w = as_floats(sample_weight)
+    kept = w > 0  # a row of weight 0 is no sample
     return p[kept], y[kept], w[kept] / w[kept].mean()
 
 

@@ -23,7 +23,6 @@ def test_every_number_by_hand() -> None:
     assert [e.value for e in found.by_class] == [0.5, 1.0, 0.5]
     groups = [(g.smallest, g.largest, g.count, g.coverage.value) for g in found.by_size]
     assert groups == [(1, 1, 3, pytest.approx(2 / 3)), (2, 2, 1, 0.0), (3, 3, 1, 1.0)]
-    assert found.size_violation == pytest.approx(0.9)
     assert found.by_confidence is not None
     assert found.by_confidence.count.tolist() == [2, 3]
     assert found.by_confidence.correct.tolist() == [1, 2]
