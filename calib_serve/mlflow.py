@@ -35,7 +35,7 @@ _LINE = 300  # characters of its own words
 
 
 def library(name: str = "mlflow") -> Any:
-    """The module ``mlflow`` or one of its own; MissingDependency where it is not installed."""
+    """Return the module ``mlflow`` or one of its own; MissingDependency where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -44,7 +44,7 @@ def library(name: str = "mlflow") -> Any:
 
 @contextmanager
 def asking(doing: str) -> Iterator[None]:
-    """Inside, what MLflow raises is an InputError that says what it was ``doing``."""
+    """Turn what MLflow raises inside into an InputError that says what it was ``doing``."""
     errors = library("mlflow.exceptions")
     try:
         yield
@@ -116,7 +116,7 @@ def log(
 
 
 def load(uri: str) -> Artifact:
-    """The artifact at an address, as ``log`` returned it, or of any folder that MLflow finds.
+    """Return the artifact at an address, as ``log`` returned it, or of any folder that MLflow finds.
 
     Its hashes are checked, and against the fingerprint that the run was given. Raises InputError where MLflow
     does not find it, ArtifactError where it is damaged, IntegrityError where it is another one.
@@ -216,7 +216,7 @@ def log_calibrated(
 
 
 def _signature(inner: Any) -> Any:
-    """What the model takes, and what a request may say of its predictions."""
+    """Return what the model takes, and what a request may say of its predictions."""
     models, types = library("mlflow.models"), library("mlflow.types")
     params = types.ParamSchema(
         [
@@ -264,7 +264,7 @@ class Calibrated:
 
     @classmethod
     def load(cls, folders: Mapping[str, str], config: Mapping[str, Any]) -> Calibrated:
-        """From the folders ``model`` and ``calibration`` that MLflow kept, and what it was logged with.
+        """Load from the folders ``model`` and ``calibration`` that MLflow kept, as it was logged.
 
         Receipts are signed where the environment names a keyring by CALIB_SERVE_KEYRING, and counted at the
         address CALIB_SERVE_WATCH of a ``calib-serve watch`` (with the token CALIB_SERVE_TOKEN).
@@ -282,7 +282,7 @@ class Calibrated:
         self._artifact.of_logits(to_logits(scores, self._outputs))
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """A mapping for each row of ``model_input``, as ``inner`` takes it.
+        """Return a mapping for each row of ``model_input``, as ``inner`` takes it.
 
         ``predicted``, the class's id, with ``label``, its name, if it has one; ``confidence``;
         ``probabilities`` (K,), calibrated; ``set``, ``abstain`` and ``act`` where the artifact has them;

@@ -32,7 +32,7 @@ _ONCE_FOR_ALL = 1  # a mean or std of one number is that of every channel
 
 
 def is_picture_shape(shape: Sequence[int | None]) -> bool:
-    """Whether one input is a picture of 1 or 3 channels, (C, H, W); H and W may be any size, None.
+    """Tell whether one input is a picture of 1 or 3 channels, (C, H, W); H and W may be any size, None.
 
     >>> is_picture_shape((3, None, None)), is_picture_shape((32, 32, 3))
     (True, False)
@@ -42,7 +42,7 @@ def is_picture_shape(shape: Sequence[int | None]) -> bool:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a picture becomes an input (C, H, W): resized, cropped, scaled to [0, 1], normalised by channel.
+    """The way of a picture to an input (C, H, W): resized, cropped, scaled to [0, 1], normalised.
 
     ``mean`` and ``std`` of a picture in [0, 1], a number for each channel or one for all: the input is
     (x - mean) / std; 0 and 1 say that the model takes [0, 1]. ``resize``: a whole number for the shorter
@@ -103,7 +103,7 @@ class Preprocessing:
 
     @classmethod
     def of(cls, given: Preprocessing | Mapping[str, Any]) -> Preprocessing:
-        """From a mapping of the same names, such as a file's; unknown names are refused."""
+        """Read a mapping of the same names, such as a file's; unknown names are refused."""
         if isinstance(given, Preprocessing):
             return given
         known = [field.name for field in fields(cls)]
@@ -115,7 +115,7 @@ class Preprocessing:
         return cls(**given)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file: what differs from the defaults, in plain types."""
+        """Return what differs from the defaults, in plain types, for a file."""
         held = {
             field.name: value
             for field in fields(self)
@@ -129,7 +129,7 @@ class Preprocessing:
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def for_input(self, shape: Sequence[int | None]) -> Preprocessing:
-        """The same, with a mean and std for each channel of a model whose one input is of ``shape``.
+        """Return the same, with a mean and std for each channel of a model whose one input is of ``shape``.
 
         Raises ShapeError where pictures that are prepared so cannot be its inputs.
 
@@ -158,7 +158,7 @@ class Preprocessing:
 
 
 def _numbers(name: str, given: Any) -> tuple[float, ...]:
-    """One or three finite numbers of float32, each as short as it is written."""
+    """Return one or three finite numbers of float32, each as short as it is written."""
     values = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     right = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     with np.errstate(over="ignore"):
@@ -195,7 +195,7 @@ def read_picture(
     shape: Sequence[int | None] = (None, None, None),
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.float32]:
-    """The picture in ``file``, any that Pillow reads, as one input (C, H, W) of ``shape``.
+    """Return the picture in ``file``, any that Pillow reads, as one input (C, H, W) of ``shape``.
 
     None in ``shape`` is any size, and for C what ``how`` says, else what the picture has: 1 for grey or 3. A
     picture of several frames is its first; EXIF orientation is ignored, as in torchvision. Raises InputError
@@ -226,7 +226,7 @@ def read_picture(
 
 
 def check_picture(picture: Image, max_pixels: int) -> None:
-    """InputError for a picture of more than ``max_pixels``, or of more than 8 bits a channel."""
+    """Raise InputError for a picture of more than ``max_pixels``, or of more than 8 bits a channel."""
     _check_size("the picture has", picture.size, max_pixels)
     # Pillow cuts such pictures off at 255 where it makes them RGB.
     if picture.mode in ("I", "F") or picture.mode.startswith("I;"):
@@ -253,7 +253,7 @@ def _converted(picture: Image, channels: int | None) -> Image:
 
 
 def _resized(picture: Image, how: Preprocessing, max_pixels: int) -> Image:
-    """As torchvision's ``resize``: the longer edge is rounded down."""
+    """Resize as torchvision's ``resize`` does: the longer edge is rounded down."""
     if how.resize is None:
         return picture
     if isinstance(how.resize, int):
@@ -271,7 +271,7 @@ def _resized(picture: Image, how: Preprocessing, max_pixels: int) -> Image:
 
 
 def _cropped(picture: Image, how: Preprocessing) -> Image:
-    """As torchvision's ``center_crop``: black around a picture that is smaller."""
+    """Crop as torchvision's ``center_crop`` does: black around a picture that is smaller."""
     if how.crop is None:
         return picture
     height, width = how.crop
@@ -287,7 +287,7 @@ _ELSE = "such a model wants its own preprocess: calib-serve pack --handler"
 
 
 def preprocessing_of(given: Any) -> Preprocessing:
-    """The preprocessing that ``given`` does.
+    """Return the preprocessing that ``given`` does.
 
     ``given``: a ``Compose`` of torchvision (v1 or v2) or of timm's ``create_transform``, the preset of
     torchvision's ``weights.transforms()``, timm's data config (a mapping with ``input_size``), a function
@@ -342,7 +342,7 @@ def _of_preset(preset: Any) -> Preprocessing:
 
 
 def _of_timm(config: Mapping[str, Any]) -> Preprocessing:
-    """As timm's ``transforms_imagenet_eval`` makes them of a config."""
+    """Read a config as timm's ``transforms_imagenet_eval`` does."""
     wanted = ("input_size", "mean", "std", "interpolation", "crop_pct")
     if missing := [name for name in wanted if name not in config]:
         raise InputError(f"a data config of timm has {', '.join(wanted)}; {', '.join(missing)} is missing")
@@ -448,7 +448,7 @@ class _Reader:
 
 
 def _like_pillow(resize: Any, mode: str, pixels: str) -> bool:
-    """Whether a tensor is resized as Pillow resizes the picture, but for rounding.
+    """Tell whether a tensor is resized as Pillow resizes the picture, but for rounding.
 
     Neighbours are others where two are as near; bicubic leaves [0, 255] where bytes do not cut it off.
     """

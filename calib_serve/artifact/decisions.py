@@ -75,7 +75,7 @@ class PredictionSets:
         return len(self.threshold) if self.threshold.ndim else None
 
     def scores(self, probs: Floats) -> NDArray[np.float64]:
-        """How unlike each class is (n, K), of probabilities (n, K)."""
+        """Score how unlike each class is to be true (n, K), from probabilities (n, K)."""
         p = np.asarray(probs, np.float64)
         if self.score == "lac":
             return np.asarray(1 - p)
@@ -88,7 +88,7 @@ class PredictionSets:
         return found
 
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
-        """Whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
+        """Tell whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
         inside = self.scores(probs) <= self.threshold
         inside[np.arange(len(inside)), np.argmax(probs, axis=1)] = True
         return inside
@@ -120,7 +120,7 @@ class Abstain:
                 raise InputError(f"{name} of abstention must lie in [0, 1], got {getattr(self, name)}")
 
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
-        """Whether there is no answer (n,), of calibrated probabilities (n, K); none of NaN either."""
+        """Tell whether there is no answer (n,), of calibrated probabilities (n, K); none of NaN either."""
         return np.asarray(~(np.max(probs, axis=1) >= self.threshold))
 
     @property
@@ -130,7 +130,7 @@ class Abstain:
 
 
 def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> PredictionSets | None:
-    """The inverse of ``facts``, of a manifest that may have none."""
+    """Return the inverse of ``facts``, of a manifest that may have none."""
     if facts is None:
         return None
     if threshold is None:
@@ -143,7 +143,7 @@ _NAMED = 10  # classes in a sentence
 
 @dataclass(frozen=True, eq=False)
 class DecisionsEvaluation:
-    """What the sets and the abstention of an artifact do on labelled samples; None for what it has not."""
+    """Measures of an artifact's sets and abstention on labelled samples; None for what it has not."""
 
     sets: SetEvaluation | None
     abstain: SelectiveEvaluation | None
@@ -152,14 +152,14 @@ class DecisionsEvaluation:
         return self.sets is not None or self.abstain is not None
 
     def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
-        """In sentences."""
+        """Say it in sentences."""
         return [
             *([self.sets.says(class_names)] if self.sets else []),
             *([self.abstain.says()] if self.abstain else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: those that there are."""
+        """Return it for JSON: those that there are."""
         found = {"sets": self.sets, "abstain": self.abstain}
         return {name: one.as_dict() for name, one in found.items() if one is not None}
 
@@ -203,7 +203,7 @@ def evaluate_decisions(
 
 
 def promises(artifact: Artifact) -> list[str]:
-    """In sentences: what is promised, by how many samples, and what to know of it.
+    """Say it in sentences: what is promised, by how many samples, and what to know of it.
 
     >>> from calib_serve.artifact import Artifact, LogitMap
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)

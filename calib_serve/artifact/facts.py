@@ -80,7 +80,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, known: ModelFacts | Mapping[str, Any]) -> ModelFacts:
-        """The facts in a mapping, such as a manifest's; the mapping itself is kept for ``as_dict``."""
+        """Return the facts in a mapping, such as a manifest's; the mapping itself is kept for ``as_dict``."""
         if isinstance(known, ModelFacts):
             return known
         if not isinstance(known, Mapping):
@@ -91,7 +91,7 @@ class ModelFacts:
         return facts
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest: the original mapping unchanged, else all known facts."""
+        """Return the manifest's entry: the original mapping unchanged, else all known facts."""
         if self._held:
             return dict(self._held)
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
@@ -99,11 +99,11 @@ class ModelFacts:
         return {name: plain(value, name) for name, value in known.items() if value is not None}
 
     def fits(self, sha256: str) -> bool:
-        """Whether the model file may have this hash; True where the artifact's is unknown."""
+        """Tell whether the model file may have this hash; True where the artifact's is unknown."""
         return not self.sha256 or self.sha256 == sha256
 
     def returned(self, told: Outputs | None) -> Outputs:
-        """What the model itself returns: as ``told``, else as known, else logits.
+        """Return what the model itself returns: as ``told``, else as known, else logits.
 
         InputError where only that of a handler's seam is known, which may be another.
         """
@@ -161,7 +161,7 @@ def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[flo
 
 
 def same_response(one: Sequence[float], other: Sequence[float] | None) -> bool:
-    """Whether the same network gave both, in float32.
+    """Tell whether the same network gave both, in float32.
 
     >>> same_response((1.0, 2.0), (1.0, 2.0001)), same_response((1.0, 2.0), (1.0, 2.1))
     (True, False)
@@ -186,14 +186,14 @@ class Score:
     refused: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest; what was not computed is left out."""
+        """Return the manifest's entry; what was not computed is left out."""
         facts = {k: v for k, v in vars(self).items() if not (isinstance(v, float) and math.isnan(v))}
         return {k: v for k, v in facts.items() if v is not None}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """How a method was chosen by cross-validation: ``chosen`` is the simplest close enough to ``best``.
+    """Choice of a method by cross-validation: ``chosen`` is the simplest close enough to ``best``.
 
     ``scores`` are of every candidate, in the order in which they were tried. One was refused where the
     ``level`` interval shows that accuracy or refinement falls by more than ``tolerance``.
@@ -210,12 +210,12 @@ class Selection:
     scores: tuple[Score, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the manifest's entry."""
         return {**vars(self), "scores": [score.as_dict() for score in self.scores]}
 
 
 def selected(fit: Mapping[str, Any]) -> Selection | None:
-    """The selection among an artifact's facts of the fit, or None; SchemaError if it is invalid."""
+    """Return the selection among an artifact's facts of the fit, or None; SchemaError if it is invalid."""
     facts = fit.get("selection")
     if facts is None:
         return None
@@ -230,7 +230,7 @@ def selected(fit: Mapping[str, Any]) -> Selection | None:
 
 
 def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
-    """Metrics by name from a manifest's values; an unknown number is NaN.
+    """Return metrics by name from a manifest's values; an unknown number is NaN.
 
     >>> measured({"ece": {"value": 0.1, "low": None}})
     {'ece': 0.1000}
@@ -247,7 +247,7 @@ def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
 
 
 def temperature_of(steps: Sequence[Step]) -> float | None:
-    """T where the output steps are one division by it, else None.
+    """Return T where the output steps are one division by it, else None.
 
     >>> temperature_of([LogitMap.temperature(2.0)])
     2.0
@@ -261,7 +261,7 @@ def temperature_of(steps: Sequence[Step]) -> float | None:
 def as_text(
     method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
 ) -> str:
-    """One line: method, classes, steps, and the ECE (of labels' probabilities) where it was measured."""
+    """Return one line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""
     kinds = ", ".join(step.kind for step in steps) or "none"
     name = "positive_ece" if labels else "ece"
     eces = [found[name] for found in (before, after) if name in found]
@@ -270,7 +270,7 @@ def as_text(
 
 
 def as_html(title: str, before: Metrics, after: Metrics) -> str:
-    """A table of the metrics before and after; empty where one was not measured."""
+    """Return a table of the metrics before and after; empty where one was not measured."""
     rows = [
         (name, *(str(found[name]) if name in found else "" for found in (before, after)))
         for name in dict.fromkeys((*before, *after))
@@ -279,7 +279,10 @@ def as_html(title: str, before: Metrics, after: Metrics) -> str:
 
 
 def as_frame(before: Metrics, after: Metrics) -> DataFrame:
-    """One row per metric: before and after, each with the ends of its interval; NaN where not measured."""
+    """Return one row per metric: before and after, each with the ends of its interval.
+
+    NaN where not measured.
+    """
     sides = {"before": before, "after": after}
     names = list(dict.fromkeys(name for found in sides.values() for name in found))
     columns: dict[str, list[float]] = {}

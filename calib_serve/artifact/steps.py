@@ -28,7 +28,7 @@ LARGEST = float(np.finfo(np.float32).max)
 def tensor(
     value: Any, name: str, dtype: type[np.floating[Any]] = np.float64, *, most: float = np.inf
 ) -> Floats:
-    """A read-only array; InputError unless its numbers are finite, and within ``most``."""
+    """Return a read-only array; InputError unless its numbers are finite, and within ``most``."""
     with np.errstate(over="ignore"):
         array = np.array(value, dtype)
     if not np.isfinite(array).all():
@@ -55,7 +55,7 @@ class StepBase:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it is the identity: leaving it out changes no bit of the result."""
+        """Tell whether it is the identity: leaving it out changes no bit of the result."""
         return False
 
     @property
@@ -71,7 +71,7 @@ class StepBase:
 
     @classmethod
     def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
-        """The step from its options and tensors; its own are removed from ``tensors``."""
+        """Return the step from its options and tensors; its own are removed from ``tensors``."""
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
         return cls(**held, **{name: options[name] for name in cls.option_names if name in options})
@@ -107,7 +107,7 @@ class InputShift(StepBase):
         return self.low is None and not self.delta.any()
 
     def __call__(self, inputs: Floats) -> Floats:
-        """Shifted inputs (n, *delta.shape), in the dtype they came in."""
+        """Return shifted inputs (n, *delta.shape), in the dtype they came in."""
         if inputs.shape[1:] != self.delta.shape:
             raise ShapeError(
                 f"inputs must be (n, {', '.join(map(str, self.delta.shape))}), got {inputs.shape}"
@@ -155,19 +155,19 @@ class Head(StepBase):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How many layers."""
+        """The number of layers."""
         return {"layers": len(self.weights)}
 
     @classmethod
     def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Head:
-        """The head; its tensors are removed from ``tensors``."""
+        """Return the head; its tensors are removed from ``tensors``."""
         layers = range(int(options["layers"]))
         return cls(
             tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
         )
 
     def __call__(self, features: Floats) -> Floats:
-        """Logits (n, K) of features (n, d)."""
+        """Return logits (n, K) of features (n, d)."""
         if features.ndim != 2 or features.shape[1] != self.weights[0].shape[1]:
             raise ShapeError(f"features must be (n, {self.weights[0].shape[1]}), got {features.shape}")
         hidden = features
@@ -228,12 +228,12 @@ class LogitMap(StepBase):
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it only divides by a temperature."""
+        """Tell whether it only divides by a temperature."""
         return self.weight.ndim == 0 and self.bias is None and self.least is None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it acts on, and the least probability where it has one."""
+        """The scores it acts on, and the least probability where it has one."""
         return {"on": self.on, **({} if self.least is None else {"least": self.least})}
 
     @property
@@ -244,7 +244,7 @@ class LogitMap(StepBase):
 
     @property
     def ignores_shift(self) -> bool:
-        """Whether a number added to all logits of a row changes no probability.
+        """Tell whether a number added to all logits of a row changes no probability.
 
         Then logits and log-probabilities of one model are the same to it. A scale of each class is not.
         """
@@ -254,7 +254,7 @@ class LogitMap(StepBase):
         return bool(np.ptp(sums) <= 1e-12 * np.abs(self.weight).max(initial=1.0))
 
     def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
-        """The linear layer (K, d), (K,) composed with this map.
+        """Return the linear layer (K, d), (K,) composed with this map.
 
         >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), np.zeros(2))[0].tolist()
         [[1.0], [2.0]]
@@ -266,7 +266,7 @@ class LogitMap(StepBase):
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
     def __call__(self, logits: Floats) -> Exact:
-        """Mapped logits (n, K), in float64."""
+        """Return mapped logits (n, K), in float64."""
         z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
         if self.least is not None:
             z = np.maximum(z, math.log(self.least))
@@ -303,7 +303,7 @@ class Mixture(StepBase):
         object.__setattr__(self, "weights", weights)
 
     def __call__(self, logits: Floats) -> NDArray[np.float64]:
-        """Probabilities (n, K) of logits (n, K)."""
+        """Return probabilities (n, K) of logits (n, K)."""
         z = np.asarray(logits, np.float64)
         p = np.full_like(z, self.weights[-1] / z.shape[1])
         for scale, weight in zip(self.scales, self.weights, strict=False):
@@ -344,7 +344,7 @@ class ProbTable(StepBase):
         return len(self.edges) if len(self.edges) > 1 else None
 
     def __call__(self, probs: Floats) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of probabilities (n, K)."""
+        """Return calibrated probabilities (n, K) of probabilities (n, K)."""
         p = np.asarray(probs, np.float64)
         if len(self.edges) == 1:
             return self._top1(p)
@@ -354,7 +354,7 @@ class ProbTable(StepBase):
         return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
 
     def of_each(self, probs: Floats) -> NDArray[np.float64]:
-        """Each column (n, R) by its own row of the table, not renormalised: probabilities of labels."""
+        """Look up each column (n, R) in its own row of the table, not renormalised: for labels."""
         p = np.asarray(probs, np.float64)
         if p.shape[1] != len(self.edges):
             raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
@@ -404,7 +404,7 @@ class Examples:
 
     @staticmethod
     def rows(samples: int, classes: int) -> NDArray[np.intp]:
-        """Which of so many samples are kept, evenly spread: 8, fewer of very many classes, perhaps none.
+        """Choose the samples that are kept, evenly spread: 8, fewer of very many classes, perhaps none.
 
         >>> Examples.rows(100, 10).tolist()
         [0, 14, 28, 42, 56, 70, 84, 99]

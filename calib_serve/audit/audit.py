@@ -144,7 +144,7 @@ class _Run:
         self._repeats = False
 
     def sums(self) -> tuple[Counted, int]:
-        """The sums, and how many rows of predictions there were."""
+        """Return the sums, and how many rows of predictions there were."""
         total = self._count(self._predictions, "counting predictions")
         if not total:
             raise InputError(
@@ -163,7 +163,10 @@ class _Run:
         return found, total
 
     def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
-        """What cannot be counted, by reason; InputError where there is any and it is not to be skipped."""
+        """Count what cannot be measured, by reason.
+
+        Raises InputError where there is any and it is not to be skipped.
+        """
         found = {}
         for fate in (f for f in REFUSED if counts.fates[FATES[f]]):
             rows = self._joined.filter(self._joined["fate"] == fate).select("id").limit(1)
@@ -179,7 +182,7 @@ class _Run:
         return found
 
     def labels(self, counts: Counted) -> Labels:
-        """What became of the rows of labels."""
+        """Count what became of the rows of labels."""
         total = self._count(self._all_labels, "counting labels")
         known = self._count(self._labels, "counting labels")
         of = counts.label_rows
@@ -197,7 +200,7 @@ class _Run:
         )
 
     def ranks(self) -> dict[Place, Ranks]:
-        """What needs an order."""
+        """Compute what needs the confidences in order."""
         rows = self._ask(ranked(self._joined, self._asked), "sorting confidences")
         return ranks_of(rows, self._asked, weighted="weight" in self._joined.columns)
 
@@ -216,7 +219,7 @@ class _Run:
 
 
 def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
-    """Where a window begins and ends, within what was asked for."""
+    """Return where a window begins and ends, within what was asked for."""
     if window is None or asked.every is None:
         return asked.since, asked.until
     start = asked.start + window * asked.every
@@ -233,7 +236,7 @@ def _whole(time: datetime | None, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Refusal:
-    """How many predictions were left out for one reason, and the id of one of them."""
+    """A number of predictions left out for one reason, and the id of one of them."""
 
     count: int
     example: str
@@ -241,7 +244,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Labels:
-    """What became of the rows of labels.
+    """Counts of the rows of labels, by what became of them.
 
     ``rows`` are all; ``empty`` hold no id or no label; ``without_prediction`` are of no prediction that was
     asked for, ``of_refused`` of one that was left out; ``again`` say what another row said; ``conflicting``
@@ -287,12 +290,12 @@ class Measured:
 
     @cached_property
     def estimates(self) -> Estimates:
-        """What the labels say about all predictions, with intervals, as the monitor's page has it."""
+        """The labels' estimates about all predictions, with intervals, as the monitor's page has them."""
         return estimate(self.sums, missing=self.missing)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What they come to."""
+        """The verdict on them."""
         return judge(self.estimates, tolerance=self.tolerance)
 
     @property
@@ -305,7 +308,7 @@ class Measured:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; None stands for NaN."""
+        """Return it for JSON; None stands for NaN."""
         bins, found = self.bins, self.estimates
         of_labelled = {
             "accuracy": bins.accuracy(),
@@ -356,7 +359,7 @@ class Audit:
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; None stands for NaN."""
+        """Return it for JSON; None stands for NaN."""
         return {
             "predictions": {
                 "rows": self.predictions,
@@ -371,7 +374,7 @@ class Audit:
         }
 
     def says(self) -> list[str]:
-        """A sentence for each thing that is not in the numbers, for a person."""
+        """Return a sentence for each thing that is not in the numbers, for a person."""
         told = [
             (self.unlabelled, "predictions have no label"),
             (self.conflicting, "predictions have labels that differ, and count as without one"),

@@ -66,7 +66,7 @@ class Columns:
 
 
 def check_columns(table: Any, names: Sequence[str], *, what: str, where: str) -> None:
-    """InputError unless the table has all these columns."""
+    """Raise InputError unless the table has all these columns."""
     if missing := [name for name in names if name not in table.columns]:
         have = ", ".join(table.columns[:20])
         raise InputError(
@@ -76,7 +76,7 @@ def check_columns(table: Any, names: Sequence[str], *, what: str, where: str) ->
 
 
 def check_alike(one: Any, other: Any, *, what: str) -> None:
-    """InputError where two columns hold values of kinds that are never equal, such as text and numbers."""
+    """Raise InputError where two columns hold values that are never equal, such as text and numbers."""
     if _kind(one) != _kind(other):
         raise InputError(
             f"{what} cannot be compared: {one.get_name()} is {one.type()}, {other.get_name()} is "
@@ -94,7 +94,7 @@ def _kind(column: Any) -> str:
 
 
 def number(column: Any, *, what: str) -> Any:
-    """The column in float64; InputError where it holds no numbers."""
+    """Return the column in float64; InputError where it holds no numbers."""
     kind = column.type()
     if not kind.is_numeric() or kind.is_boolean():
         raise InputError(f"{what} must be numbers, got {column.get_name()} of type {kind}")
@@ -102,7 +102,7 @@ def number(column: Any, *, what: str) -> Any:
 
 
 def seconds(column: Any) -> Any:
-    """Whole seconds since 1970 in UTC: of a time with its zone, or of a number of seconds, rounded down.
+    """Convert a time with its zone, or a number of seconds, to whole seconds since 1970 in UTC.
 
     InputError for a time without a zone: which moment it was is not known.
     """
@@ -126,7 +126,7 @@ def seconds(column: Any) -> Any:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
+    """A question to the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
 
     Times are whole seconds since 1970 in UTC; None is without an end, or one window. ``unique``: nobody looks
     whether ids are repeated.
@@ -151,12 +151,12 @@ class Asked:
 
     @property
     def timed(self) -> bool:
-        """Whether times are read at all."""
+        """Tell whether times are read at all."""
         return not (self.since is None and self.until is None and self.every is None)
 
     @property
     def start(self) -> int:
-        """Where the first window begins, or one that it is a whole number of windows from."""
+        """The start of the first window, or of one that it is a whole number of windows from."""
         return self.since or 0
 
     @property
@@ -166,12 +166,12 @@ class Asked:
 
 
 def by_name(by: Sequence[str]) -> tuple[str, ...]:
-    """The columns to group by, as expressions call them: the user's may have the name of another."""
+    """Return the columns to group by, as expressions call them: the user's may have the name of another."""
     return tuple(f"by{i}" for i in range(len(by)))
 
 
 def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
-    """The predictions in the window asked for: id, predicted, confidence, weight, and where they count."""
+    """Select the predictions in the window: id, predicted, confidence, weight, and where they count."""
     import ibis  # noqa: PLC0415
 
     names = asked.columns
@@ -217,7 +217,7 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
 
 
 def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
-    """The labels that have an id and a value: ``id`` and ``label``."""
+    """Return the labels that have an id and a value: ``id`` and ``label``."""
     names = asked.columns
     check_columns(table, [names.id, names.label], what="labels", where=where)
     rows = table.select(id=table[names.id], label=table[names.label])
@@ -225,7 +225,7 @@ def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
 
 
 def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any:
-    """Each prediction with its ``fate``, whether it is ``correct``, its ``bin`` and how many labels it has.
+    """Join each prediction with its ``fate``, whether it is ``correct``, its ``bin`` and its label count.
 
     ``repeats``: some ids have several predictions. Alike ones count once, and others as ``repeated``.
     """
@@ -255,7 +255,10 @@ def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any
 
 
 def _of_one_id(predictions: Any) -> Any:
-    """Each different prediction once, with how many have its id, ``alike``; several of one id are refused."""
+    """Return each different prediction once, with how many have its id, ``alike``.
+
+    Several of one id are refused.
+    """
     import ibis  # noqa: PLC0415
 
     rows = predictions.distinct()
@@ -266,7 +269,7 @@ def _of_one_id(predictions: Any) -> Any:
 
 
 def _bin(confidence: Any, bins: int) -> Any:
-    """The right-closed bin of each confidence in [0, 1], as ``calib_serve.bins.bin_index`` has it.
+    """Return the right-closed bin of each confidence in [0, 1], as ``calib_serve.bins.bin_index`` has it.
 
     The same edges to the last bit: multiples of 1 / bins, which numpy's linspace makes too.
     """
@@ -319,7 +322,7 @@ class Term:
 
 
 def grouped(rows: Any, asked: Asked) -> Any:
-    """One row for each place, fate and bin: ``n`` predictions, ``label_rows``, and sums by their names."""
+    """Return a row for each place, fate and bin: ``n`` predictions, ``label_rows``, and sums by name."""
     c, y = Term(rows["confidence"]), Term(rows["correct"])
     weight = Term(rows["weight"]) if "weight" in rows.columns else Term()
     sums = {}
@@ -335,7 +338,10 @@ def grouped(rows: Any, asked: Asked) -> Any:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the group-by found: ``sums`` of each place; by fate, predictions and the rows of their labels."""
+    """The result of the group-by: ``sums`` of each place.
+
+    By fate, predictions and the rows of their labels.
+    """
 
     sums: dict[Place, Sums]
     fates: dict[str, int]
@@ -343,13 +349,16 @@ class Counted:
 
 
 def place_of(row: Mapping[str, Any], asked: Asked) -> Place:
-    """Where a row of ``grouped`` counts; what has no value counts as ""."""
+    """Return the place that a row of ``grouped`` counts at; what has no value counts as ""."""
     keys = tuple("" if row[f"by{i}"] is None else str(row[f"by{i}"]) for i in range(len(asked.by)))
     return keys, row["at"] if asked.every else None
 
 
 def counted(rows: Sequence[Mapping[str, Any]], asked: Asked, *, most: int) -> Counted:
-    """The sums of the monitor, of the rows of ``grouped``; InputError for ``most`` rows or many groups."""
+    """Return the sums of the monitor, of the rows of ``grouped``.
+
+    Raises InputError for ``most`` rows or many groups.
+    """
     fates: Counter[str] = Counter()
     labels: defaultdict[str, float] = defaultdict(float)
     values: dict[Place, dict[tuple[str, int], float]] = {}
@@ -386,7 +395,7 @@ class Ranks:
 
 
 def ranked(rows: Any, asked: Asked) -> Any:
-    """One row for each place and pair of equal-mass bins that a confidence's predictions begin and end in.
+    """Return a row for each place and pair of equal-mass bins in which a confidence begins and ends.
 
     A pair of two different bins is of one confidence alone, as two cannot both lie over an edge.
     """
@@ -424,7 +433,7 @@ def ranked(rows: Any, asked: Asked) -> Any:
 
 
 def _bin_of_rank(rank: Any, total: Any, bins: int) -> Any:
-    """The equal-mass bin of a rank from 0, by the rule of ``equal_mass_edges``."""
+    """Return the equal-mass bin of a rank from 0, by the rule of ``equal_mass_edges``."""
     import ibis  # noqa: PLC0415
 
     size, longer = total // bins, total % bins
@@ -434,7 +443,7 @@ def _bin_of_rank(rank: Any, total: Any, bins: int) -> Any:
 
 
 def ranks_of(rows: Iterable[Mapping[str, Any]], asked: Asked, *, weighted: bool) -> dict[Place, Ranks]:
-    """The metrics of each place, of the rows of ``ranked``."""
+    """Return the metrics of each place, of the rows of ``ranked``."""
     places: dict[Place, list[Mapping[str, Any]]] = {}
     for row in rows:
         places.setdefault(place_of(row, asked), []).append(row)

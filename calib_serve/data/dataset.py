@@ -26,7 +26,9 @@ _CHANNELS = (1, 3)
 
 
 def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of: str = "the model") -> None:
-    """ShapeError, with what to do, unless inputs of shape ``given`` fit ``wanted``; both without the batch.
+    """Raise ShapeError, with what to do, unless inputs of shape ``given`` fit ``wanted``.
+
+    Both without the batch.
 
     A size of None is any size. ``of`` names what takes them.
     """
@@ -39,7 +41,7 @@ def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of:
 
 
 def layout_advice(given: Sequence[int]) -> str:
-    """What may be wrong with pictures that a model refused, where nobody knows what it takes; or "".
+    """Say what may be wrong with pictures that a model of unknown inputs refused; or return "".
 
     >>> layout_advice((28, 28))
     'if these are pictures, the channel is missing: add it by inputs[:, None]'
@@ -52,7 +54,7 @@ def layout_advice(given: Sequence[int]) -> str:
 
 
 def _to_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
-    """What makes inputs of ``given`` fit ``wanted``: the first step that does."""
+    """Say what makes inputs of ``given`` fit ``wanted``: the first step that does."""
     steps = [((1, *given), _MISSING)]
     if len(given) == 3:
         steps += [((given[2], *given[:2]), _COMES_FIRST), ((*given[1:], given[0]), _COMES_LAST)]
@@ -235,7 +237,7 @@ def _class_id(label: str, folder: Path) -> int:
 
 
 def listed(table: Path, split: str | None) -> list[dict[str, str]]:
-    """The rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
+    """Return the rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
     names, rows = csv_rows(table)
     wanted = {"file", "label"} | ({"split"} if split else set())
     if not wanted <= set(names):
@@ -247,7 +249,7 @@ def listed(table: Path, split: str | None) -> list[dict[str, str]]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
+    """Return the file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError) as error:
@@ -316,7 +318,7 @@ def _of_arrays(
 
 
 def _splits(held: Sequence[str], names: Sequence[str]) -> str:
-    """The splits that there are, where another one was asked for."""
+    """Return the splits that there are, where another one was asked for."""
     ends = tuple(f"_{name}" for name in names)
     found = sorted({name.rpartition("_")[0] for name in held if name.endswith(ends)})
     return f"; name a split: {', '.join(found)} (--split, split=)" if found else ""

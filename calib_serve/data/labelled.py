@@ -38,11 +38,11 @@ class LabelledRequests:
         return len(self.labels)
 
     def called(self, i: int) -> str:
-        """Sample ``i``, for a person."""
+        """Name sample ``i`` for a person."""
         return str(self.files[i]) if self.rows is None else f"row {i} of {self.source}"
 
     def class_ids(self, classes: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
-        """The labels (n,) as ids of a model with ``classes`` classes.
+        """Return the labels (n,) as ids of a model with ``classes`` classes.
 
         ``known``: the names of each of its classes, or () where it has none: then the data's own order
         counts, that of ImageFolder for folders. Raises InputError, which names the sample, for a label that
@@ -52,7 +52,9 @@ class LabelledRequests:
         return np.array(self._each(lambda label: _id(label, ids, classes)), np.intp)
 
     def label_sets(self, labels: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
-        """Which of a model's labels are true of each sample, 0 or 1, (n, L); ``known`` as in ``class_ids``.
+        """Return which of a model's labels are true of each sample, 0 or 1, (n, L).
+
+        ``known`` as in ``class_ids``.
 
         Where labels have no names, they are ids. Raises InputError as ``class_ids`` does.
         """
@@ -66,7 +68,7 @@ class LabelledRequests:
         return truths
 
     def _each(self, read: Callable[[str], T]) -> list[T]:
-        """What ``read`` makes of each sample's label; its InputError names the sample."""
+        """Read each sample's label by ``read``; its InputError names the sample."""
         found: dict[str, T] = {}
         for i, label in enumerate(self.labels):
             if label not in found:
@@ -78,7 +80,7 @@ class LabelledRequests:
 
 
 def read_requests(spec: str | Path, split: str | None = None) -> LabelledRequests:
-    """Samples with labels, each sent as it is; of the ``split`` if one is named.
+    """Return samples with labels, each sent as it is; of the ``split`` if one is named.
 
     A folder with ``labels.csv`` (columns file, label, and split), or such a file itself; a folder with one
     folder of files for each class, as torchvision's ImageFolder has it, below the folder ``split`` if one is
@@ -133,7 +135,7 @@ def _of_folders(folder: Path) -> LabelledRequests:
 
 
 def _shown(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted, but what is hidden."""
+    """List what lies in a folder, sorted, but what is hidden."""
     try:
         return sorted(one for one in folder.iterdir() if one.name[0] != ".")
     except OSError as error:
@@ -149,7 +151,7 @@ def _named(known: Sequence[Sequence[str]]) -> dict[str, set[int]]:
 
 
 def _in_order(data: LabelledRequests, classes: int) -> dict[str, set[int]]:
-    """The ids of the data's own names, where the model has none."""
+    """Return the ids of the data's own names, where the model has none."""
     names = data.names
     if not names:
         return {}
@@ -203,7 +205,9 @@ class LabelledTexts:
 
 
 def read_texts(path: str | Path, split: str | None = None) -> LabelledTexts:
-    """The rows of a table with the columns text and label, perhaps text_pair and split; those of ``split``.
+    """Return the rows of a table with the columns text and label, perhaps text_pair and split.
+
+    Those of ``split``.
 
     ``path`` is a .csv, .parquet or .jsonl file (an object a line). A label is a text or a whole number; of
     several that are true, texts with ";" between, or a list of texts. Raises InputError, which names the row,
@@ -281,7 +285,7 @@ def _label(value: Any, where: str) -> str:
 
 
 def _table(path: Path) -> tuple[Sequence[str] | None, Iterator[Mapping[str, Any]]]:
-    """The names of the columns, None where each row has its own, and the rows."""
+    """Return the names of the columns, None where each row has its own, and the rows."""
     if path.suffix == ".csv":
         return csv_rows(path)
     return (None, _lines(path)) if path.suffix == ".jsonl" else _parquet(path)

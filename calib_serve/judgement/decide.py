@@ -73,7 +73,7 @@ class _Sample:
 
     @classmethod
     def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
-        """Of probabilities (n, K), read block by block, and class ids (n,)."""
+        """Read probabilities (n, K) block by block, with class ids (n,)."""
         n = len(p)
         predicted = np.empty(n, np.intp)
         first, right, second, was = np.empty((4, n))
@@ -87,7 +87,7 @@ class _Sample:
         return cls(predicted, first, right, second, was, **more)
 
     def spaced(self) -> _Sample:
-        """All samples, or of very many some that are spread over them, for the costly test of shape."""
+        """Return all samples, or some that are spread over very many, for the costly test of shape."""
         if len(self.first) <= _MOST_SHAPED:
             return self
         on = some_of(len(self.first), _MOST_SHAPED)
@@ -107,7 +107,7 @@ def judge_probs(
     groups: ArrayLike | None = None,
     class_names: Sequence[str] = (),
 ) -> Verdict:
-    """Whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+    """Tell whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
 
     Of more than 500,000 samples, as many that are spread over all are judged.
 
@@ -178,7 +178,7 @@ def judge_probs(
 
 
 def _turned_around(s: _Sample) -> str:
-    """That class 1 is surely rarer where its probability is higher, in words; else nothing."""
+    """Say that class 1 is surely rarer where its probability is higher; "" where it is not."""
     p, came = _event(s)
     ranks = Separation.of(p, came)
     area, error = float(ranks.auroc()), float(ranks.auroc_error())
@@ -192,7 +192,7 @@ def _turned_around(s: _Sample) -> str:
 
 
 def _class_tolerance(tolerance: float, given: float | None) -> float:
-    """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
+    """Return the tolerance of a class alone; InputError where either is not a difference of probabilities."""
     single = min(_SINGLE * tolerance, 0.999) if given is None else given
     if not (0 < tolerance < 1 and 0 < single < 1):
         raise InputError(
@@ -217,7 +217,7 @@ def _of_confidence(s: _Sample) -> list[Line]:
 
 
 def _of_positive(s: _Sample) -> list[Line]:
-    """P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
+    """Return P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
     is_one, (p, came) = s.predicted == 1, _event(s)
     share, tolerance = float(is_one.mean()), held_to(s.tolerance, came, s.weight)
 
@@ -240,7 +240,7 @@ def _of_positive(s: _Sample) -> list[Line]:
 
 
 def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
-    """What P of an event (n,) may be off by: of one rarer than 10 %, at most a fifth of its share.
+    """Return the tolerance of an event's probability: of one rarer than 10 %, at most a fifth of its share.
 
     >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
     0.001
@@ -256,13 +256,13 @@ def _event_shape(s: _Sample) -> Shape:
 
 
 def _event(s: _Sample) -> tuple[Floats, Floats]:
-    """P(y = 1) (n,) and whether class 1 is true, of two classes."""
+    """Return P(y = 1) (n,) and whether class 1 is true, of two classes."""
     is_one = s.predicted == 1
     return np.where(is_one, s.first, 1 - s.first), np.where(is_one, s.right, 1 - s.right)
 
 
 def _codes(groups: Codes | None) -> Codes | None:
-    """Codes of some samples, without gaps; None where each is its own group, or all are one."""
+    """Return codes of some samples, without gaps; None where each is its own group, or all are one."""
     if groups is None:
         return None
     found, codes = np.unique(groups, return_inverse=True)
@@ -270,7 +270,7 @@ def _codes(groups: Codes | None) -> Codes | None:
 
 
 def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
-    """Expected against observed events, of all samples and of the highest percent: relative errors.
+    """Return expected against observed events, of all samples and of the highest percent: relative errors.
 
     The tolerance in points says nothing of an event that is rarer than it.
     """
@@ -359,7 +359,7 @@ def judge_labels(
     sample_weight: ArrayLike | None = None,
     label_names: Sequence[str] = (),
 ) -> Verdict:
-    """Whether probabilities of labels (n, L) are calibrated against whether each is true (n, L), 0 or 1.
+    """Tell whether probabilities of labels (n, L) are calibrated against whether each is true (n, L), 0 or 1.
 
     The mean absolute gap of P(label), over cells of each label, must be below the ``tolerance``, and each
     label's own below ``class_tolerance``. Labels of a sample move together: each sample is a group.
@@ -416,7 +416,7 @@ def judge(
     options: JudgeOptions | None = None,
     **given: Any,
 ) -> Verdict:
-    """Whether a model's scores are calibrated against its labels, within a tolerance.
+    """Tell whether a model's scores are calibrated against its labels, within a tolerance.
 
     ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; each of the ``options`` may be
     ``given`` as a keyword argument.

@@ -62,7 +62,7 @@ class Cells:
         groups: Codes | None = None,
         weight: Floats | None = None,
     ) -> Cells:
-        """Of probabilities (n,), events (n,) and the cell (n,) of each; empty cells are left out."""
+        """Sum probabilities (n,) and events (n,) by the cell (n,) of each; empty cells are left out."""
         used, cell = np.unique(cell, return_inverse=True)
         cell = cell.ravel()
         w = np.ones(len(probs)) if weight is None else weight
@@ -75,12 +75,12 @@ class Cells:
 
     @property
     def gaps(self) -> Floats:
-        """How much too high the probabilities are (B,)."""
+        """The excess of the probabilities (B,)."""
         return np.asarray((self.said - self.came) / self.count)
 
     @property
     def shares(self) -> Floats:
-        """Of all samples here (B,)."""
+        """The share of all samples here (B,)."""
         return np.asarray(self.count / self.count.sum())
 
     @property
@@ -90,7 +90,7 @@ class Cells:
 
     @functools.cached_property
     def p(self) -> float:
-        """How often calibrated probabilities show as large gaps.
+        """The chance that calibrated probabilities show as large gaps.
 
         One event is added to each cell's variance: where less than one error is expected, one is no proof.
         """
@@ -115,38 +115,38 @@ class Cells:
         return high
 
     def within(self, tolerance: float) -> bool:
-        """Whether the mean absolute gap is proven to be below the tolerance."""
+        """Tell whether the mean absolute gap is proven to be below the tolerance."""
         return self._likelihood(tolerance) < RISK
 
     def _likelihood(self, error: float) -> float:
-        """The chance of so small gaps where the mean absolute gap is ``error``."""
+        """Return the chance of so small gaps where the mean absolute gap is ``error``."""
         noise = self._noise_at(error)
         squares = float(((self.said - self.came) ** 2 / noise).sum()) / self.effect
         usual = chi_square_median(len(noise))
         return chi_square_below(max(squares, usual), len(noise), self.distance(error))
 
     def _noise_at(self, error: float) -> Floats:
-        """The variances (B,) where events come by ``error`` more often, or less: the larger of the two."""
+        """Return the variances (B,) if events come by ``error`` more or less often: the larger of the two."""
         mean = self.said / self.count
         size = self.count if self.squares is None else self.squares
         return np.asarray(self.noise + size * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
 
     def distances(self, error: float) -> Floats:
-        """Of each cell alone (B,) how far from 0 a gap of ``error`` is, in squares of its noise."""
+        """Return how far from 0 a gap of ``error`` is in each cell alone (B,), in squares of its noise."""
         return np.asarray((self.count * error) ** 2 / self._noise_at(error) / self.effect)
 
     def distance(self, error: float) -> float:
-        """The same of all cells, whose mean absolute gap is ``error``."""
+        """Return the same of all cells, whose mean absolute gap is ``error``."""
         n = float(self.count.sum())
         return (n * error) ** 2 / float(self._noise_at(error).sum()) / self.effect
 
     def needed(self, tolerance: float, *, power: float = _POWER) -> float:
-        """Times the samples there are, for calibrated probabilities to be proven within the tolerance."""
+        """Return how many times these samples prove calibrated probabilities to be within the tolerance."""
         return detectable_distance(len(self.count), risk=RISK, power=power) / self.distance(tolerance)
 
 
 def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:
-    """The largest variance of any mix of cells over that of independent samples, made larger for few groups.
+    """Return the largest variance of any mix of cells, over that of independent samples.
 
     The largest eigenvalue of the covariance of groups' totals in units of the cells' own variances: tests
     that divide by it keep their level however cells move together.
@@ -162,13 +162,13 @@ def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:
 
 
 def equal_mass(values: Floats, cells: int) -> Codes:
-    """The cell (n,) of each value, of ``cells`` of nearly equal counts; equal values share a cell."""
+    """Return the cell (n,) of each value, of ``cells`` of nearly equal counts; equal values share a cell."""
     edges = np.quantile(values, np.linspace(0, 1, cells + 1)[1:-1])
     return np.searchsorted(edges, values).astype(np.intp)
 
 
 def finest(split: Callable[[int], Cells], tolerance: float) -> Cells:
-    """The cells that ``split`` makes of a number, as many as leave a calibrated model a power of 90 %.
+    """Return the cells that ``split`` makes of a number, as many as leave a calibrated model a power of 90 %.
 
     The choice sees the probabilities alone, no label; at least two.
     """
@@ -198,7 +198,7 @@ class ClassGap:
 
     @property
     def says(self) -> str:
-        """Which way it is off, and by how much."""
+        """The direction in which it is off, and by how much."""
         gap = float(self.cells.gaps[0])
         way = "overconfident" if gap > 0 else "underconfident"
         who = f"predictions of class “{self.name}”" if self.name is not None else "those of small classes"
@@ -214,7 +214,7 @@ def class_gaps(
     *,
     weight: Floats | None = None,
 ) -> tuple[list[ClassGap], int]:
-    """Each class that is judged alone and the rest as one, and how many classes the rest are.
+    """Return each class that is judged alone and the rest as one, and how many classes the rest are.
 
     ``probs`` (n,) are those of the ``predicted`` class (n,), ``right`` (n,) whether it is true.
     """
@@ -229,7 +229,7 @@ def class_gaps(
 
 
 def judged_alone(count: NDArray[Any], n: float) -> NDArray[np.bool_]:
-    """Which classes (K,) are judged alone, of ``count`` (K,) predictions of n."""
+    """Tell which classes (K,) are judged alone, from the ``count`` (K,) of predictions among n."""
     return np.asarray((count >= FEW) | (count >= _SHARE * n))
 
 
@@ -249,7 +249,7 @@ def _one(
 
 @dataclass(frozen=True)
 class Totals:
-    """How often each class is expected and occurs, and the class that stands out most.
+    """Expected and true counts of classes, and the class that stands out most.
 
     ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess as a share of
     the samples that are of it or predicted to be, or of those expected where they are more; ``most`` the
@@ -271,7 +271,7 @@ def class_totals(
     groups: Codes | None,
     weight: Floats | None = None,
 ) -> Totals:
-    """Of probabilities (n, K), class ids (n,) and predictions (n,): the sums over all samples."""
+    """Sum probabilities (n, K) and class ids (n,) over all samples, and test the class that stands out."""
     classes = probs.shape[1]
     expected, noise = np.zeros(classes), np.ones(classes)
     w = np.ones(len(labels)) if weight is None else weight
@@ -321,7 +321,7 @@ class Pair(NamedTuple):
 def shape_of_event(
     probs: Floats, came: Floats, groups: Codes | None = None, weight: Floats | None = None
 ) -> Shape:
-    """Of one event's probabilities (n,), such as P(y = 1), and whether it came true (n,).
+    """Test the shape of one event's probabilities (n,), such as P(y = 1), against whether it came true (n,).
 
     Errors by how far the probability is from a half, at all wavelengths, alike and opposite on both sides.
     """
@@ -335,7 +335,7 @@ def shape_of_event(
 def shape_of_top_two(
     first: Pair, second: Pair, predicted: Codes, groups: Codes | None, weight: Floats | None = None
 ) -> Shape:
-    """Of the ``first`` and the ``second`` largest probability, and the ``predicted`` class (n,).
+    """Test the shape of the ``first`` and ``second`` largest probability, by the ``predicted`` class (n,).
 
     Errors of the first by its rank, by the second's share of the rest, by both, and by class; errors of
     the second by its share of the rest.
@@ -355,20 +355,20 @@ def shape_of_top_two(
 
 
 def _ranks(values: Floats) -> Floats:
-    """The mid-rank of each value (n,), in (0, 1); equal values have the same."""
+    """Return the mid-rank of each value (n,), in (0, 1); equal values have the same."""
     ordered = np.sort(values)
     low, high = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     return np.asarray((low + high) / (2 * len(values)))
 
 
 def _waves(rank: Floats, count: int) -> tuple[Floats, Floats]:
-    """cos(pi j u), j = 1, 2, ..., of a mean square of 1, and their weights 1 / j."""
+    """Return cos(pi j u), j = 1, 2, ..., of a mean square of 1, and their weights 1 / j."""
     j = np.arange(1, count + 1)
     return math.sqrt(2) * np.cos(np.pi * rank[:, None] * j), 1.0 / j
 
 
 def _class_slopes(rank: Floats, predicted: Codes) -> Floats:
-    """A line over the rank for each of the classes that are predicted most, (n, classes)."""
+    """Return a line over the rank for each of the classes that are predicted most, (n, classes)."""
     common = np.argsort(-np.bincount(predicted), kind="stable")[:_OF_CLASSES]
     return np.where(predicted[:, None] == common, rank[:, None] - 0.5, 0.0)
 
@@ -380,7 +380,7 @@ def _shape(
     groups: Codes | None,
     of_rows: Floats | None,
 ) -> Shape:
-    """From features (n, m), probabilities (n,) and events (n,) of each stream.
+    """Test the shape by features (n, m), probabilities (n,) and events (n,) of each stream.
 
     ``weights`` are of all features; ``crossed`` is the product of two exclusive events' probabilities.
     """
@@ -404,7 +404,10 @@ def _shape(
 
 
 def _mixture_beyond(x: float, weights: Floats) -> float:
-    """P(sum of weights times chi-squares of one degree > x), by three moments (Imhof 1961, section 4)."""
+    """Return P(sum of weights times chi-squares of one degree > x), by three moments.
+
+    Imhof 1961, section 4.
+    """
     first, second, third = (float((weights**i).sum()) for i in (1, 2, 3))
     if not third > 0:
         return 1.0
@@ -413,7 +416,7 @@ def _mixture_beyond(x: float, weights: Floats) -> float:
 
 
 def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> Floats:
-    """The covariance (m, m) of the scores under calibration."""
+    """Return the covariance (m, m) of the scores under calibration."""
     rows = []
     for i, (f, p, _) in enumerate(streams):
         parts = []
@@ -425,7 +428,7 @@ def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> 
 
 
 def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Codes) -> float:
-    """How much more any feature's score varies, as samples come in groups."""
+    """Return how much more any feature's score varies, as samples come in groups."""
     return max(
         design_effect(feature * (p - came), groups)
         for f, p, came in streams
@@ -434,7 +437,7 @@ def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Co
 
 
 def _size(stream: tuple[Floats, Floats, Floats], effect: float) -> tuple[float, float]:
-    """The debiased norm of what the features explain of the errors beyond their mean, and its upper bound."""
+    """Return the debiased norm of the errors beyond their mean that features explain, and its bound."""
     features, p, came = stream
     n = len(features)
     f = features - features.mean(axis=0)

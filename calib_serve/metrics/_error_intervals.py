@@ -45,7 +45,7 @@ _SHIFTS = np.linspace(-4, 4, 17)  # of one-sided errors, in standard errors of a
 def error_intervals(
     sample: Sample, values: dict[str, float], *, draws: int, level: float, seed: int, groups: Codes | None
 ) -> dict[str, Estimate]:
-    """Each calibration error of a sample with its interval, from ``draws`` of every truth (0: none).
+    """Return each calibration error of a sample with its interval, from ``draws`` of every truth (0: none).
 
     ``groups`` (n,) are by rising confidence, like the sample's scores.
     """
@@ -86,7 +86,9 @@ def error_intervals(
 
 
 def _largest_gap(bins: Bins, effect: float, level: float) -> tuple[float, float]:
-    """Bounds of the largest true gap of the bins that hold predictions (Clopper and Pearson 1934, by bin).
+    """Return bounds of the largest true gap of the bins that hold predictions.
+
+    Clopper and Pearson 1934, by bin.
 
     The bin with that gap is not known. Above, each bin's own bound suffices: whichever it is, it lies below
     its bound. Below, all bins' bounds must hold at once (Bonferroni).
@@ -114,7 +116,9 @@ def _largest_gap(bins: Bins, effect: float, level: float) -> tuple[float, float]
 def _one_sided(
     bins: Bins, fitted: Floats, variance: Floats, *, effect: float, level: float, draws: int, seed: int
 ) -> Iterator[Estimate]:
-    """Over- and underconfidence error; ``fitted`` sums of P(correct) and their ``variance`` by bin (bins,).
+    """Return over- and underconfidence error.
+
+    ``fitted`` sums of P(correct) and their ``variance`` by bin (bins,).
 
     Truths along the line of ``possible_truths`` would only make one of the two larger. These lie on one
     along which every bin's accuracy falls, or rises, by multiples of its standard error. What bins off to the
@@ -165,7 +169,7 @@ def _classwise(
 
 
 def _drawn_classwise(sample: Sample, draws: int, seed: int, shifts: Sequence[tuple[Shift, float]]) -> Floats:
-    """Classwise ECEs (8, r) of labels drawn from mixtures of the probabilities and of ``shifts`` of them."""
+    """Return classwise ECEs (8, r) of labels drawn from mixtures of the probabilities and ``shifts``."""
     probs, rng = sample.scores.probs, np.random.default_rng([seed, 4])
     truths: list[Truth] = [np.asarray, *(shift.applied for shift, _ in shifts)]
     at = np.maximum.accumulate([0.0, *(error for _, error in shifts)])
@@ -197,7 +201,7 @@ class _Shown:
 def error_changes(
     samples: list[Sample], *, draws: int, seed: int, groups: Codes | None
 ) -> dict[str, tuple[float, float]]:
-    """Of each calibration error's change: what chance adds to it, and its standard error.
+    """Return, for each calibration error's change, what chance adds to it, and its standard error.
 
     From ``draws`` of signs for two models' samples, whose scores are of the same rows; ``groups`` (n,) by
     row. NaN where there are fewer than two draws.
@@ -215,7 +219,7 @@ def error_changes(
 
 
 def _excess(before: _Shown, after: _Shown) -> float:
-    """How much more chance adds to the error after than to that before.
+    """Return how much more chance adds to the error after than to that before.
 
     The share of their floors that it adds to both together is used for each: its noise then cancels in
     the difference of two models that are alike.
@@ -286,7 +290,7 @@ def _of_classes(sample: Sample) -> Turned:
 
 
 def _swapped(samples: list[Sample], draws: int, seed: int, groups: Codes | None) -> dict[str, Floats]:
-    """Changes (r,) of MCE and ACE when each sample's predictions of the two models are swapped or not."""
+    """Return changes (r,) of MCE and ACE when each sample's two predictions are swapped at random."""
     rows = [_bin_rows(sample) for sample in samples]
     found: dict[str, list[Floats]] = {"mce": [], "ace": []}
     for turned in signs(samples[0].scores.n, draws, seed=seed, groups=groups):
@@ -304,7 +308,7 @@ def _swapped(samples: list[Sample], draws: int, seed: int, groups: Codes | None)
 
 
 def _bin_rows(sample: Sample) -> Floats:
-    """What each row adds to the bins' counts and to their gaps (n, 2 bins)."""
+    """Return what each row adds to the bins' counts and to their gaps (n, 2 bins)."""
     scores, code = sample.scores, sample.code()
     rows = np.zeros((scores.n, 2, sample.bins))
     rows[scores.order, 0, code] = 1

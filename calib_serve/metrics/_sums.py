@@ -58,7 +58,7 @@ _MEANS = (
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What one pass finds: confidences (n,) and which are right, sums of the means' columns, and class cells.
+    """The result of one pass: confidences (n,), which are right, sums of columns, and class cells.
 
     ``weight`` (n,) are counts, or of mean 1; ``groups`` (n,) codes or None.
     ``sums`` (3, m) are of w x, w^2 x and w^2 x^2; with groups ``totals`` (m, G) of w x by group. ``said``,
@@ -82,7 +82,10 @@ class Rows:
     def of(
         cls, p: Any, y: Codes, weight: Floats | None, groups: Codes | None, *, bins: int, edges: Edges
     ) -> Rows:
-        """One pass, on both of two cores; ``p`` (n, K) is an array or makes its rows when they are read."""
+        """Return one pass, on both of two cores.
+
+        ``p`` (n, K) is an array or makes its rows when they are read.
+        """
         check_binning(bins, edges)
         n, classes = p.shape
         w = np.broadcast_to(1.0, n) if weight is None else _counts(weight)
@@ -131,7 +134,7 @@ class Rows:
         return float(self.weight.sum())
 
     def by_bin(self, values: Floats, came: NDArray[Any], bins: int, edges: Edges) -> Bins:
-        """Sums over cells of ``values`` (n,)."""
+        """Return sums over cells of ``values`` (n,)."""
 
         def sums(rows: slice) -> Floats:
             v, true, w = values[rows], came[rows], self.weight[rows]
@@ -147,7 +150,7 @@ class Rows:
         return Bins(count, said, true, noise)
 
     def _effect(self, errors: Floats, code: Codes, bins: int) -> Floats:
-        """How much more each cell's gap varies as rows come in groups, at least 1."""
+        """Return how much more each cell's gap varies as rows come in groups, at least 1."""
         assert self.groups is not None
         key, place = np.unique(self.groups * bins + code, return_inverse=True)
         together = np.bincount(key % bins, np.bincount(place, errors) ** 2, bins)
@@ -156,7 +159,7 @@ class Rows:
 
 
 def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
-    """The sum of ``function`` over runs of rows that cover 0..n."""
+    """Return the sum of ``function`` over runs of rows that cover 0..n."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return _added(pool.map(function, (slice(i, min(i + _RUN, n)) for i in range(0, n, _RUN))))
 
@@ -166,14 +169,14 @@ def _added(parts: Iterable[Floats]) -> Floats:
 
 
 def _counts(weight: Floats) -> Floats:
-    """Counts as they are, other weights of mean 1."""
+    """Return counts as they are, other weights of mean 1."""
     if are_counts(weight):
         return weight
     return np.broadcast_to(1.0, len(weight)) if np.ptp(weight) == 0 else weight / weight.mean()
 
 
 def _described(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats, Floats]:
-    """The probabilities (m, K) of some rows, -log p_y (m,) and the entropies (m,)."""
+    """Return the probabilities (m, K) of some rows, -log p_y (m,) and the entropies (m,)."""
     if isinstance(p, ProbsView):
         probs, losses, entropy = p.described(rows, labels)
         return probs, losses, entropy
@@ -182,7 +185,7 @@ def _described(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats, Floa
 
 
 def _columns(p: Floats, losses: Floats, entropy: Floats, y: Codes) -> Floats:
-    """The values (m, rows) whose means are metrics, in the order of their names."""
+    """Return the values (m, rows) whose means are metrics, in the order of their names."""
     at, top = np.arange(len(p)), p.argmax(axis=1)
     confidence, right = np.minimum(p[at, top], 1), top == y
     gap = confidence - right
@@ -196,7 +199,7 @@ def _columns(p: Floats, losses: Floats, entropy: Floats, y: Codes) -> Floats:
 
 
 def _cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
-    """Sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
+    """Return sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
     classes = p.shape[1]
     code = bin_index(np.minimum(p, 1).ravel(), bins=bins, edges=edges).reshape(p.shape)
     code += bins * np.arange(classes)
@@ -272,7 +275,7 @@ class _Drawn:
     seed: int
 
     def __call__(self, gaps: Floats, variance: Floats, error: Callable[[Floats], Floats]) -> Estimate:
-        """The error of gaps (...,) with these variances; ``error`` takes (r, ...)."""
+        """Return the error of gaps (...,) with these variances; ``error`` takes (r, ...)."""
         observed = float(error(gaps[None])[0])
         if self.draws < 2:
             return Estimate(observed)
@@ -339,7 +342,7 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Esti
 
 
 def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Confidences and what belongs to them, by rising confidence: several times faster than by an argsort."""
+    """Sort confidences and what belongs to them, several times faster than by an argsort."""
     key = confidence.view(np.uint64) << 1  # rises with the number; its sign, never set, makes room for a bit
     key |= right
     key.sort()

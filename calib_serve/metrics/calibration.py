@@ -38,7 +38,7 @@ def equal_mass_edges(n: float, bins: int) -> Floats:
 
 
 def tie_ends(ranked: Floats) -> NDArray[np.intp]:
-    """How many of the ranked numbers (n,) lie at or below each distinct one (g,), after a 0.
+    """Count how many of the ranked numbers (n,) lie at or below each distinct one (g,), after a 0.
 
     >>> tie_ends(np.array([0.1, 0.5, 0.5, 0.5])).tolist()
     [0, 1, 4]
@@ -49,7 +49,7 @@ def tie_ends(ranked: Floats) -> NDArray[np.intp]:
 
 
 def cumulative(values: Floats) -> Floats:
-    """Cumulative sums (..., n + 1) along the last axis, from 0."""
+    """Return cumulative sums (..., n + 1) along the last axis, from 0."""
     sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums
@@ -84,7 +84,7 @@ class Ranked:
         return np.diff(edges), np.diff(confidence), np.diff(correct)
 
     def ece(self, bins: int) -> float:
-        """Expected calibration error over equal-mass bins."""
+        """Return expected calibration error over equal-mass bins."""
         count, confidence, correct = self.sums(bins)
         return float(np.abs(confidence - correct).sum() / count.sum())
 
@@ -121,7 +121,7 @@ def _bins(probs: ArrayLike, labels: ArrayLike, bins: int, edges: Edges) -> Bins:
 
 
 def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Share of predictions that are right; ties go to the lowest class id.
+    """Return share of predictions that are right; ties go to the lowest class id.
 
     >>> accuracy([[0.7, 0.3], [0.6, 0.4]], [0, 1])
     0.5
@@ -131,12 +131,12 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def mean_confidence(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean top-1 confidence."""
+    """Return mean top-1 confidence."""
     return float(top_label(probs, labels)[0].mean())
 
 
 def signed_gap(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean confidence minus accuracy: positive when overconfident.
+    """Return mean confidence minus accuracy: positive when overconfident.
 
     >>> round(signed_gap([[0.7, 0.3], [0.6, 0.4]], [0, 1]), 12)
     0.15
@@ -146,7 +146,7 @@ def signed_gap(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Expected calibration error over equal-width bins (Naeini 2015; Guo 2017, eq. 3).
+    """Return expected calibration error over equal-width bins (Naeini 2015; Guo 2017, eq. 3).
 
     >>> ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)  # (|0.7 - 1| + |0.6 - 0|) / 2
     0.45
@@ -155,41 +155,41 @@ def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "
 
 
 def mce(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Largest gap of a bin that holds a prediction (Guo 2017, eq. 5)."""
+    """Return largest gap of a bin that holds a prediction (Guo 2017, eq. 5)."""
     return _bins(probs, labels, bins, edges).mce()
 
 
 def ace(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Average calibration error: the unweighted mean gap of the bins in use (Neumann 2018)."""
+    """Return average calibration error: the unweighted mean gap of the bins in use (Neumann 2018)."""
     return _bins(probs, labels, bins, edges).ace()
 
 
 def overconfidence_error(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> float:
-    """Mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
+    """Return mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
     return _bins(probs, labels, bins, edges).overconfidence_error()
 
 
 def underconfidence_error(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> float:
-    """Mean over bins of confidence times its shortfall below accuracy (see ``overconfidence_error``)."""
+    """Return the mean over bins of confidence times its shortfall below accuracy."""
     return _bins(probs, labels, bins, edges).underconfidence_error()
 
 
 def rms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Root mean squared gap over equal-width bins, not debiased: label noise biases it upward."""
+    """Return root mean squared gap over equal-width bins, not debiased: label noise biases it upward."""
     return _bins(probs, labels, bins, edges).l2()
 
 
 def rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all."""
+    """Return root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all."""
     return math.sqrt(max(_bins(probs, labels, bins, edges).debiased_l2_squared(), 0.0))
 
 
 def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """The ECE that a perfectly calibrated model with these confidences would show on average."""
+    """Return the ECE that a perfectly calibrated model with these confidences would show on average."""
     return _bins(probs, labels, bins, edges).noise_floor()
 
 
@@ -211,7 +211,7 @@ def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats]
 
 
 def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: Split = "equal") -> float:
-    """Expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
+    """Return expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
 
     Tied confidences at a bin's edge share their correct answers evenly. The other values of ``split``
     reproduce other code, and put ties on one side: "interpolated" edges between ranks drop the smallest
@@ -235,7 +235,7 @@ def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: 
 
 
 def sweep_ece(probs: ArrayLike, labels: ArrayLike) -> float:
-    """ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
+    """Return ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
     return Ranked.of(*top_label(probs, labels)).sweep_ece()
 
 
@@ -246,7 +246,7 @@ Truth = Callable[[Floats], Floats]
 def classwise_ece(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right", threshold: float = 0.0
 ) -> float:
-    """Static calibration error: the mean over classes of each class's ECE (Nixon 2019, eq. 4; Kull 2019).
+    """Return the mean over classes of each class's ECE: the static error (Nixon 2019, eq. 4; Kull 2019).
 
     All n samples count in each class, and all K columns of ``probs`` are classes, whether or not
     a label of theirs is present. Probabilities below ``threshold`` are left out of the sums, with
@@ -262,7 +262,9 @@ def classwise_ece(
 def adaptive_classwise_ece(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, threshold: float = 0.0
 ) -> float:
-    """The mean over classes of each class's ECE over equal-mass bins (Nixon 2019, eq. 5: ACE, or TACE).
+    """Return the mean over classes of each class's ECE over equal-mass bins.
+
+    Nixon 2019, eq. 5: ACE, or TACE.
 
     With a ``threshold``, a class's bins hold the probabilities from it on (TACE); the denominator stays n.
     """
@@ -276,7 +278,7 @@ def adaptive_classwise_ece(
 
 
 def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
-    """Root of the debiased squared gap, averaged over classes (Kumar 2019, eq. 8, marginal).
+    """Return root of the debiased squared gap, averaged over classes (Kumar 2019, eq. 8, marginal).
 
     Over equal-mass bins; a class whose gaps are within noise counts as 0.
     """
@@ -330,7 +332,7 @@ class Residuals:
         return cls(probs, bins, threshold, total, row, column, code, listed)
 
     def ece(self, labels: Ints) -> float:
-        """Classwise ECE for class ids (n,)."""
+        """Return classwise ECE for class ids (n,)."""
         counted = labels
         if self.threshold > 0:
             counted = labels[self.probs[np.arange(len(labels)), labels] >= self.threshold]
@@ -338,15 +340,15 @@ class Residuals:
         return self._mean_gap(total, self.listed - (labels[self.row] == self.column))
 
     def true_ece(self, truth: Truth) -> float:
-        """Classwise ECE where ``truth`` makes rows of true probabilities of rows of given ones."""
+        """Return classwise ECE where ``truth`` makes rows of true probabilities of rows of given ones."""
         return self._mean_gap(*self._true_gaps(truth))
 
     def true_cells(self, truth: Truth) -> Floats:
-        """Summed gaps (K, bins) of given from true probabilities."""
+        """Return summed gaps (K, bins) of given from true probabilities."""
         return self._cells(*self._true_gaps(truth))
 
     def turned(self, labels: Ints, signs: Floats, truth: Truth) -> Iterator[Floats]:
-        """Summed residuals (K, bins) of true probabilities from labels (n,), row i times signs[:, i]."""
+        """Yield summed residuals (K, bins) of true probabilities from labels (n,), turned by signs (r, n)."""
         total = np.zeros((len(signs), len(self.total)))
         listed = np.empty(len(self.listed))
         for rows, p in row_blocks(self.probs):
@@ -359,7 +361,7 @@ class Residuals:
             yield self._cells(whole, sign[self.row] * listed)
 
     def _true_gaps(self, truth: Truth) -> tuple[Floats, Floats]:
-        """Each class's summed gap (K,), and the listed entries' gaps (m,)."""
+        """Return each class's summed gap (K,), and the listed entries' gaps (m,)."""
         total, listed = self.total.copy(), self.listed.copy()
         for rows, p in row_blocks(self.probs):
             q = truth(p)
@@ -369,12 +371,12 @@ class Residuals:
         return total, listed
 
     def _entries(self, rows: slice) -> slice:
-        """The listed entries of rows: they are in the rows' order."""
+        """Return the listed entries of rows: they are in the rows' order."""
         first, last = np.searchsorted(self.row, [rows.start, rows.stop])
         return slice(int(first), int(last))
 
     def _mean_gap(self, total: Floats, gaps: Floats) -> float:
-        """From each class's summed residual (K,) and the listed entries' residuals (m,)."""
+        """Average the absolute gaps, from each class's summed residual (K,) and the listed entries' (m,)."""
         return float(np.abs(self._cells(total, gaps)).sum() / self.probs.size)
 
     def _cells(self, total: Floats, gaps: Floats) -> Floats:
@@ -395,7 +397,7 @@ _BLOCK = 32  # replicates smoothed at once: 1 MiB of float64
 
 
 def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Smooth ECE of the top class (Blasiok and Nakkiran 2023, def. 3.3): the sigma at which it equals sigma.
+    """Return the smooth ECE of the top class, the sigma that equals it (Blasiok 2023, def. 3.3).
 
     The Gaussian kernel is reflected at 0 and 1 with the boundary itself counted once; code that
     leaves it out differs where many confidences are 0 or 1.
@@ -428,7 +430,9 @@ class SmoothReliability:
 def smooth_reliability(
     probs: ArrayLike, labels: ArrayLike, *, level: float = 0.95, replicates: int = 200, seed: int = 0
 ) -> SmoothReliability:
-    """The smooth reliability diagram of probabilities (n, K) and class ids (n,) (Blasiok and Nakkiran 2023).
+    """Return the smooth reliability diagram of probabilities (n, K) and class ids (n,).
+
+    Blasiok and Nakkiran 2023.
 
     Kernel regression (Nadaraya 1964) of right answers on the top class's confidence, by the reflected
     Gaussian kernel whose width is the smooth ECE (section 4). The band is between quantiles of ``replicates``
@@ -444,7 +448,7 @@ def smooth_reliability(
 def smooth_curve(
     confidence: Floats, correct: NDArray[np.bool_], *, level: float, replicates: int, seed: int
 ) -> SmoothReliability:
-    """As ``smooth_reliability``, of confidences (n,) in [0, 1] and whether each came true (n,)."""
+    """Draw up ``smooth_reliability`` of confidences (n,) in [0, 1] and whether each came true (n,)."""
     quantile_of(level)  # raises for an invalid level
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
@@ -477,34 +481,34 @@ def _smooth_ece(confidence: Floats, correct: NDArray[np.bool_]) -> float:
 
 
 def _mass(node: NDArray[np.intp], share: Floats, weight: Floats) -> Floats:
-    """Weights (n,) on the grid's nodes (NODES + 1,)."""
+    """Return weights (n,) on the grid's nodes (NODES + 1,)."""
     low = np.bincount(node, weights=weight * (1 - share), minlength=NODES + 1)
     return np.asarray(low + np.bincount(node + 1, weights=weight * share, minlength=NODES + 1))
 
 
 def _at_nodes(mass: Floats, sigma: float) -> Floats:
-    """Densities on [0, 1] at the nodes, of masses (r, NODES + 1) under the reflected kernel."""
+    """Return densities on [0, 1] at the nodes, of masses (r, NODES + 1) under the reflected kernel."""
     cosines = _cosines(mass)
     kernel = np.exp(-((np.pi * sigma * np.arange(cosines.shape[1])) ** 2) / 2)
     return np.asarray(np.fft.irfft(cosines * kernel, 2 * NODES)[:, : NODES + 1] * (2 * NODES))
 
 
 def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """The grid node below each confidence (n,), and how far towards the next one it lies."""
+    """Return the grid node below each confidence (n,), and how far towards the next one it lies."""
     place = confidence * NODES
     node = np.minimum(place.astype(np.intp), NODES - 1)
     return node, place - node
 
 
 def smoothed(mass: Floats, *, tolerance: float = _TOLERANCE) -> Floats:
-    """Smooth ECE (r,) of residuals (confidence - correct) / n that lie on grid nodes (r, NODES + 1)."""
+    """Return smooth ECEs (r,) of residuals (confidence - correct) / n on grid nodes (r, NODES + 1)."""
     starts = range(0, len(mass), _BLOCK)
     blocks = [_fixed_point(_cosines(mass[i : i + _BLOCK]), tolerance) for i in starts]
     return np.concatenate(blocks)
 
 
 def _cosines(mass: Floats) -> Floats:
-    """Sums of mass * cos(pi k t), the Fourier transform of the even extension to a circle.
+    """Return sums of mass * cos(pi k t), the Fourier transform of the even extension to a circle.
 
     The nodes 0 and 1 are their own mirror images, so they enter it once.
     """
@@ -513,7 +517,7 @@ def _cosines(mass: Floats) -> Floats:
 
 
 def _error_at(sigma: Floats, cosines: Floats) -> Floats:
-    """Integral over [0, 1] of the absolute smoothed residual, by the trapezoid rule.
+    """Return integral over [0, 1] of the absolute smoothed residual, by the trapezoid rule.
 
     A reflected Gaussian kernel is a factor exp(-(pi k sigma)^2 / 2) on the k-th cosine.
     """
@@ -524,7 +528,7 @@ def _error_at(sigma: Floats, cosines: Floats) -> Floats:
 
 
 def _fixed_point(cosines: Floats, tolerance: float) -> Floats:
-    """Where the error, which falls with sigma, crosses sigma: the Illinois variant of regula falsi."""
+    """Find where the error, which falls with sigma, crosses sigma (Illinois variant of regula falsi)."""
     widest = _error_at(np.full(len(cosines), _NARROWEST), cosines)
     if (narrow := widest <= _NARROWEST).any():  # the error is below the grid's resolution
         crossing = np.array(widest)

@@ -42,14 +42,14 @@ class Change:
     p: float
 
     def moved(self, to: float) -> Change:
-        """With the difference ``to``, and as wide an interval around it."""
+        """Move the difference to ``to``, with as wide an interval around it."""
         one = self.difference
         by = to - one.value
         return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))
 
 
 def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change:
-    """The change of a metric's mean over independent runs (a,) and (b,) of two methods (Welch 1947).
+    """Return the change of a metric's mean over independent runs (a,) and (b,) of two methods (Welch 1947).
 
     Needs two runs or more of each. The t statistic has Welch and Satterthwaite's degrees of freedom.
 
@@ -83,7 +83,7 @@ def paired_changes(
     seed: int = 0,
     groups: ArrayLike | None = None,
 ) -> dict[str, Change]:
-    """The change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
+    """Return the change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
 
     Everything is compared with a paired z-test: that of means by its formula; of areas with the standard
     error of paired resamples; of calibration errors with that of the difference when labels are drawn from
@@ -128,7 +128,7 @@ def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
 
 
 def _tested(value: float, excess: float, error: float, freedom: int, level: float) -> Change:
-    """A change, of which chance makes ``excess``, and its standard error from that many draws and one."""
+    """Test a change of which chance makes ``excess``, by its standard error from draws."""
     if not math.isfinite(value) or not math.isfinite(error):
         return Change(Estimate(value), math.nan)
     true = value - excess
@@ -146,7 +146,7 @@ def change_of_mean(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Change:
-    """The mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
+    """Return the mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
     estimate = mean_interval(differences, level=level, groups=groups, weight=weight)
@@ -163,7 +163,7 @@ Codes = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Tops:
-    """Of each sample the predicted class, its probability, and whether it is right, each (n,)."""
+    """The predicted class of each sample, its probability, and whether it is right, each (n,)."""
 
     predicted: Codes
     confidence: Floats
@@ -171,7 +171,7 @@ class Tops:
 
     @classmethod
     def of(cls, probs: Any, labels: Codes) -> Tops:
-        """Of probabilities (n, K), an array or what makes its rows when they are read, and class ids (n,)."""
+        """Read the top class from probabilities (n, K), an array or a view, and compare it with ids (n,)."""
         predicted, confidence = np.empty(len(probs), np.intp), np.empty(len(probs))
         for rows, p in row_blocks(probs):
             predicted[rows], confidence[rows] = p.argmax(axis=1), p.max(axis=1)
@@ -200,7 +200,7 @@ class Moved:
         groups: Codes | None = None,
         level: float = 0.95,
     ) -> Moved:
-        """Of the same samples before and after; both differences are tested in pairs.
+        """Compare the same samples before and after; both differences are tested in pairs.
 
         The AUROC's by the influence of each sample on it (DeLong 1988), which may change class in between.
 
@@ -228,14 +228,14 @@ class Moved:
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Moved:
-        """Of probabilities (n, K) before and after, and class ids (n,)."""
+        """Compare probabilities (n, K) before and after, given class ids (n,)."""
         y = np.asarray(labels)
         weight, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
         tops = (Tops.of(p, y) for p in (before, after))
         return cls.between(*tops, weight=weight, groups=codes)
 
     def says(self) -> list[str]:
-        """In sentences."""
+        """Say it in sentences."""
         (old, new, accuracy), (low, high, auroc) = self.accuracy, self.auroc
         classes = (
             f"{percent(self.share)} of predictions change class: accuracy {100 * old:.1f} -> {percent(new)}"
@@ -249,7 +249,7 @@ class Moved:
         return [classes, f"AUROC of right against wrong {before} {high:.4f}{_chance(auroc)}."]
 
     def as_dict(self) -> dict[str, Any]:
-        """For a manifest: the share, and of accuracy and AUROC the ends of the change and its p."""
+        """Return it for a manifest: the share, and of accuracy and AUROC the ends of the change and its p."""
         return {"share": self.share, "accuracy": _facts(self.accuracy), "auroc": _facts(self.auroc)}
 
 

@@ -57,7 +57,7 @@ def abstention(
     groups: ArrayLike | None = None,
     seed: int = 0,
 ) -> Abstention:
-    """The confidence from which on at most the share ``risk`` of answers is wrong, at the level given.
+    """Return the confidence from which on at most the share ``risk`` of answers is wrong, at the level given.
 
     The promise holds with probability ``level`` over draws of samples like these, independent of each other,
     whatever the model. Each threshold is tested once, by the binomial, in an order that is fixed beforehand,
@@ -92,7 +92,10 @@ def _lowest(
     risk: float,
     level: float,
 ) -> tuple[float, float]:
-    """The lowest threshold that passes its test, and the bound of its risk; infinite and NaN if none does."""
+    """Return the lowest threshold that passes its test, and the bound of its risk.
+
+    Infinite and NaN if none does.
+    """
     order = np.argsort(-confidence)
     falling, errors = -confidence[order], np.concatenate([[0], np.cumsum(~correct[order])])
     best, spent = None, 0.0
@@ -113,7 +116,7 @@ def _lowest(
 
 
 def _sequence(classes: int, risk: float) -> Iterator[tuple[float, float]]:
-    """Thresholds from the strictest to 0, which answers everything, and the share of the errors spent there.
+    """Yield thresholds from the strictest to 0, which answers all, and the share of errors spent there.
 
     They are evenly spaced in the logarithm of the odds, down to a confidence below 1 / K, which all reach.
     """
@@ -134,7 +137,7 @@ def _step(doublings: float, last: int) -> int:
 
 @dataclass(frozen=True)
 class SelectiveEvaluation:
-    """What a threshold does on ``n`` samples: the share ``answered``, and that of answers wrong, ``risk``.
+    """The effect of a threshold on ``n`` samples: shares ``answered``, and wrong among answers, ``risk``.
 
     ``promised`` is the risk that was to be kept, None where none was; ``risk`` is NaN where nothing is
     answered.
@@ -147,7 +150,7 @@ class SelectiveEvaluation:
     promised: float | None = None
 
     def says(self) -> str:
-        """A sentence for a person, and another where the promise is surely broken."""
+        """Return a sentence for a person, and another where the promise is surely broken."""
         promise = "" if self.promised is None else f" (promised at most {100 * self.promised:.4g} %)"
         said = f"Answers from {self.threshold:.4f} confidence on: {with_interval(self.answered)} are answered"
         if math.isnan(self.risk.value):
@@ -158,7 +161,7 @@ class SelectiveEvaluation:
         return said
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return it for JSON."""
         shares = {"answered": self.answered.as_dict(), "risk": self.risk.as_dict()}
         return {"n": self.n, "threshold": self.threshold, "promised": self.promised, **shares}
 
@@ -172,7 +175,7 @@ def evaluate_abstention(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> SelectiveEvaluation:
-    """Answers where the top probability is at least ``threshold``, with exact intervals.
+    """Measure the answers where the top probability is at least ``threshold``, with exact intervals.
 
     ``groups`` (n,) say which samples belong together: intervals are then of as many as they are worth.
 
@@ -191,13 +194,13 @@ def evaluate_abstention(
 
 
 def with_interval(share: Estimate) -> str:
-    """A share in percent with its interval, for a person."""
+    """Return a share in percent with its interval, for a person."""
     ends = "" if math.isnan(share.low) else f" [{100 * share.low:.1f}, {100 * share.high:.1f}]"
     return f"{100 * share.value:.1f} %{ends}"
 
 
 def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
-    """The share of hits (n,) with its exact interval, of as many samples as groups leave."""
+    """Return the share of hits (n,) with its exact interval, of as many samples as groups leave."""
     share, n = float(hits.mean()), float(len(hits))
     if codes is not None:
         codes = np.unique(codes, return_inverse=True)[1]
@@ -224,7 +227,7 @@ class SizeGroup:
 
 @dataclass(frozen=True, eq=False)
 class SetEvaluation:
-    """What prediction sets do on ``n`` labelled samples.
+    """Measures of prediction sets on ``n`` labelled samples.
 
     ``coverage`` is the share of sets that hold the true class, ``promised`` what it should be (None where
     nothing was), ``mean_size`` the mean number of classes in a set, ``sizes`` (K + 1,) how many sets are of
@@ -256,12 +259,15 @@ class SetEvaluation:
         return self.worst_classes()[0]
 
     def worst_classes(self) -> list[int]:
-        """The classes that occur, the one with the smallest upper end first; its value where it has none."""
+        """Return the classes that occur, the one with the smallest upper end first.
+
+        Its value where it has none.
+        """
         ends = {k: e.value if math.isnan(e.high) else e.high for k, e in enumerate(self.by_class)}
         return sorted((k for k, end in ends.items() if not math.isnan(end)), key=ends.__getitem__)
 
     def says(self, class_names: Sequence[str] = ()) -> str:
-        """Two sentences for a person."""
+        """Return two sentences for a person."""
         promise = "" if self.promised is None else f" (promised {100 * self.promised:.4g} %)"
         worst = self.worst_class
         name = class_names[worst] if class_names else f"class {worst}"
@@ -279,7 +285,7 @@ class SetEvaluation:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         bins = self.by_confidence
         names = ("count", "confidence", "correct")
         return {
@@ -307,7 +313,7 @@ def evaluate_sets(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> SetEvaluation:
-    """Whether sets ``inside`` (n, K), True for the classes in them, hold the class ids ``labels`` (n,).
+    """Tell whether sets ``inside`` (n, K), True for the classes in them, hold the class ids ``labels`` (n,).
 
     ``confidence`` (n,) is the top probability. ``promised`` is the coverage, and ``fitted_on`` the number of
     samples that one threshold for all classes was found on: the number held is then beta-binomial. Shares
@@ -341,7 +347,10 @@ def evaluate_sets(
 
 
 def _p(held: int, n: int, promised: float, fitted_on: int) -> float:
-    """Of the calibration draws and the test's together (Vovk 2012; Angelopoulos and Bates 2023, app. C)."""
+    """Return the chance of so few, over the draws of calibration and test.
+
+    Vovk 2012; Angelopoulos 2023, C.
+    """
     k = conformal_rank(fitted_on, promised)
     return float(held == n) if k > fitted_on else beta_binomial_at_most(held, n, k, fitted_on + 1 - k)
 

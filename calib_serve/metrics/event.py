@@ -32,7 +32,7 @@ _POINTS = 400  # at which the curve is fitted where samples are more
 def checked_event(
     probs: ArrayLike, came_true: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """P(y = 1) (n,), outcomes (n,) of 0 and 1, and weights (n,) of mean 1, without those of weight 0."""
+    """Check P(y = 1) (n,), outcomes (n,) of 0 and 1, and weights (n,) of mean 1; drop weights of 0."""
     p = as_floats(probs, "probs")
     p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
     y = as_array(came_true, "came_true").astype(np.float64)
@@ -53,7 +53,7 @@ def _logit(p: Floats) -> Floats:
 
 
 def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any) -> tuple[Floats, Floats]:
-    """Coefficients (k,) of y on columns (k, n) and their robust standard errors (sandwich, by groups)."""
+    """Return coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
     theta = np.zeros(len(columns))
     for _ in range(_ROUNDS):
         fitted = 1 / (1 + np.exp(-np.clip(offset + theta @ columns, -30, 30)))
@@ -91,7 +91,7 @@ def calibration_intercept(
     groups: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Estimate:
-    """The intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
+    """Return the intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
 
     Above 0 the probabilities are too low on average. Its interval is Wald's, robust, over groups where there
     are any. NaN where all outcomes are alike.
@@ -115,7 +115,7 @@ def calibration_slope(
     groups: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Estimate:
-    """The slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme.
+    """Return the slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme.
 
     NaN where it has no finite value: all outcomes are alike, or one p tells all events from the others.
     """
@@ -132,7 +132,7 @@ def calibration_slope(
 def observed_expected(
     probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None, level: float = 0.95
 ) -> Estimate:
-    """Events that were observed over those expected, the sum of p; its interval is on the log scale.
+    """Return events that were observed over those expected, the sum of p; its interval is on the log scale.
 
     >>> observed_expected([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0]).value
     0.5
@@ -146,7 +146,7 @@ def observed_expected(
 
 
 def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
-    """Local quadratic regression (Cleveland 1979) of y (n,) on x (n,), at points (m,): R's, of span 0.75.
+    """Smooth y (n,) on x (n,) at points (m,) by local quadratic regression (Cleveland 1979): R's, span 0.75.
 
     Each point sees the nearest three quarters of the samples, by the tricube kernel.
     """
@@ -166,7 +166,7 @@ def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
 
 
 def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
-    """|p - smoothed y| (n,), by loess at each p, or between points where there are many."""
+    """Return the distances of p from the smoothed y (n,), by loess at each p, or between points if many."""
     at = np.unique(p)
     if len(at) > _POINTS:
         at = np.unique(np.quantile(p, np.linspace(0, 1, _POINTS)))
@@ -175,18 +175,21 @@ def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
 
 
 def ici(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """The integrated calibration index: the mean of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the integrated calibration index: the mean of |p - loess(y on p)|.
+
+    Austin and Steyerberg 2019.
+    """
     p, y, w = checked_event(probs, came_true, sample_weight)
     return float(np.average(_errors(p, y, w), weights=w))
 
 
 def e50(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """The median of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the median of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
     return _quantile(probs, came_true, sample_weight, 0.5)
 
 
 def e90(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """The 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
     return _quantile(probs, came_true, sample_weight, 0.9)
 
 
@@ -212,7 +215,7 @@ def event_bins(
     edges: Edges = "right",
     sample_weight: ArrayLike | None = None,
 ) -> tuple[Bins, Floats]:
-    """Sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
+    """Return sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
 
     "quantile" bins are numpy's quantiles, right-closed as scikit-learn's ``calibration_curve`` has them.
     """
@@ -235,7 +238,7 @@ def event_ece(
     strategy: Strategy = "uniform",
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """The expected calibration error of P(y = 1) over bins of [0, 1], of equal width or of equal counts.
+    """Return the ECE of P(y = 1) over bins of [0, 1], of equal width or of equal counts.
 
     >>> event_ece([0.1, 0.3], [0, 1], bins=1)
     0.3
@@ -245,7 +248,7 @@ def event_ece(
 
 
 def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
-    """The smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class."""
+    """Return the smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class."""
     p, y, _ = checked_event(probs, came_true)
     return float(smooth_curve(p, y > 0, level=0.95, replicates=0, seed=0).ece)
 
@@ -283,7 +286,7 @@ def evaluate_event(
     bins: int = 15,
     level: float = 0.95,
 ) -> EventEvaluation:
-    """Every metric of P(y = 1) against whether it came true: what a clinical model is judged by.
+    """Return every metric of P(y = 1) against whether it came true: what a clinical model is judged by.
 
     Intercept, slope and observed over expected have intervals of the given level.
 

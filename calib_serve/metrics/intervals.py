@@ -31,7 +31,7 @@ def _special() -> Any:
 
 
 def beta_below(x: float, a: float, b: float) -> float:
-    """I_x(a, b), the share of Beta(a, b) below x.
+    """Return I_x(a, b), the share of Beta(a, b) below x.
 
     >>> round(beta_below(0.25, 1, 1), 12), round(beta_below(0.5, 3, 3), 12)
     (0.25, 0.5)
@@ -40,7 +40,7 @@ def beta_below(x: float, a: float, b: float) -> float:
 
 
 def beta_quantile(share: float, a: float, b: float) -> float:
-    """The x below which the share of Beta(a, b) lies.
+    """Return the x below which the share of Beta(a, b) lies.
 
     >>> round(beta_quantile(0.25, 1, 1), 12)
     0.25
@@ -49,7 +49,7 @@ def beta_quantile(share: float, a: float, b: float) -> float:
 
 
 def binomial_at_most(k: float, n: float, p: float) -> float:
-    """P(X <= k) for X ~ Binomial(n, p); both numbers may be effective ones.
+    """Return P(X <= k) for X ~ Binomial(n, p); both numbers may be effective ones.
 
     >>> round(binomial_at_most(1, 3, 0.5), 12)  # (1 + 3) / 8
     0.5
@@ -58,7 +58,7 @@ def binomial_at_most(k: float, n: float, p: float) -> float:
 
 
 def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
-    """The lower bound of a share that fails with probability ``risk`` (Clopper and Pearson 1934).
+    """Return the lower bound of a share that fails with probability ``risk`` (Clopper and Pearson 1934).
 
     >>> round(accuracy_at_least(10, 10, risk=0.05), 4)  # 0.05 ** (1 / 10)
     0.7411
@@ -67,7 +67,7 @@ def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
 
 
 def student_beyond(t: float, freedom: float) -> float:
-    """P(|T| > |t|), two-sided, for Student's t.
+    """Return the two-sided P(abs(T) > abs(t)) of Student's t.
 
     >>> round(student_beyond(1.0, 1), 12)  # Cauchy
     0.5
@@ -76,7 +76,7 @@ def student_beyond(t: float, freedom: float) -> float:
 
 
 def student_quantile(level: float, freedom: float) -> float:
-    """The two-sided quantile of Student's t.
+    """Return the two-sided quantile of Student's t.
 
     >>> round(student_quantile(0.95, 4), 4), round(student_quantile(0.95, math.inf), 4)
     (2.7764, 1.96)
@@ -85,7 +85,7 @@ def student_quantile(level: float, freedom: float) -> float:
 
 
 def chi_square_below(x: float, freedom: float, distance: float = 0.0) -> float:
-    """P(X <= x) for chi-square of ``freedom`` degrees and noncentrality ``distance``.
+    """Return P(X <= x) for chi-square of ``freedom`` degrees and noncentrality ``distance``.
 
     >>> round(chi_square_below(2.0, 2), 4), round(chi_square_below(3.0, 3, 4.0), 4)  # 1 - 1 / e
     (0.6321, 0.202)
@@ -94,7 +94,7 @@ def chi_square_below(x: float, freedom: float, distance: float = 0.0) -> float:
 
 
 def chi_square_beyond(x: float, freedom: float) -> float:
-    """P(X > x) for chi-square of ``freedom`` degrees.
+    """Return P(X > x) for chi-square of ``freedom`` degrees.
 
     >>> round(chi_square_beyond(3.841459, 1), 6)
     0.05
@@ -103,7 +103,7 @@ def chi_square_beyond(x: float, freedom: float) -> float:
 
 
 def chi_square_median(freedom: float) -> float:
-    """The x with P(X <= x) = 1 / 2.
+    """Return the x with P(X <= x) = 1 / 2.
 
     >>> round(chi_square_median(2), 12) == round(2 * math.log(2), 12)
     True
@@ -112,7 +112,7 @@ def chi_square_median(freedom: float) -> float:
 
 
 def detectable_distance(freedom: float, *, risk: float, power: float) -> float:
-    """The noncentrality that is told from 0, at this risk, with this power: of equivalence tests.
+    """Return the noncentrality that is told from 0, at this risk, with this power: of equivalence tests.
 
     >>> round(math.sqrt(detectable_distance(1, risk=0.05, power=0.9)), 2)  # about 1.645 + 1.645
     3.29
@@ -122,7 +122,7 @@ def detectable_distance(freedom: float, *, risk: float, power: float) -> float:
 
 
 def equivalence_power(distance: Any, freedom: float, *, risk: float) -> Any:
-    """How often calibrated gaps prove that they are not so far from 0, with as many degrees of ``freedom``.
+    """Return how often calibrated gaps prove that they are not so far from 0, for this ``freedom``.
 
     The inverse of ``detectable_distance``, of distances (...,). Gaps below the median count as it, so that
     few samples prove nothing.
@@ -168,7 +168,7 @@ class Estimate(float):
     def __new__(
         cls, value: float, low: float = math.nan, high: float = math.nan, debiased: float = math.nan
     ) -> Estimate:
-        """Of numbers, or what ``float`` takes."""
+        """Take numbers, or what ``float`` takes."""
         found = super().__new__(cls, value)
         for name, number in (("low", low), ("high", high), ("debiased", debiased)):
             object.__setattr__(found, name, float(number))
@@ -186,7 +186,10 @@ class Estimate(float):
         return type(self), (self.value, self.low, self.high, self.debiased)
 
     def as_dict(self) -> dict[str, float | None]:
-        """For JSON; None stands for NaN and infinity, and ``debiased`` is left out where there is none."""
+        """Return it for JSON.
+
+        None stands for NaN and infinity, and ``debiased`` is left out where there is none.
+        """
         ends: dict[str, float | None] = {
             name: number if math.isfinite(number) else None
             for name, number in (("value", self.value), ("low", self.low), ("high", self.high))
@@ -239,14 +242,14 @@ def _digits(value: float) -> str:
 
 
 def quantile_of(level: float) -> float:
-    """The two-sided normal quantile of a level: 1.96 for 0.95."""
+    """Return the two-sided normal quantile of a level: 1.96 for 0.95."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, got {level}; 0.95 means 95 %")
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
-    """A share and its score interval (Wilson 1927).
+    """Return a share and its score interval (Wilson 1927).
 
     >>> str(wilson_interval(8, 10))
     '0.8000 [0.4902, 0.9433]'
@@ -266,7 +269,10 @@ def mean_interval(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Estimate:
-    """A mean and its normal interval, mean +- z s / sqrt(n); Student's over groups, where there are any."""
+    """Return a mean and its normal interval, mean +- z s / sqrt(n).
+
+    Student's over groups, where there are any.
+    """
     v = as_floats(values)
     mean = float(np.average(v, weights=weight))
     if len(v) < 2 or not math.isfinite(mean):
@@ -277,7 +283,7 @@ def mean_interval(
 
 
 def share_interval(value: float, error: float, *, level: float) -> Estimate:
-    """Value +- z error, within [0, 1], of a share with a known standard error."""
+    """Return value +- z error, within [0, 1], of a share with a known standard error."""
     if not math.isfinite(error):
         return Estimate(value)
     half = quantile_of(level) * error
@@ -287,7 +293,7 @@ def share_interval(value: float, error: float, *, level: float) -> Estimate:
 def bootstrap_interval(
     value: float, replicates: Floats, *, level: float, lowest: float, highest: float
 ) -> Estimate:
-    """The basic bootstrap interval (Davison and Hinkley 1997, eq. 5.6), within the metric's range.
+    """Return the basic bootstrap interval (Davison and Hinkley 1997, eq. 5.6), within the metric's range.
 
     For metrics that are smooth in the sample's sums. Errors, which are absolute values, are ``inverted``.
     """
@@ -302,7 +308,7 @@ def bootstrap_interval(
 def inverted(
     observed: float, truth: Floats, drawn: Floats, *, level: float, wider: Floats | float = 1.0
 ) -> Estimate:
-    """An error's debiased value and interval: the true errors under which the observed one is no surprise.
+    """Find an error's debiased value and interval: the true errors that make it no surprise.
 
     ``truth`` (k,) are true errors, rising from that of a calibrated model, and ``drawn`` (k, r) what samples
     then show; ``wider`` (k,) multiplies their standard errors. The low end is the true error whose upper
@@ -334,12 +340,15 @@ def inverted(
 
 @lru_cache
 def drawn_quantile(level: float, draws: int) -> float:
-    """The normal quantile of a level, made larger for a mean and a standard error of so many draws."""
+    """Return the normal quantile of a level, made larger for a mean and a standard error of so many draws."""
     return student_quantile(level, draws - 1) * math.sqrt(1 + 1 / draws)
 
 
 def _crossing(truth: Floats, seen: Floats, observed: float) -> float:
-    """The true error (k,) at which what is seen (k,), made to rise, is as observed; extrapolated beyond."""
+    """Return the true error (k,) at which what is seen (k,), made to rise, is as observed.
+
+    Extrapolated beyond.
+    """
     # What rounding leaves of no error is none: an interval that begins above 0 says that there is one.
     truth = np.where(truth < _NONE, 0.0, np.maximum.accumulate(truth))
     seen = np.maximum.accumulate(seen)
@@ -355,7 +364,7 @@ def drawn_labels(
     seed: int,
     truth: Callable[[Floats], Floats] = np.asarray,
 ) -> Iterator[NDArray[np.intp]]:
-    """Class ids (r, n) drawn from the ``truth`` of rows of probs (n, K), in blocks of bounded memory."""
+    """Draw class ids (r, n) from the ``truth`` of rows of probs (n, K), in blocks of bounded memory."""
     rng = np.random.default_rng([seed, 2])
     n, classes = probs.shape
     step = max(1, _BLOCK // n)
@@ -375,7 +384,7 @@ def drawn_labels(
 def resamples(
     n: int, replicates: int, *, seed: int, groups: NDArray[np.intp] | None = None
 ) -> Iterator[Floats]:
-    """How often each of n samples is drawn, (r, n), in blocks of bounded memory.
+    """Draw how often each of n samples counts, (r, n), in blocks of bounded memory.
 
     ``groups`` (n,) are drawn whole (Davison and Hinkley 1997, section 3.8); as they differ in size, what is
     drawn is then scaled to n.
@@ -395,7 +404,7 @@ def resamples(
 
 
 def exact_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
-    """A share and its exact interval (Clopper and Pearson 1934); both numbers may be effective ones.
+    """Return a share and its exact interval (Clopper and Pearson 1934); both numbers may be effective ones.
 
     >>> str(exact_interval(8, 10))
     '0.8000 [0.4439, 0.9748]'
@@ -412,7 +421,7 @@ def _ends(successes: float, n: float, risk: float) -> tuple[float, float]:
 
 
 def conformal_rank(n: int, coverage: float) -> int:
-    """The rank k = ceil((n + 1) coverage): the k-th smallest of n scores is the threshold (Vovk 2005).
+    """Return the rank k = ceil((n + 1) coverage): the k-th smallest of n scores is the threshold (Vovk 2005).
 
     Above n there is none: then no finite threshold keeps the promise. Computed without rounding.
 
@@ -425,7 +434,7 @@ def conformal_rank(n: int, coverage: float) -> int:
 
 
 def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
-    """The share of new samples that sets from n samples hold: its mean, and where it lies at ``level``.
+    """Return the share of new samples that sets from n samples hold: its mean, and its range at ``level``.
 
     It is Beta(k, n + 1 - k) over the draws of the n samples, where no scores are tied (Vovk 2012, prop. 2a).
 
@@ -441,7 +450,7 @@ def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
 
 
 def beta_binomial_at_most(x: int, n: int, a: float, b: float) -> float:
-    """P(X <= x) for X ~ Binomial(n, p), p ~ Beta(a, b): how many of n new samples the sets hold.
+    """Return P(X <= x) for X ~ Binomial(n, p), p ~ Beta(a, b): how many of n new samples the sets hold.
 
     >>> round(beta_binomial_at_most(0, 1, 3, 1), 12)  # b / (a + b)
     0.25

@@ -78,7 +78,7 @@ class LabelsEvaluation(Estimates):
     p: float
 
     def worst(self) -> list[int]:
-        """The labels (L,) by how miscalibrated they surely are, then by ECE beyond what chance gives."""
+        """Sort the labels (L,) by how miscalibrated they surely are, then by ECE beyond chance."""
 
         def badness(k: int) -> tuple[float, float]:
             ece = self.labels[k].positive_ece
@@ -96,7 +96,7 @@ class LabelsEvaluation(Estimates):
         return {**super().as_dict(), "labels": rows}
 
     def to_frame(self) -> DataFrame:
-        """A pandas frame of one row per label. Raises MissingDependency without pandas."""
+        """Return a pandas frame of one row per label. Raises MissingDependency without pandas."""
         names = [f.name for f in fields(LabelEvaluation)]
         columns = {name: [float(getattr(row, name)) for row in self.labels] for name in names}
         return frame(columns, [str(k) for k in range(len(self.labels))], name="label")
@@ -110,7 +110,7 @@ class LabelsEvaluation(Estimates):
 def checked_label_probs(
     probs: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Probabilities of labels (n, L) and whether each is true, 0 or 1, or an error that says what to pass."""
+    """Check probabilities of labels (n, L) and whether each is true, 0 or 1, or say what to pass."""
     p = as_array(probs, "probs")
     if p.ndim != 2 or not p.size:
         raise ShapeError(f"probs of labels must be (n, L), one probability a label, got {p.shape}")
@@ -120,7 +120,7 @@ def checked_label_probs(
 
 
 def decisions(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Each label's confidence max(p, 1 - p) and whether its decision, p > 0.5, is right; both (n, L).
+    """Return each label's confidence max(p, 1 - p) and whether its decision, p > 0.5, is right; both (n, L).
 
     >>> confidence, right = decisions(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
     >>> confidence.tolist(), right.tolist()
@@ -215,7 +215,7 @@ def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
 
 
 class _Gaps:
-    """What each sample adds to the gaps of a label's bins, and to those of all decisions."""
+    """The part that each sample has in the gaps of a label's bins, and in those of all decisions."""
 
     def __init__(
         self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, *, bins: int, edges: Edges
@@ -231,11 +231,11 @@ class _Gaps:
             self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
 
     def event(self, k: int) -> Event:
-        """The probability of label k."""
+        """Return the probability of label k."""
         return Event(self.p[:, k], **self.binning)
 
     def eces(self, draws: int, seed: int) -> tuple[Floats, Floats]:
-        """ECEs of possible truths (16, L + 2), and those that samples of them show (16, draws, L + 2).
+        """Return ECEs of possible truths (16, L + 2), and those that samples of them show (16, draws, L + 2).
 
         Of each label, of all decisions, and the labels' mean.
         """
@@ -261,7 +261,7 @@ class _Gaps:
         return true, drawn
 
     def _far(self, k: int) -> tuple[Floats, Floats]:
-        """A label's gaps by filled bin if it is much further off than it looks, and its residuals (n,)."""
+        """Return a label's gaps by filled bin, if it is far further off than it looks, and residuals (n,)."""
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
         fitted = recalibrated(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])

@@ -34,7 +34,7 @@ _ROUNDED = 1e-6  # sums of soft labels
 def soft_or_hard(
     probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
-    """Probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None; checked."""
+    """Return probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None; checked."""
     y = as_array(labels, "labels")
     if y.ndim != 2:
         p, ids = checked(probs, y)
@@ -49,7 +49,7 @@ def soft_or_hard(
 
 
 def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Mean of -log p_y in nats; infinite where a true class was given probability 0.
+    """Return mean of -log p_y in nats; infinite where a true class was given probability 0.
 
     Of soft labels (n, K), shares q of the classes, of -sum_k q_k log p_k.
 
@@ -63,7 +63,9 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
 
 
 def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Mean cross-entropy in nats, finite where the softmax would round to 0; logits (n, K), binary (n,).
+    """Return mean cross-entropy in nats, finite where the softmax would round to 0.
+
+    Logits (n, K), binary (n,).
 
     >>> nll_from_logits([[0.0, -1000.0]], [1])
     1000.0
@@ -75,7 +77,7 @@ def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
 def softmax_blocks(
     logits: NDArray[np.floating[Any]], labels: NDArray[np.intp]
 ) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Blocks of rows, their probabilities (m, K) and their -log p_y (m,), in float64."""
+    """Return blocks of rows, their probabilities (m, K) and their -log p_y (m,), in float64."""
     for rows, z in row_blocks(logits):
         np.subtract(z, z.max(axis=1, keepdims=True), out=z)
         z_true = z[np.arange(len(z)), labels[rows]]
@@ -88,7 +90,7 @@ def softmax_blocks(
 def checked_logits(
     logits: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Finite logits (n, K), K at least 2, and class ids (n,), or an error that says what to pass."""
+    """Check logits (n, K), finite and K at least 2, and class ids (n,), or say what to pass."""
     z = two_columns(logits)
     if not len(z):
         raise ShapeError(f"there is no sample: logits are {z.shape}")
@@ -103,7 +105,7 @@ def checked_logits(
 
 
 def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
+    """Return mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
 
     Of soft labels (n, K), shares of the classes, y_k is the share.
 
@@ -115,14 +117,14 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
 
 
 def brier_top_label(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Mean of (confidence - correct)^2: between 0 and 1."""
+    """Return mean of (confidence - correct)^2: between 0 and 1."""
     confidence, correct = top_label(probs, labels)
     weights = checked_weights(sample_weight, len(confidence))
     return float(np.average((confidence - correct) ** 2, weights=weights))
 
 
 def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean predictive entropy in nats; labels are checked and not used."""
+    """Return mean predictive entropy in nats; labels are checked and not used."""
     p, _ = checked(probs, labels)
     return sum(float(entropies(block).sum()) for _, block in row_blocks(p)) / len(p)
 
@@ -130,7 +132,9 @@ def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
 def ranked_probability_score(
     probs: ArrayLike, labels: ArrayLike, *, normalized: bool = False, sample_weight: ArrayLike | None = None
 ) -> float:
-    """The mean over samples of sum_k (P(y <= k) - [y <= k])^2 over the K - 1 thresholds (Epstein 1969).
+    """Return the mean over samples of sum_k (P(y <= k) - [y <= k])^2 over the K - 1 thresholds.
+
+    Epstein 1969.
 
     Probabilities (n, K) are of classes in their order; labels class ids (n,), or soft (n, K). ``normalized``
     divides by K - 1, so that it lies between 0 and 1; without it it is the sum, of which the Brier score of
@@ -176,7 +180,7 @@ class EceTerms:
 
 
 def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> EceTerms:
-    """Mean confidence, refinement and base rate in the ECE, and the residual of each assumption.
+    """Return mean confidence, refinement and base rate in the ECE, and the residual of each assumption.
 
     Without right or without wrong predictions the refinement term is 0: there is no pair to rank.
 
@@ -223,7 +227,7 @@ class BrierTerms:
 def brier_top_label_terms(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> BrierTerms:
-    """The terms of mean (confidence - correct)^2.
+    """Return the terms of mean (confidence - correct)^2.
 
     >>> t = brier_top_label_terms([[0.75, 0.25]] * 4, [0, 0, 1, 1])
     >>> t.brier, t.calibration, t.resolution, t.uncertainty, t.within_bins
@@ -236,7 +240,7 @@ def brier_top_label_terms(
 
 
 def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> BrierTerms:
-    """The terms of the multiclass Brier score: each class's terms, summed over classes."""
+    """Return the terms of the multiclass Brier score: each class's terms, summed over classes."""
     p, y = checked(probs, labels)
     classes = p.shape[1]
     size, shape = classes * bins, (classes, bins)
@@ -251,7 +255,7 @@ def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: E
 
 
 def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> BrierTerms:
-    """From sums (classes, bins)."""
+    """Decompose the score, from sums (classes, bins)."""
     n = count.sum(axis=1, keepdims=True)
     size = np.maximum(count, 1)  # an empty bin adds 0
     base = correct.sum(axis=1, keepdims=True) / n
@@ -284,7 +288,7 @@ class LossTerms:
         groups: NDArray[np.intp] | None = None,
         weight: NDArray[np.float64] | None = None,
     ) -> LossTerms:
-        """Of the losses (n,) of the same samples, as they are and recalibrated."""
+        """Take the losses (n,) of the same samples, as they are and recalibrated."""
         old, new = np.asarray(before, np.float64), np.asarray(after, np.float64)
         if old.ndim != 1 or old.shape != new.shape:
             raise ShapeError(f"losses before and after must both be (n,), got {old.shape} and {new.shape}")
@@ -302,7 +306,7 @@ def loss_terms(
     score: Literal["nll", "brier"] = "nll",
     level: float = 0.95,
 ) -> LossTerms:
-    """Calibration and refinement in the NLL or the Brier score, without bins (Berta 2025, section 3).
+    """Split the NLL or the Brier score into calibration and refinement, without bins (Berta 2025, section 3).
 
     ``probs`` and ``recalibrated`` are (n, K) of the same samples, class ids ``labels`` (n,). Recalibrate each
     sample by a fit to others, as by cross-validation: a fit to the samples themselves mends chance as well.
@@ -322,7 +326,7 @@ def loss_terms(
 def sample_losses(
     probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
 ) -> Floats:
-    """The NLL or the Brier score of each sample (n,)."""
+    """Return the NLL or the Brier score of each sample (n,)."""
     true = probs[np.arange(len(probs)), labels].astype(np.float64)
     if score == "nll":
         return np.asarray(negative_log(true))

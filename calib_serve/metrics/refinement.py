@@ -48,7 +48,7 @@ class Separation:
         return np.diff(self.wrongs)
 
     def auroc(self) -> Floats:
-        """P(right above wrong) + P(tie) / 2; NaN when either is missing."""
+        """Return P(right above wrong) + P(tie) / 2; NaN when either is missing."""
         pairs = _dot(self.right, self.wrongs[..., 1:] + self.wrongs[..., :-1]) / 2
         return _ratio(pairs, self.rights[..., -1] * self.wrongs[..., -1])
 
@@ -80,17 +80,17 @@ class Separation:
         return np.sqrt(np.maximum(variance, 0))
 
     def aupr_right(self) -> Floats:
-        """Average precision of finding the right ones from the highest confidence down."""
+        """Return average precision of finding the right ones from the highest confidence down."""
         hits = self.rights[..., -1:] - self.rights[..., :-1]
         misses = self.wrongs[..., -1:] - self.wrongs[..., :-1]
         return _average_precision(self.right, hits, misses)
 
     def aupr_wrong(self) -> Floats:
-        """Average precision of finding the wrong ones from the lowest confidence up."""
+        """Return average precision of finding the wrong ones from the lowest confidence up."""
         return _average_precision(self.wrong, self.wrongs[..., 1:], self.rights[..., 1:])
 
     def aurc(self) -> Floats:
-        """Mean over coverages i / n of the error among the i most confident (Geifman 2018)."""
+        """Return mean over coverages i / n of the error among the i most confident (Geifman 2018)."""
         seen = self.rights + self.wrongs
         above = seen[..., -1:] - seen
         steps = -np.diff(_harmonic(above))
@@ -101,7 +101,10 @@ class Separation:
         return np.asarray(risk / seen[..., -1])
 
     def best_aurc(self) -> Floats:
-        """AURC if all errors came last, as an exact sum; the paper's r + (1 - r) ln(1 - r) is its limit."""
+        """Return AURC if all errors came last, as an exact sum.
+
+        The paper's r + (1 - r) ln(1 - r) is its limit.
+        """
         right, errors = self.rights[..., -1], self.wrongs[..., -1]
         n = right + errors
         return np.asarray((errors - right * (_harmonic(n) - _harmonic(right))) / n)
@@ -142,7 +145,7 @@ def _ratio(part: Floats, whole: Floats, empty: float = math.nan) -> Floats:
 
 
 def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Area under the ROC of right against wrong predictions by confidence; ties count half.
+    """Return area under the ROC of right against wrong predictions by confidence; ties count half.
 
     NaN when all predictions are right or all are wrong.
 
@@ -153,28 +156,28 @@ def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def aupr_correct(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Average precision of finding right predictions by high confidence."""
+    """Return average precision of finding right predictions by high confidence."""
     return float(Separation.of(*top_label(probs, labels)).aupr_right())
 
 
 def aupr_incorrect(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Average precision of finding wrong predictions by low confidence."""
+    """Return average precision of finding wrong predictions by low confidence."""
     return float(Separation.of(*top_label(probs, labels)).aupr_wrong())
 
 
 def aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Area under the risk-coverage curve (Geifman 2018); lower is better."""
+    """Return area under the risk-coverage curve (Geifman 2018); lower is better."""
     return float(Separation.of(*top_label(probs, labels)).aurc())
 
 
 def e_aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """AURC less that of the best possible order (Geifman 2018); 0 is best."""
+    """Return AURC less that of the best possible order (Geifman 2018); 0 is best."""
     separation = Separation.of(*top_label(probs, labels))
     return float(separation.aurc() - separation.best_aurc())
 
 
 def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
+    """Return P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
 
     Scores rise with familiarity: confidences, or negated entropies or energies.
 
@@ -186,7 +189,7 @@ def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
 
 
 def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
-    """The share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
+    """Return the share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
 
     The threshold is the highest score that at least 95 % of the inside samples reach.
 

@@ -42,7 +42,7 @@ class PerSample:
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike, *, nll: Floats | None = None) -> PerSample:
-        """One pass over checked probabilities; ``nll`` (n,) if known more precisely than -log p_y."""
+        """Return one pass over checked probabilities; ``nll`` (n,) if known more precisely than -log p_y."""
         p, y = checked(probs, labels)
         columns = np.empty((4, len(p)))
         for rows, block in row_blocks(p):
@@ -67,7 +67,7 @@ class PerSample:
 
     @property
     def n(self) -> int:
-        """How many predictions."""
+        """The number of predictions."""
         return len(self.confidence)
 
     @property
@@ -76,7 +76,7 @@ class PerSample:
         return int(self.probs.shape[1])
 
     def columns(self) -> dict[str, Floats]:
-        """The values (n,) whose means are metrics."""
+        """Return the values (n,) whose means are metrics."""
         gap = self.confidence - self.correct
         # Of two classes the top one alone hides errors that cancel, such as a changed share of each.
         excess = self.positive - self.came_true if self.classes == 2 else None
@@ -99,11 +99,11 @@ class PerSample:
 
     @property
     def came_true(self) -> Floats:
-        """Whether class 1 was true, 0 or 1."""
+        """Tell whether class 1 was true, 0 or 1."""
         return np.asarray(self.labels[self.order] == 1, np.float64)
 
     def by_row(self) -> dict[str, Floats]:
-        """The columns in the order of the rows of ``probs``."""
+        """Return the columns in the order of the rows of ``probs``."""
         given = {name: np.empty(self.n) for name in self.columns()}
         for name, column in self.columns().items():
             given[name][self.order] = column
@@ -111,7 +111,7 @@ class PerSample:
 
 
 def _describe(p: Floats, out: Floats) -> None:
-    """Confidence, predicted class, sum of squares and entropy of rows p (m, K)."""
+    """Write confidence, predicted class, sum of squares and entropy of rows p (m, K) into ``out``."""
     predicted = p.argmax(axis=1)
     out[0] = np.minimum(p[np.arange(len(p)), predicted], 1)
     out[1] = predicted
@@ -120,20 +120,20 @@ def _describe(p: Floats, out: Floats) -> None:
 
 
 def entropies(p: Floats) -> Floats:
-    """-sum_k p_k log p_k of each row (m,), in nats; 0 log 0 is 0."""
+    """Return -sum_k p_k log p_k of each row (m,), in nats; 0 log 0 is 0."""
     logs = np.maximum(p, np.finfo(np.float64).tiny)
     np.log(logs, out=logs)
     return np.asarray(np.maximum(-np.einsum("ij,ij->i", p, logs), 0))
 
 
 def negative_log(p: Floats) -> Floats:
-    """-log p; infinity at 0, without a warning."""
+    """Return -log p; infinity at 0, without a warning."""
     with np.errstate(divide="ignore"):
         return np.abs(np.log(p))
 
 
 def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
-    """Blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
+    """Return blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
     step = max(1, _BLOCK // p.shape[1])
     for start in range(0, len(p), step):
         rows = slice(start, min(start + step, len(p)))
@@ -141,14 +141,14 @@ def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
 
 
 def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    """Top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
+    """Return top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
     p, y = checked(probs, labels)
     predicted = p.argmax(axis=1)
     return np.minimum(p[np.arange(len(p)), predicted].astype(np.float64), 1), predicted == y
 
 
 def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:
-    """Probabilities (n, K) and class ids (n,), or an error that says what to pass."""
+    """Return probabilities (n, K) and class ids (n,), or an error that says what to pass."""
     p = as_array(probs, "probs")
     if p.dtype.kind not in "fiu":
         raise InputError(f"probs must be numbers, got dtype {p.dtype}")
@@ -169,7 +169,7 @@ def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[An
 
 
 def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
-    """Weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
+    """Return weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
     if sample_weight is None:
         return None
     w = as_floats(sample_weight, "sample_weight")
@@ -188,7 +188,7 @@ def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
 
 
 def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
-    """Class ids (n,) within [0, classes), or an error that says what to pass."""
+    """Return class ids (n,) within [0, classes), or an error that says what to pass."""
     y = as_array(labels, "labels")
     if y.shape != (n,):
         raise ShapeError(
@@ -207,14 +207,17 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
 
 
 def class_ids(labels: ArrayLike, n: int, classes: int) -> Ints:
-    """As ``checked_labels``; also takes whole numbers stored as floats."""
+    """Check labels as ``checked_labels`` does, and take whole numbers stored as floats."""
     y = as_array(labels, "labels")
     whole = y.dtype.kind == "f" and bool((y == np.floor(y)).all())
     return checked_labels(y.astype(np.intp) if whole else y, n, classes)
 
 
 def truths(labels: ArrayLike, shape: tuple[int, ...]) -> Ints:
-    """Whether each label is true, 0 or 1 and (n, L) as ``shape``; InputError or ShapeError for others."""
+    """Tell whether each label is true, 0 or 1 and (n, L) as ``shape``.
+
+    Raises InputError or ShapeError for others.
+    """
     y = as_array(labels, "labels")
     if y.ndim == 1 and shape[1:] == (1,):
         y = y[:, None]
@@ -231,7 +234,7 @@ _FEWEST = 2
 
 
 def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
-    """The group of each of n samples as a number from 0; ``groups`` (n,) are numbers or text.
+    """Return the group of each of n samples as a number from 0; ``groups`` (n,) are numbers or text.
 
     Each sample is its own group where there are none: then there are no codes.
     """
@@ -251,7 +254,7 @@ def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
 
 
 def one_of_each(codes: Codes, *, seed: int) -> Codes:
-    """One row of each group, drawn by ``seed``: rows (G,) of codes (n,) from 0.
+    """Return one row of each group, drawn by ``seed``: rows (G,) of codes (n,) from 0.
 
     >>> len(one_of_each(np.array([0, 0, 1, 2, 2]), seed=0))
     3
@@ -261,7 +264,10 @@ def one_of_each(codes: Codes, *, seed: int) -> Codes:
 
 
 def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None) -> float:
-    """The standard error of a mean (n,), robust to what happens inside groups (Liang and Zeger 1986)."""
+    """Return the standard error of a mean (n,), robust to what happens inside groups.
+
+    Liang and Zeger 1986.
+    """
     n = len(values)
     if weight is None and codes is None:
         return float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
@@ -274,6 +280,6 @@ def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None
 
 
 def design_effect(values: Floats, codes: Codes | None) -> float:
-    """How much more the mean (n,) varies than that of independent samples; at least 1."""
+    """Return how much more the mean (n,) varies than that of independent samples; at least 1."""
     alone = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return max((mean_error(values, codes) / alone) ** 2, 1.0) if codes is not None and alone > 0 else 1.0

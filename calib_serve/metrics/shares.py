@@ -34,7 +34,7 @@ _NAMED = 10
 
 
 def as_shares(given: Given, classes: int, names: Sequence[str] = ()) -> Floats:
-    """Shares (K,) that sum to 1, from as many numbers or from a mapping of class names (or ids) to them.
+    """Read shares (K,) that sum to 1, from numbers or a mapping of class names (or ids) to them.
 
     Raises ShapeError for another number of them, InputError for shares that are not above 0, that miss a sum
     of 1 by more than 0.001, and for names that are no classes.
@@ -70,7 +70,7 @@ def _by_name(given: Mapping[str, float], classes: int, names: Sequence[str]) -> 
 
 
 def corrected(probs: ArrayLike, old: ArrayLike, new: ArrayLike) -> Floats:
-    """Calibrated probabilities (n, K) under class shares ``old`` (K,) as they are under ``new`` (K,).
+    """Return calibrated probabilities (n, K) under class shares ``old`` (K,) as they are under ``new`` (K,).
 
     p_k new_k / old_k, divided by its sum (Saerens 2002, eq. 2.4): exact where p(x | y) is the same.
 
@@ -84,7 +84,7 @@ def corrected(probs: ArrayLike, old: ArrayLike, new: ArrayLike) -> Floats:
 
 
 def checked_probs(probs: ArrayLike) -> Floats:
-    """Probabilities (n, K) as float64; ShapeError, or InputError for what are none."""
+    """Return probabilities (n, K) as float64; ShapeError, or InputError for what are none."""
     p: Floats = as_floats(probs, "probs")
     if p.ndim != 2 or p.shape[1] < 2:
         raise ShapeError(f"probs must be (n, K) of at least 2 classes, got {p.shape}")
@@ -172,7 +172,10 @@ class Confusion:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any] | None, classes: int) -> Confusion:
-        """The inverse of ``facts``; InputError that says why where there are none, or they are damaged."""
+        """Return the inverse of ``facts``.
+
+        Raises InputError that says why where there are none, or they are damaged.
+        """
         if not isinstance(facts, Mapping):
             raise InputError("the artifact was fitted before confusions were kept; fit it again")
         if "unknown" in facts:
@@ -209,7 +212,7 @@ class EmShares:
 
 
 def em(probs: ArrayLike, old: ArrayLike) -> EmShares:
-    """Class shares of samples whose probabilities (n, K) are calibrated under the shares ``old`` (K,).
+    """Return class shares of samples whose probabilities (n, K) are calibrated under the shares ``old`` (K,).
 
     The fixed point q_k = mean of q_k u_k / sum_j q_j u_j, u = p / old, where the likelihood is largest. It is
     consistent under label shift where every class is calibrated, not the top one alone; ``bbse`` asks less.
@@ -239,7 +242,7 @@ def em(probs: ArrayLike, old: ArrayLike) -> EmShares:
 
 
 def climbed(ratio: Floats, weight: Floats, start: Floats) -> Floats:
-    """The shares (K,) of the most likely mixture: rows ``ratio`` (m, K) are proportional to p(row | k).
+    """Climb to the shares (K,) of the most likely mixture: ``ratio`` (m, K) is proportional to p(row | k).
 
     ``weight`` (m,) of the rows sums to 1. Two EM steps and their extrapolation (Varadhan 2008, SQUAREM).
     """
@@ -270,7 +273,7 @@ def _likelihood(ratio: Floats, weight: Floats, shares: Floats) -> float:
 
 
 def inverse(information: Floats) -> Floats:
-    """The inverse of a symmetric matrix; nearly singular ones give large numbers, never an error."""
+    """Return the inverse of a symmetric matrix; nearly singular ones give large numbers, never an error."""
     scale = 1 / np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
     unit = information * np.outer(scale, scale) + 1e-10 * np.eye(len(scale))
     return np.asarray(np.linalg.inv(unit) * np.outer(scale, scale))
@@ -292,7 +295,7 @@ class ChiSquared:
 
     @classmethod
     def of(cls, deviation: Floats, covariance: Floats) -> ChiSquared:
-        """Wald's test that ``deviation`` (m,) of this ``covariance`` (m, m) is 0, in what does vary."""
+        """Test by Wald that ``deviation`` (m,) of this ``covariance`` (m, m) is 0, in what does vary."""
         if not len(deviation):
             return cls(0.0, 0)
         values, vectors = np.linalg.eigh(covariance)
@@ -308,7 +311,7 @@ class ChiSquared:
         return chi_square_beyond(self.statistic, self.dof)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         p = self.p
         return {"statistic": self.statistic, "dof": self.dof, "p": None if math.isnan(p) else p}
 
@@ -360,7 +363,7 @@ class ShareEstimate:
 
     @property
     def kind(self) -> Literal["same", "moved", "other", "unknown"]:
-        """What the tests come to."""
+        """The conclusion of the tests."""
         if self.n < _FEWEST or not self.fits.dof:
             return "unknown"
         if self.fits.p < self.level and self.misfit > self.tolerance:
@@ -380,7 +383,7 @@ class ShareEstimate:
         return np.asarray(shares / shares.sum())
 
     def says(self, names: Sequence[str] = ()) -> str:
-        """In a sentence or two; classes by their ``names``, where there are any."""
+        """Say it in a sentence or two; classes by their ``names``, where there are any."""
         if self.n < _FEWEST:
             return f"Too few predictions to tell: {self.n:,.0f}, and {_FEWEST:,.0f} are the least."
         if not self.fits.dof:
@@ -402,7 +405,7 @@ class ShareEstimate:
         )
 
     def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         arrays = {"old": self.old, "shares": self.shares, "low": self.low, "high": self.high}
         numbers = {name: values.tolist() for name, values in arrays.items()}
         tests = {"moved": self.moved.as_dict(), "fits": self.fits.as_dict()}
@@ -418,7 +421,7 @@ def bbse(
     level: float = LEVEL,
     tolerance: float = TOLERANCE,
 ) -> ShareEstimate:
-    """Class shares of predictions without labels, of which ``seen`` (K, B) counts class and confidence bin.
+    """Estimate class shares of predictions without labels: ``seen`` (K, B) counts class and bin.
 
     ``confusion``: of labelled samples under the same calibration. ``old`` (K,): the class shares that the
     probabilities were calibrated under, by default those of its labels. The shares are the most likely ones
@@ -478,7 +481,7 @@ class _Table:
 
     @classmethod
     def of(cls, confusion: Confusion, cells: Codes, counts: Floats) -> _Table:
-        """``cells`` (K, B): the cell of each predicted class and bin."""
+        """Sum counts by ``cells`` (K, B), the cell of each predicted class and bin."""
         at, number = confusion.at, int(cells.max()) + 1
         found = np.zeros((number, confusion.classes))
         np.add.at(found, (cells[at[:, 0], at[:, 1]], at[:, 2]), confusion.count)
@@ -487,7 +490,7 @@ class _Table:
         return cls(found / confusion.labels, seen, confusion.labels, n)
 
     def noise(self, shares: Floats) -> Floats:
-        """The covariance (C, C) of t - A q: of n predictions, and of the labelled samples of each class."""
+        """Return the covariance (C, C) of t - A q, from n predictions and each class's labelled samples."""
         # A sample more of each class, over all cells: one that it was not seen in is not impossible.
         mass = (self.mass * self.labels + 1 / len(self.mass)) / (self.labels + 1)
         mixed, part = mass @ shares, shares**2 / self.labels
@@ -496,7 +499,7 @@ class _Table:
 
 
 def _cells(have: Floats, seen: Floats) -> Codes:
-    """The cell of each predicted class and bin (K, B): bins join, from the top, until a cell holds enough."""
+    """Join bins (K, B) into cells, from the top, until a cell holds enough."""
     cells = np.empty(have.shape, np.intp)
     first = 0
     for j in range(len(have)):
@@ -507,7 +510,7 @@ def _cells(have: Floats, seen: Floats) -> Codes:
 
 
 def _joined(have: Floats, seen: Floats) -> Codes:
-    """The group of each bin (B,), the top ones first, each with enough of both counts (B,)."""
+    """Return the group of each bin (B,), the top ones first, each with enough of both counts (B,)."""
     groups, group = np.empty(len(have), np.intp), 0
     least = max(_LEAST, float(have.sum()) / _PARTS)
     held, came = 0.0, 0.0
@@ -521,7 +524,7 @@ def _joined(have: Floats, seen: Floats) -> Codes:
 
 
 def _fits(confusion: Confusion, counts: Floats, found: _Table, shares: Floats) -> tuple[ChiSquared, float]:
-    """Whether ``shares`` of the classes make the cells what they are, and by how much they do not.
+    """Tell whether ``shares`` of the classes make the cells what they are, and by how much they do not.
 
     Of classes with too few samples to have more than a cell each: the confidences of all together.
     """
@@ -544,19 +547,19 @@ def _fits(confusion: Confusion, counts: Floats, found: _Table, shares: Floats) -
 
 
 def _beyond(left: Floats, noise: Floats) -> float:
-    """The share of predictions in other cells than they should be, less what noise makes of it."""
+    """Return the share of predictions in other cells than they should be, less what noise makes of it."""
     expected = float(np.sqrt(np.maximum(np.diag(noise), 0) / (2 * math.pi)).sum())
     return max(float(np.abs(left).sum()) / 2 - expected, 0.0)
 
 
 def _linear(mass: Floats, shares: Floats) -> Floats:
-    """The derivative (K, C) of the most likely shares by the shares of cells."""
+    """Return the derivative (K, C) of the most likely shares by the shares of cells."""
     weighed = mass / np.maximum(mass @ shares, 1e-12)[:, None]
     return inverse(mass.T @ weighed) @ weighed.T
 
 
 def _moved(confusion: Confusion, counts: Floats, old: Floats) -> ChiSquared:
-    """Whether classes are predicted in the shares that ``old`` shares of the classes lead to."""
+    """Tell whether classes are predicted in the shares that ``old`` shares of the classes lead to."""
     each = np.repeat(np.arange(confusion.classes)[:, None], confusion.bins, axis=1)
     found = _Table.of(confusion, each, counts)
     mixed = found.mass @ old
@@ -566,7 +569,10 @@ def _moved(confusion: Confusion, counts: Floats, old: Floats) -> ChiSquared:
 
 
 def _right(confusion: Confusion, shares: Floats, labels: Floats) -> Floats:
-    """The accuracy to expect in each predicted class (K,) under these shares of the classes; NaN of none."""
+    """Return the accuracy to expect in each predicted class (K,) under these shares of the classes.
+
+    NaN of none.
+    """
     at, classes = confusion.at, confusion.classes
     weight = confusion.count * (shares / labels)[at[:, 2]]
     predicted = np.bincount(at[:, 0], weights=weight, minlength=classes)

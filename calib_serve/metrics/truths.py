@@ -45,7 +45,7 @@ _PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and 
 
 
 def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
-    """P(event) (n,) that an event's probabilities (n,), of bins ``code`` (n,), stand for in this sample.
+    """Recalibrate an event's probabilities (n,), of bins ``code`` (n,), to this sample.
 
     A logistic regression on the log-odds (Platt 1999) with a weak prior; then each bin's residual, shrunk
     as far as all of them look like noise (James and Stein 1961).
@@ -75,7 +75,7 @@ def _logistic(log_odds: Floats) -> Floats:
 
 
 def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
-    """P(event) (8, n) from ``probs`` through ``fitted`` to where ECE clearly exceeds the ``observed`` one."""
+    """Return P(event) (8, n) from ``probs`` through ``fitted`` to where ECE clearly exceeds ``observed``."""
     shown = np.abs(np.bincount(code, probs - fitted, minlength=bins)).sum() / len(probs)
     # Four wrong predictions more: where all are right, the variance that is seen is 0.
     noise = math.sqrt(float(np.maximum(probs * (1 - probs), fitted * (1 - fitted)).sum()) + 4) / len(probs)
@@ -84,13 +84,13 @@ def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, obser
 
 
 def wider(probs: Floats, line: Floats) -> Floats:
-    """Factors (k,) of the standard errors: confidences are a sample too, and gaps differ between them."""
+    """Return factors (k,) of standard errors: confidences are a sample too, and their gaps differ."""
     between = np.abs(line - probs).var(axis=1)
     return np.asarray(np.sqrt(1 + between / np.maximum((line * (1 - line)).mean(axis=1), 1e-9)))
 
 
 def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iterator[Floats]:
-    """1 or -1 for each of n samples, the same within a group (n,): (r, n), in blocks of bounded memory."""
+    """Draw 1 or -1 for each of n samples, alike within a group (n,): (r, n), in bounded blocks."""
     rng = np.random.default_rng([seed, 1])
     units = n if groups is None else int(groups.max()) + 1
     for start in range(0, draws, step := max(1, _BLOCK // n)):
@@ -101,7 +101,7 @@ def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iter
 def outcomes(
     came_true: Floats, fitted: Floats, draws: int, *, seed: int, groups: Codes | None = None
 ) -> Iterator[Callable[[Floats], Floats]]:
-    """Blocks of draws: each makes outcomes (r, n) of a truth (n,), with the same chance for every truth.
+    """Yield blocks of draws: each makes outcomes (r, n) of a truth (n,), with one chance for all truths.
 
     Outcomes of independent samples are 0 or 1. Those of groups are the truth plus the residuals of
     ``fitted``, whose signs turn group by group (Cameron, Gelbach and Miller 2008).
@@ -123,7 +123,7 @@ def _below(chance: Floats, truth: Floats) -> Floats:
 def event_error(
     event: Event, came_true: Floats, *, draws: int, level: float, seed: int, groups: Codes | None = None
 ) -> Estimate:
-    """The ECE of an event's probabilities with its interval, given whether it came true (n,).
+    """Return the ECE of an event's probabilities with its interval, given whether it came true (n,).
 
     From ``draws`` of every truth; without an interval where these are fewer than two.
     """
@@ -146,13 +146,13 @@ class Event:
         self.bins = bins
 
     def tally(self, came_true: NDArray[Any], weight: Floats | None = None) -> Bins:
-        """The sums per bin, given whether the event came true (n,) and how often each sample counts (n,)."""
+        """Sum by bin, given whether the event came true (n,) and how often each sample counts (n,)."""
         w = np.ones(len(self.probs)) if weight is None else weight
         rows = (w, w * self.probs, w * came_true, w * self.probs * (1 - self.probs))
         return Bins(*(np.bincount(self.code, row, self.bins).astype(np.float64) for row in rows))
 
     def ece(self, came_true: Floats) -> Floats:
-        """ECE (r,) had the event so often come true (r, n)."""
+        """Return ECE (r,) had the event so often come true (r, n)."""
         sums = np.add.reduceat((self.probs - came_true)[:, self.order], self.starts, axis=1)
         return np.asarray(np.abs(sums).sum(axis=1) / len(self.probs))
 
@@ -163,7 +163,7 @@ class Event:
 
     @cached_property
     def starts(self) -> NDArray[np.intp]:
-        """Where in this order each filled bin starts."""
+        """The start of each filled bin in this order."""
         return np.flatnonzero(np.diff(self.code[self.order], prepend=-1))
 
 
@@ -186,7 +186,7 @@ class Shift:
     offset: Floats
 
     def applied(self, probs: Floats) -> Floats:
-        """The truths (m, K) behind rows of probabilities (m, K)."""
+        """Return the truths (m, K) behind rows of probabilities (m, K)."""
         z = np.maximum(probs, _LEAST)
         np.log(z, out=z)
         z *= math.exp(self.log_power)
@@ -197,13 +197,13 @@ class Shift:
         return z
 
     def times(self, far: float) -> Shift:
-        """As many times as far from no shift."""
+        """Return as many times as far from no shift."""
         power = float(np.clip(far * self.log_power, -_MOST, _MOST))
         return Shift(power, np.clip(far * self.offset, -3 * _MOST, 3 * _MOST))
 
 
 def fitted_shift(probs: NDArray[np.floating], labels: Ints) -> Shift:
-    """What the labels (n,) say: two scoring steps for the power, one for each class's offset.
+    """Fit a shift to the labels (n,): two scoring steps for the power, one for each class's offset.
 
     Offsets are shrunk by how much they vary beyond chance (Efron and Morris 1973).
     """
@@ -233,7 +233,7 @@ def fitted_shift(probs: NDArray[np.floating], labels: Ints) -> Shift:
 def further_shifts(
     residuals: Residuals, fitted: Shift, observed: float
 ) -> tuple[tuple[Shift, float], tuple[Shift, float]]:
-    """Two shifts on the way of ``fitted`` and their classwise ECEs, of which the second exceeds ``observed``.
+    """Return two shifts on the way of ``fitted``, the second beyond ``observed``, and their classwise ECEs.
 
     Far shifts are of few classes, as they grow by powers: what lies near is mixed from the first.
     """
@@ -272,7 +272,7 @@ class Sample:
         self.positive = Event(scores.positive, bins=bins, edges=edges) if scores.classes == 2 else None
 
     def tally(self) -> Bins:
-        """The bins of the whole sample."""
+        """Return the bins of the whole sample."""
         count = np.diff(self.bin_ends)
         starts = self.bin_ends[:-1][count > 0]
         sums = np.zeros((3, self.bins))
@@ -282,15 +282,18 @@ class Sample:
         return Bins(count.astype(np.float64), *sums)
 
     def code(self) -> NDArray[np.intp]:
-        """The bin of each confidence (n,), which rises."""
+        """Return the bin of each confidence (n,), which rises."""
         return np.repeat(np.arange(self.bins), np.diff(self.bin_ends))
 
     def positive_tally(self) -> Bins | None:
-        """The bins of P(y = 1) against how often class 1 is true; None unless there are two classes."""
+        """Return the bins of P(y = 1) against how often class 1 is true.
+
+        None unless there are two classes.
+        """
         return None if self.positive is None else self.positive.tally(self.scores.came_true)
 
     def values(self) -> dict[str, float]:
-        """Every metric that is not a plain mean."""
+        """Return every metric that is not a plain mean."""
         whole = np.ones((1, self.scores.n))
         found = {**self.errors(self.scores.correct[None]), **self.weighted(whole)}
         if self.positive is not None:
@@ -299,14 +302,14 @@ class Sample:
         return {**values, "classwise_ece": self.residuals.ece(self.scores.labels)}
 
     def auroc_error(self) -> float:
-        """The standard error of the whole sample's refinement AUROC."""
+        """Return the standard error of the whole sample's refinement AUROC."""
         rights = cumulative(self.scores.correct)
         ranks = np.arange(self.scores.n + 1.0)
         whole = Separation(rights=rights[self.tie_ends], wrongs=(ranks - rights)[self.tie_ends])
         return float(whole.auroc_error())
 
     def weighted(self, weights: Floats) -> dict[str, Floats]:
-        """What is no error (r,), with predictions, by rising confidence, drawn weights (r, n) times."""
+        """Compute what is no error (r,) for predictions, by rising confidence, drawn weights (r, n) times."""
         found = _in_blocks(lambda part: self._weighted(weights[part]), weights.shape)
         if self.positive is not None:
             tallies = [self.positive.tally(self.scores.came_true, w) for w in weights]
@@ -314,7 +317,7 @@ class Sample:
         return found
 
     def errors(self, correct: Floats) -> dict[str, Floats]:
-        """Calibration errors (r,) were predictions, by rising confidence, so often ``correct`` (r, n)."""
+        """Compute calibration errors (r,) if predictions, by rising confidence, were ``correct`` (r, n)."""
         return _in_blocks(lambda part: self._errors(correct[part]), correct.shape)
 
     def _weighted(self, weights: Floats) -> dict[str, Floats]:

@@ -71,12 +71,12 @@ class Classifier(Protocol):
 
     @property
     def differentiable(self) -> bool:
-        """Whether ``input_gradient`` is available."""
+        """Tell whether ``input_gradient`` is available."""
         ...
 
     @property
     def outputs(self) -> Outputs:
-        """What the model itself returns, as measured."""
+        """The kind of scores that the model itself returns, as measured."""
         ...
 
     @property
@@ -95,30 +95,33 @@ class Classifier(Protocol):
         ...
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         ...
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities after a softmax, (0, z) of one logit z, log-odds of labels."""
+        """Return logits (n, K).
+
+        Log-probabilities after a softmax, (0, z) of one logit z, log-odds of labels.
+        """
         ...
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Return inputs (n, d) of the last linear layer."""
         ...
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
         ...
 
 
 def check_sizes(path: Path, sizes: Sequence[int | None], given: tuple[int, ...] | None) -> None:
-    """ModelError or ShapeError unless a file made for ``sizes`` takes inputs ``given``, in any batch.
+    """Raise ModelError or ShapeError unless a file made for ``sizes`` takes inputs ``given``, in any batch.
 
     ``sizes`` are with the batch, and None is any size; ``given`` without it, None where nobody said.
     """
@@ -132,7 +135,7 @@ def check_sizes(path: Path, sizes: Sequence[int | None], given: tuple[int, ...] 
 
 
 def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
-    """Batches of checked inputs, with their rows."""
+    """Return batches of checked inputs, with their rows."""
     if inputs.shape[1:] != input_shape:
         raise ShapeError(
             f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
@@ -143,7 +146,7 @@ def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator
 
 
 def checked_batch(batch: Floats, start: int = 0) -> Floats:
-    """One batch as float32, or InputError naming the first bad row."""
+    """Return one batch as float32, or InputError naming the first bad row."""
     if batch.dtype.kind not in "fiu":
         raise InputError(f"inputs must be numbers, got {batch.dtype}")
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is refused
@@ -158,7 +161,7 @@ def checked_batch(batch: Floats, start: int = 0) -> Floats:
 
 
 def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:
-    """A model's raw outputs as logits (n, K), or ModelError where they are not finite."""
+    """Return a model's raw outputs as logits (n, K), or ModelError where they are not finite."""
     z = to_logits(outputs, kind).astype(np.float32, copy=False)
     if not np.isfinite(z).all():
         raise ModelError(f"the model's outputs for {where} are NaN or infinite; is its file intact?")
@@ -166,12 +169,12 @@ def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.floa
 
 
 def width(classes: int, kind: Outputs) -> int:
-    """How many numbers a sample a model returns."""
+    """Return how many numbers a sample a model returns."""
     return 1 if kind in ONE_COLUMN else classes
 
 
 def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, int]:
-    """What a model returned for a few inputs, (n, K) or (n, 1): as ``told``, else by numbers; and K.
+    """Tell what a model returned for a few inputs, (n, K) or (n, 1): as ``told``, else by numbers; and K.
 
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
@@ -207,12 +210,12 @@ class Around:
 
     @property
     def differentiable(self) -> bool:
-        """Whether ``input_gradient`` is available."""
+        """Tell whether ``input_gradient`` is available."""
         return self.inner.differentiable
 
     @property
     def outputs(self) -> Outputs:
-        """What the model returns."""
+        """The kind of scores that the model returns."""
         return self.inner.outputs
 
     @property
@@ -231,14 +234,14 @@ class Around:
         return self.inner.head
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         return self.inner.facts()
 
 
 def calibrated_probs(
     classifier: Classifier, inputs: Floats, artifact: Artifact | None, *, progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """Probabilities (n, K) of inputs (n, *input_shape), of labels (n, L); with None the model's own.
+    """Return probabilities (n, K) of inputs (n, *input_shape), of labels (n, L); with None the model's own.
 
     The InputShift is added to the inputs, the Head reads the last linear layer's features, the other
     steps follow. One pass over the inputs. InputError where the model returns what the artifact was not
@@ -253,7 +256,7 @@ def calibrated_probs(
 def logits_under(
     classifier: Classifier, inputs: Floats, artifact: Artifact, *, progress: Progress | None = None
 ) -> Floats:
-    """Logits (n, K) of inputs (n, *input_shape) as the output steps take them: under its shift and head."""
+    """Return logits (n, K) of inputs as the output steps take them: under its shift and head."""
     shift = artifact.input_shift
     if artifact.head is None:
         artifact.check_takes(classifier.outputs, "what the model returns")
@@ -277,19 +280,19 @@ class CachedClassifier(Around):
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K), memory-mapped."""
+        """Return logits (n, K), memory-mapped."""
         return self._kept("logits", self.classes, inputs, shift, progress)
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Features (n, d), memory-mapped."""
+        """Return features (n, d), memory-mapped."""
         return self._kept("features", self.head.weights[0].shape[1], inputs, shift, progress)
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient, computed each time."""
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
         return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
 
     def _kept(
@@ -346,7 +349,7 @@ class CachedClassifier(Around):
 
 
 def _rows_done(growing: Path, count: Path, shape: tuple[int, int]) -> int:
-    """How many rows a killed run had computed; 0 where its files are missing or damaged."""
+    """Count the rows that a killed run had computed; 0 where its files are missing or damaged."""
     try:
         done = int(count.read_text())
         found = np.lib.format.open_memmap(growing, "r")
@@ -363,13 +366,13 @@ def _take_room(path: Path) -> None:
 
 
 def rank_device() -> str | None:
-    """The GPU of this process where torchrun started it and there are GPUs, else None."""
+    """Return the GPU of this process where torchrun started it and there are GPUs, else None."""
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if rank is not None and torch.cuda.is_available() else None
 
 
 def join(classifier: Classifier) -> Classifier:
-    """The same classifier shared among the processes that torchrun started, if it did."""
+    """Return the same classifier shared among the processes that torchrun started, if it did."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return classifier
     if not dist.is_initialized():
@@ -387,7 +390,7 @@ class RankedClassifier(Around):
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K) of all inputs, on every rank."""
+        """Return logits (n, K) of all inputs, on every rank."""
         mine = self._share(len(inputs))
         return self._gathered(
             self.inner.logits(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
@@ -396,7 +399,7 @@ class RankedClassifier(Around):
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Features (n, d) of all inputs, on every rank."""
+        """Return features (n, d) of all inputs, on every rank."""
         mine = self._share(len(inputs))
         return self._gathered(
             self.inner.features(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
@@ -405,7 +408,7 @@ class RankedClassifier(Around):
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The gradient summed over all inputs and all logits, on every rank."""
+        """Return the gradient summed over all inputs and all logits, on every rank."""
         mine = self._share(len(inputs))
 
         def of_all(logits: torch.Tensor, rows: slice) -> torch.Tensor:
@@ -415,7 +418,7 @@ class RankedClassifier(Around):
         return self._summed(gradient), self._gathered(logits, mine, len(inputs))
 
     def _share(self, n: int) -> slice:
-        """Whole batches, so that each has the inputs it would have in one process."""
+        """Return whole batches, so that each has the inputs it would have in one process."""
         size = self.batch_size
         count = math.ceil(n / size)
         first, end = (count * r // self.world for r in (self.rank, self.rank + 1))

@@ -61,12 +61,12 @@ class Folder:
 
 
 def is_folder(model: str | Path) -> bool:
-    """Whether ``model`` is a folder with a config.json, as ``save_pretrained`` writes it."""
+    """Tell whether ``model`` is a folder with a config.json, as ``save_pretrained`` writes it."""
     return (Path(model) / _CONFIG).is_file()
 
 
 def transformers() -> Any:
-    """The library; MissingDependency where it is not installed."""
+    """Return the library; MissingDependency where it is not installed."""
     try:
         import transformers as found  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
@@ -75,7 +75,7 @@ def transformers() -> Any:
 
 
 def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
-    """What ``load``, a ``from_pretrained``, makes of a folder: of its files alone, and without its code.
+    """Call ``load``, a ``from_pretrained``, on a folder: on its files alone, and without its code.
 
     Raises ModelError where it cannot.
     """
@@ -91,7 +91,7 @@ def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
 
 
 def read_folder(path: Path) -> Folder:
-    """The folder's classifier; ModelError for what is none, and for what would have to be believed.
+    """Return the folder's classifier; ModelError for what is none, and for what would have to be believed.
 
     Refused are heads other than of a sequence or image classifier, regression, weights in pickles, adapters
     beside the weights, and models with code of their own.
@@ -165,7 +165,7 @@ def _fingerprint(path: Path) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside, the library shows no bars and logs errors alone."""
+    """Keep the library from showing bars, and from logging but errors."""
     logging: Any = transformers().utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -194,7 +194,7 @@ class Words:
     planes: int
 
     def encode(self, given: LabelledTexts) -> tuple[list[NDArray[np.int32]], int]:
-        """Each text as (planes, its length), and how many had to be truncated to the limit."""
+        """Return each text as (planes, its length), and how many had to be truncated to the limit."""
         rows: list[NDArray[np.int32]] = []
         cut = 0
         for texts, pairs in _parts(given):
@@ -211,7 +211,7 @@ class Words:
         return rows, cut
 
     def padded(self, rows: Sequence[NDArray[np.int32]], length: int) -> NDArray[np.int32]:
-        """Rows (planes, their lengths) as one array (n, planes, length), padded where the tokenizer pads."""
+        """Pad rows (planes, their lengths) to one array (n, planes, length), where the tokenizer pads."""
         out = np.full((len(rows), self.planes, length), PADDING, np.int32)
         left = self.tokenizer.padding_side == "left"
         for i, row in enumerate(rows):
@@ -220,7 +220,7 @@ class Words:
         return out
 
     def made_up(self) -> NDArray[np.int32]:
-        """A few texts of random words and several lengths, (8, planes, length)."""
+        """Return a few texts of random words and several lengths, (8, planes, length)."""
         rng = np.random.default_rng(0)
         special = set(self.tokenizer.all_special_ids)
         ids = [i for i in range(len(self.tokenizer)) if i not in special]
@@ -241,7 +241,7 @@ class Words:
 
 
 def read_words(folder: Folder) -> Words:
-    """The folder's tokenizer; ModelError where there is none, or it is not the model's."""
+    """Return the folder's tokenizer; ModelError where there is none, or it is not the model's."""
     tokenizer = local("the tokenizer", folder.path, transformers().AutoTokenizer.from_pretrained)
     # Without its files the library makes one up, of special tokens alone.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
@@ -267,7 +267,7 @@ def read_words(folder: Folder) -> Words:
 
 
 def _positions(folder: Folder) -> Iterator[int]:
-    """How many tokens the model has positions for; looked for in its layers, without weights."""
+    """Yield how many tokens the model has positions for; looked for in its layers, without weights."""
     said = getattr(folder.config, "max_position_embeddings", None)
     if isinstance(said, int):
         yield said
@@ -298,7 +298,7 @@ def load_folder(
     outputs: Outputs | None = None,
     **options: Any,
 ) -> TorchClassifier:
-    """The classifier in a folder of ``save_pretrained``, in float32 and evaluation mode.
+    """Return the classifier in a folder of ``save_pretrained``, in float32 and evaluation mode.
 
     ``input_shape``: of one input as ``data_of`` makes it; ``last_linear`` is a layer's name in the model
     itself; ``options`` are those of ``from_module``. One that takes texts has no gradient by its inputs,
@@ -423,7 +423,7 @@ _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a wa
 
 
 def prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
-    """Files as the model's pipeline reads them: turned as EXIF says, made RGB, then its image processor.
+    """Read files as the model's pipeline does: turned as EXIF says, made RGB, then processed.
 
     Raises InputError for a file that is no picture, ModelError where the folder has no image processor or
     the model takes more than pixels.
@@ -463,7 +463,7 @@ def _opened(path: Path) -> Any:
 
 
 def data_of(model: str | Path, data: str | Path, splits: Sequence[str | None]) -> list[Dataset]:
-    """Each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
+    """Return each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
 
     Of texts: a table that ``read_texts`` reads, made token ids by the folder's tokenizer, (n, planes, length)
     with -1 behind a text's end. Of pictures: files that ``read_requests`` lists, or arrays of ``load_data``,

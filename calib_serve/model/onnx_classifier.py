@@ -64,7 +64,7 @@ class OnnxClassifier:
         return self.last
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -76,14 +76,14 @@ class OnnxClassifier:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        """Return logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.session, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Return inputs (n, d) of the last linear layer."""
         return self._stream(self.body, inputs, shift, progress, self.head.weights[0].shape[1])
 
     def input_gradient(
@@ -119,7 +119,7 @@ def load_onnx(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> OnnxClassifier:
-    """A classifier of an ONNX file with one float32 input and logits as its first output.
+    """Return a classifier of an ONNX file with one float32 input and logits as its first output.
 
     ``last_linear`` names the weight's initializer. Raises ModelError for any other file.
     """
@@ -185,7 +185,7 @@ def _run(session: Any, inputs: Floats) -> Floats:
 def _features(
     graph: ModelProto, probe: Floats, logits: Floats, name: str | None, device: str | None
 ) -> tuple[Any | str, Head | None]:
-    """The session that stops before the last linear layer and that layer, verified on the probe.
+    """Return the session that stops before the last linear layer and that layer, verified on the probe.
 
     The input of a Gemm or MatMul is made the graph's output; the layer is the last one if its
     weight and bias, applied to that, give the logits.
@@ -218,7 +218,7 @@ def _cut(graph: ModelProto, output: str) -> ModelProto:
 
 
 def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
-    """A Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
+    """Return a Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
     if node.op_type == "Gemm":
         return [constants[node.input[2]]] if len(node.input) > 2 else [np.zeros(classes, np.float32)]
     vectors = [v for v in constants.values() if v.shape == (classes,)]

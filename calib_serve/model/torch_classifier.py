@@ -41,7 +41,7 @@ class LastLinear:
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:
-    """A copy whose weights do not require gradients, so that only inputs do."""
+    """Return a copy whose weights do not require gradients, so that only inputs do."""
     # Without no_grad the copy of a script module's weights would be part of a graph; and copying
     # an exported program warns of torch's own internals.
     with torch.no_grad(), warnings.catch_warnings():
@@ -55,7 +55,7 @@ def frozen_copy(network: nn.Module) -> nn.Module:
 def find_last_linear(
     network: nn.Module, probe: Tensor, outputs: Outputs, *, name: str | None = None
 ) -> LastLinear:
-    """The layer whose product is the model's logits; ``name`` restricts the search to one layer.
+    """Return the layer whose product is the model's logits; ``name`` restricts the search to one layer.
 
     Raises ModelError, which lists what was tried.
     """
@@ -124,7 +124,7 @@ _NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as
 
 
 def probe_inputs(input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """The same few inputs every time: half in [0, 1], half around zero."""
+    """Return the same few inputs every time: half in [0, 1], half around zero."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.rand((_ROWS // 2, *input_shape), generator=generator)
     centred = torch.randn((_ROWS // 2, *input_shape), generator=generator)
@@ -134,7 +134,7 @@ def probe_inputs(input_shape: tuple[int, ...], device: torch.device) -> Tensor:
 def measured_outputs(
     network: Callable[[Tensor], Tensor], probe: Tensor, told: Outputs | None = None
 ) -> tuple[Outputs, int]:
-    """What ``network`` returns, as ``told`` if that can be, and for how many classes.
+    """Measure what ``network`` returns, as ``told`` if that can be, and for how many classes.
 
     Raises ModelError for a model that refuses the probe, does not return (n, K), or answers one
     input differently from run to run or from batch to batch: it is in training mode.
@@ -228,7 +228,7 @@ class TorchClassifier:
         return self._last().head
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -243,21 +243,21 @@ class TorchClassifier:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        """Return logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.network, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Return inputs (n, d) of the last linear layer."""
         last = self._last()
         return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
         self._refuse_shift()
         total = np.zeros(self.input_shape)
         logits = np.empty((len(inputs), self.classes), np.float32)
@@ -340,7 +340,7 @@ def from_module(
     probe: Tensor | None = None,
     continuous: bool = True,
 ) -> TorchClassifier:
-    """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
+    """Return a classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
     ``last_linear`` names the last linear layer instead of finding it by measurement.
     ``outputs`` says what it returns, where numbers do not show it, as of labels. ``device`` defaults to CUDA
@@ -385,7 +385,7 @@ def from_module(
 
 
 def weights_fingerprint(network: nn.Module) -> str:
-    """The sha256 of a module's named weights, for a model without a file."""
+    """Return the sha256 of a module's named weights, for a model without a file."""
     digest = hashlib.sha256()
     for name, value in network.state_dict().items():
         digest.update(f"{name}{value.dtype}{tuple(value.shape)};".encode())

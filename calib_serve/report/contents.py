@@ -156,7 +156,7 @@ class LabelsContents(_Report[LabelsSide]):
 
 
 def printable(text: str) -> str:
-    r"""A user's text on one line, without control and direction characters, and not too long.
+    r"""Return a user's text on one line, without control and direction characters, and not too long.
 
     >>> printable("cat\x00\u202egod")
     'cat��god'
@@ -184,7 +184,7 @@ def prepare_report(
     groups: ArrayLike | None = None,
     own: str | None = None,
 ) -> Contents:
-    """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
+    """Prepare all that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
     acceptable mean gap, ``class_tolerance`` that of a class alone, ``target_risk`` the share of errors to
@@ -259,7 +259,7 @@ def _refuse_other_samples(before: Checked, after: Checked) -> None:
 
 
 def _of_metrics(changes: Mapping[str, Change], old: Evaluation, new: Evaluation) -> dict[str, Change]:
-    """Tests of rows that are there as often as they weigh, as changes of the weighted metrics."""
+    """Return tests of rows that are there as often as they weigh, as changes of the weighted metrics."""
     first, second = old.estimates(), new.estimates()
     return {name: change.moved(second[name].value - first[name].value) for name, change in changes.items()}
 
@@ -316,7 +316,7 @@ def prepare_labels_report(
     seed: int = 0,
     sample_weight: ArrayLike | None = None,
 ) -> LabelsContents:
-    """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
+    """Prepare all that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, L), labels (n, L), each 0 or 1) of the same samples in the same order, which may
     weigh (n,). Raises InputError or ShapeError where these do not match.
@@ -372,7 +372,7 @@ def prepare_labels_report(
 def _changes(
     before: NDArray[Any], after: NDArray[Any], labels: NDArray[np.intp], weight: Floats | None
 ) -> dict[str, Change]:
-    """Paired changes of means over the labels; samples are independent."""
+    """Return paired changes of means over the labels; samples are independent."""
     first, second = (_means(np.asarray(p, np.float64), labels) for p in (before, after))
     return {name: change_of_mean(second[name] - first[name], weight=weight) for name in first}
 
@@ -400,7 +400,7 @@ def compared(
     moved: Moved | None = None,
     artifact: Artifact | None = None,
 ) -> Verdict:
-    """The verdict ``found`` on samples with what changed from ``before``, and what that says to do.
+    """Return the verdict ``found`` on samples with what changed from ``before``, and what that says to do.
 
     A calibration that costs accuracy or likelihood beyond chance is not to be deployed, whatever the level.
     """
@@ -427,13 +427,13 @@ def _ece(
 
 
 def _likelihood(old: float, new: float, change: Change | None) -> str:
-    """What became of the proper score, which also sees what the confidence hides."""
+    """Say what became of the proper score, which also sees what the confidence hides."""
     chance = "" if change is None else p_value(change.p)
     return f"Negative log-likelihood {old:.4f} -> {new:.4f}{chance}."
 
 
 def _refusals(changes: Mapping[str, Change]) -> list[str]:
-    """Reasons not to deploy, each beyond chance."""
+    """Return reasons not to deploy, each beyond chance."""
     bad = (("accuracy", -1, "accuracy fell"), ("nll", 1, "the negative log-likelihood rose"))
     worse = [
         words
@@ -444,7 +444,7 @@ def _refusals(changes: Mapping[str, Change]) -> list[str]:
 
 
 def _repair(found: Evaluation, artifact: Artifact | None) -> str:
-    """What else can be said where the calibration's own samples are known; else nothing."""
+    """Say what else to do where the calibration's own samples are known; else nothing."""
     reference = None if artifact is None else artifact.reference
     if reference is None or not reference.n:
         return ""

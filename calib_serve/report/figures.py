@@ -54,13 +54,13 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 
 def dots(data: Reliability) -> list[Dot]:
-    """The bins of a reliability diagram that hold anything."""
+    """Return the bins of a reliability diagram that hold anything."""
     columns = (data.confidence, data.accuracy, data.low, data.high, data.count / data.n, data.count)
     return [Dot(*map(float, row)) for row in np.column_stack(columns)[data.count > 0]]
 
 
 def _smooth(sides: Sequence[Side]) -> Picture:
-    """The smooth reliability diagram of each side."""
+    """Return the smooth reliability diagram of each side."""
     figure, axes = _figure(4.6)
     known = [(side, side.smooth) for side in sides if side.smooth is not None]
     for side, data in known:
@@ -98,7 +98,7 @@ Drawn = Union[Side, LabelsSide, Diagram]
 
 
 def pictures(contents: Contents) -> tuple[Picture, ...]:
-    """All figures of a report below its first diagram, in its order."""
+    """Return all figures of a report below its first diagram, in its order."""
     with drawing():
         positive = (_positive,) if contents.after.positive is not None else ()
         smooth = (_smooth,) if contents.after.smooth is not None else ()
@@ -114,7 +114,7 @@ def diagram(
     across: str = "confidence",
     up: str = "accuracy",
 ) -> Picture:
-    """The reliability diagram of each side in one frame."""
+    """Return the reliability diagram of each side in one frame."""
     series = [Series(side.name, side.color, dots(side.reliability)) for side in sides]
     rows = [
         (

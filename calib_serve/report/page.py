@@ -90,7 +90,7 @@ def _drawing(contents: Contents | LabelsContents, kind: str) -> bytes:
 
 
 def render(contents: Contents | LabelsContents) -> str:
-    """The page of prepared contents. The same contents give the same bytes."""
+    """Return the page of prepared contents. The same contents give the same bytes."""
     script = _asset("report.js")
     first, more = _pictures(contents)
     return (
@@ -118,7 +118,7 @@ def render(contents: Contents | LabelsContents) -> str:
 
 
 def _each(contents: Contents | LabelsContents) -> Table:
-    """Class by class, or label by label."""
+    """Return class by class, or label by label."""
     if isinstance(contents, LabelsContents):
         return table_of_labels(contents.labels[:_MOST_ROWS])
     return table_of_classes(contents.classes[:_MOST_ROWS])
@@ -133,7 +133,7 @@ def _decisions(contents: Contents | LabelsContents) -> DecisionRows | None:
 
 
 def _pictures(contents: Contents | LabelsContents) -> tuple[Picture, tuple[Picture, ...]]:
-    """The first diagram, and those below it."""
+    """Return the first diagram, and those below it."""
     if isinstance(contents, LabelsContents):
         return diagram(contents.sides, title="Do the decisions' confidences mean what they say?"), ()
     return diagram(contents.sides), pictures(contents)
@@ -147,7 +147,7 @@ _TONES = {"calibrated": "#00694f", "no_error_found": "#0f6ba8", "too_little": "#
 
 
 def slide(contents: Contents | LabelsContents) -> Figure:
-    """The first screen of a report, 16 to 9."""
+    """Return the first screen of a report, 16 to 9."""
     with drawing():
         figure = Figure(figsize=(10, 5.625))
         words, axes = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.05]})

@@ -53,7 +53,7 @@ class Reliability:
 def reliability(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right", level: float = 0.95
 ) -> Reliability:
-    """The reliability diagram of probabilities (n, K) and class ids (n,).
+    """Return the reliability diagram of probabilities (n, K) and class ids (n,).
 
     >>> r = reliability([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)
     >>> r.confidence[~np.isnan(r.confidence)].tolist(), r.accuracy[~np.isnan(r.accuracy)].tolist()
@@ -63,7 +63,7 @@ def reliability(
 
 
 def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = None) -> Reliability:
-    """The reliability diagram of sums per bin: of confidences, or of the probability of one class.
+    """Return the reliability diagram of sums per bin: of confidences, or of the probability of one class.
 
     ``edges`` (bins + 1,) are the bins', of equal width if not given.
     """
@@ -93,7 +93,7 @@ def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = No
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How many predictions (bins,) have which confidence, with the two means that should agree."""
+    """A histogram of confidences (bins,), with the two means that should agree."""
 
     edges: Floats
     count: Floats
@@ -104,7 +104,7 @@ class Histogram:
 def confidence_histogram(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 20, edges: Edges = "right"
 ) -> Histogram:
-    """The histogram of top-1 confidences over equal-width bins."""
+    """Return the histogram of top-1 confidences over equal-width bins."""
     sums = Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
     return Histogram(np.linspace(0, 1, bins + 1), sums.count, sums.mean_confidence(), sums.accuracy())
 
@@ -132,7 +132,7 @@ class Density:
 
 
 def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201) -> Density:
-    """Gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
+    """Return gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
 
     Confidences beyond 0.0001 and 0.9999999 are drawn there.
     """
@@ -182,7 +182,7 @@ def risk_coverage(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> RiskCoverage:
-    """The risk-coverage curve, and the threshold that holds the risk at ``target``.
+    """Return the risk-coverage curve, and the threshold that holds the risk at ``target``.
 
     ``target`` is a fraction in (0, 1), by default half the error of answering everything.
     Predictions of equal confidence are answered together. ``groups`` (n,) say which samples belong together:
@@ -209,7 +209,7 @@ def risk_coverage(
 
 
 def default_risk(correct: ArrayLike) -> float:
-    """Half of the error rate of (n,) answers; half an error where there is none."""
+    """Return half of the error rate of (n,) answers; half an error where there is none."""
     right = as_floats(correct, "correct")
     return max(1 - float(right.mean()), 1 / len(right)) / 2
 
@@ -234,7 +234,7 @@ def bin_count_curve(
     counts: tuple[int, ...] = _BIN_COUNTS,
     edges: Edges = "right",
 ) -> BinCountCurve:
-    """ECE over each of ``counts`` equal-width and equal-mass bins; counts above n are left out."""
+    """Return ECE over each of ``counts`` equal-width and equal-mass bins; counts above n are left out."""
     confidence, correct = top_label(probs, labels)
     counts = tuple(c for c in counts if c <= len(confidence))
     widths = [Bins.tally(confidence, correct, bins=c, edges=edges) for c in counts]
@@ -248,7 +248,7 @@ def bin_count_curve(
 
 
 def to_json(value: Any) -> Any:
-    """A prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
+    """Return a prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
     if isinstance(value, Estimate):
         return value.as_dict()
     if is_dataclass(value):
@@ -295,7 +295,7 @@ def class_table(
     edges: Edges = "right",
     level: float = 0.95,
 ) -> tuple[ClassRow, ...]:
-    """One row per class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
+    """Return one row per class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
 
     So a rare class with a wide interval never outranks a frequent one that is certainly miscalibrated. The
     intervals hold for all K classes at once (Bonferroni).
@@ -322,7 +322,7 @@ def _row(
     level: float,
     **binning: Any,
 ) -> ClassRow:
-    """The row of one class from its probabilities, predictions and occurrences, each (n,)."""
+    """Return the row of one class from its probabilities, predictions and occurrences, each (n,)."""
     own = Bins.tally(np.clip(probs, 0, 1), occurs, **binning)
     counts = int(occurs.sum()), int(predicted.sum())
     if not predicted.any():

@@ -26,7 +26,7 @@ LARGEST = 1e100
 
 
 def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
-    """The logarithm of probabilities of any shape, at least ``log(least)``; NaN stays NaN.
+    """Return the logarithm of probabilities of any shape, at least ``log(least)``; NaN stays NaN.
 
     In float32 for float16 and float32, else in float64.
 
@@ -53,7 +53,7 @@ def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
 
 
 def softmax(logits: ArrayLike) -> NDArray[np.float64]:
-    """Probabilities of logits (..., K), in float64.
+    """Return probabilities of logits (..., K), in float64.
 
     >>> softmax(np.array([0.0, 0.0])).tolist()
     [0.5, 0.5]
@@ -67,7 +67,7 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
 
 
 def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
-    """The probability of each logit on its own, of any shape, in float64.
+    """Return the probability of each logit on its own, of any shape, in float64.
 
     >>> sigmoid([0.0, -1000.0]).tolist()
     [0.5, 0.0]
@@ -78,7 +78,7 @@ def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
 
 
 def two_columns(logits: ArrayLike) -> Floats:
-    """Logits as (n, K) with K at least 2; float16, float32 and float64 keep their dtype.
+    """Return logits as (n, K) with K at least 2; float16, float32 and float64 keep their dtype.
 
     One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
 
@@ -119,7 +119,7 @@ _ROUNDED = 1e-5
 
 
 def check_outputs(outputs: object) -> None:
-    """InputError unless None or a kind of scores."""
+    """Raise InputError unless ``outputs`` is None or a kind of scores."""
     if outputs is not None and outputs not in get_args(Outputs):
         raise InputError(
             f"--outputs (outputs=) must be one of {', '.join(get_args(Outputs))}, got {outputs!r}"
@@ -127,7 +127,7 @@ def check_outputs(outputs: object) -> None:
 
 
 def exact(outputs: Outputs, columns: int) -> Outputs:
-    """The kind of scores with so many columns that somebody calls ``outputs``: one of "logits" is a "logit".
+    """Return the kind of what is called ``outputs``, by its columns: one of "logits" is a "logit".
 
     >>> exact("probabilities", 1), exact("probabilities", 3)
     ('probability', 'probabilities')
@@ -137,7 +137,7 @@ def exact(outputs: Outputs, columns: int) -> Outputs:
 
 
 def class_count(outputs: Outputs, columns: int) -> int:
-    """K of scores with so many columns, or L of labels; one score tells of two classes.
+    """Return K of scores with so many columns, or L of labels; one score tells of two classes.
 
     >>> class_count("logit", 1), class_count("logits", 3), class_count("label_logits", 1)
     (2, 3, 1)
@@ -146,7 +146,7 @@ def class_count(outputs: Outputs, columns: int) -> int:
 
 
 def alike(one: Outputs, other: Outputs) -> bool:
-    """Whether ``to_logits`` makes the same logits of both kinds of scores of one model, up to rounding.
+    """Tell whether ``to_logits`` makes the same logits of both kinds of scores of one model, up to rounding.
 
     >>> alike("log_probs", "probabilities"), alike("logits", "probabilities")
     (True, False)
@@ -157,7 +157,7 @@ def alike(one: Outputs, other: Outputs) -> bool:
 
 
 def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
-    """What scores (n, K) or (n,), (n, 1) are by their values, if they are of one class a sample.
+    """Tell what scores (n, K), (n,) or (n, 1) are by their values, if they are of one class a sample.
 
     Logits of a label and logits of a class cannot be told apart by numbers, and are taken for the latter;
     rows within [0, 1] that do not sum to 1 are one probability a label.
@@ -178,7 +178,7 @@ def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
 
 
 def _within(values: Floats) -> NDArray[np.bool_]:
-    """What is a probability, up to what sums of shares are rounded by."""
+    """Tell which values are probabilities, up to what sums of shares are rounded by."""
     return np.asarray((values >= -_ROUNDED) & (values <= 1 + _ROUNDED))
 
 
@@ -187,7 +187,7 @@ def _near_one(probs: Floats, tolerance: float) -> bool:
 
 
 def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None) -> Floats:
-    """Scores of the kind ``outputs`` as the logits that steps act on, (n, K); (n, L) for labels.
+    """Return scores of the kind ``outputs`` as the logits that steps act on, (n, K); (n, L) for labels.
 
     Probabilities become their logarithm, of labels their log-odds; what is not in [0, 1] becomes NaN, and
     what is below ``least`` (by default float32's least number) is read as that. Of one column, class 0 gets
@@ -222,13 +222,16 @@ def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None
 
 
 def to_probs(scores: ArrayLike, outputs: Outputs) -> NDArray[np.float64]:
-    """The probabilities (n, K) that scores of this kind stand for without a calibration; (n, L) of labels."""
+    """Return the probabilities (n, K) that scores of this kind stand for without a calibration.
+
+    (n, L) of labels.
+    """
     z = to_logits(scores, outputs)
     return sigmoid(z) if outputs in LABELS else softmax(z)
 
 
 def from_probs(probs: NDArray[np.float64], raw: Floats, outputs: Outputs) -> NDArray[np.float64]:
-    """Calibrated ``probs`` (n, K) as scores of the kind and shape of ``raw``, the model's own.
+    """Return calibrated ``probs`` (n, K) as scores of the kind and shape of ``raw``, the model's own.
 
     In place of logits stand log-probabilities, whose softmax they are; of one logit or a label's, the
     log-odds, whose sigmoid is the probability. A row of ``raw`` that is not finite stays.
@@ -272,17 +275,17 @@ class Recognised:
 
 @dataclass(frozen=True)
 class Place:
-    """How messages call the rows and columns of scores: rows of files count from 1."""
+    """Names of rows and columns of scores in messages: rows of files count from 1."""
 
     first: int = 0
     names: tuple[str, ...] = ()
 
     def row(self, row: int) -> str:
-        """A row, for a person."""
+        """Return a row, for a person."""
         return f"row {row + self.first}"
 
     def cell(self, row: int, column: int) -> str:
-        """A value, for a person."""
+        """Return a value, for a person."""
         name = repr(self.names[column]) if self.names else str(column)
         return f"{self.row(row)}, column {name}"
 
@@ -293,7 +296,7 @@ NUMBERED = Place()
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the numbers of an array are like, from one pass: their range, and that of the rows' sums.
+    """The range of an array's numbers and of its rows' sums, from one pass.
 
     ``of_logs``: whether their exponentials sum to 1; ``falls``: whether each row is in descending order.
     """
@@ -326,11 +329,11 @@ class _Seen:
 
     @property
     def within(self) -> bool:
-        """Whether all lie in [0, 1], and not all are 0, as of a layer of zeros."""
+        """Tell whether all lie in [0, 1], and not all are 0, as of a layer of zeros."""
         return self.low >= -_ROUNDED and self.high <= 1 + _ROUNDED and self.high > 0
 
     def sums_to(self, whole: float) -> bool:
-        """Whether the rows of several columns sum to it, up to rounding."""
+        """Tell whether the rows of several columns sum to it, up to rounding."""
         slack = whole * (_SUM if self.rows >= _FEW else _SUM_OF_FEW)
         return self.columns > 1 and max(whole - self.least_sum, self.most_sum - whole) <= slack + 1e-9
 
@@ -347,7 +350,7 @@ def recognise(
     truths: bool = False,
     place: Place = NUMBERED,
 ) -> Recognised:
-    """The scores (n, K) with their kind: as ``told``, as their array is ``called``, else by their numbers.
+    """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
 
     ``truths``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
     clipped, percent become fractions. InputError for numbers that are not of this kind, naming the row, and
@@ -403,7 +406,7 @@ def _one_column(seen: _Seen) -> tuple[Outputs, str]:
 
 
 def _refuse_misnamed(seen: _Seen) -> None:
-    """InputError for probabilities that are called logits: calibrated as such they would look right."""
+    """Raise InputError for probabilities that are called logits: calibrated as such they would look right."""
     if seen.rows >= _FEW and (seen.is_percent or (seen.within and (seen.sums_to(1) or seen.columns == 1))):
         kind = exact("probabilities", seen.columns)
         raise InputError(
@@ -413,7 +416,7 @@ def _refuse_misnamed(seen: _Seen) -> None:
 
 
 def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: Place) -> Recognised:
-    """The values as numbers of this kind; ``why`` it is guessed."""
+    """Return the values as numbers of this kind; ``why`` it is guessed."""
     if kind not in PROBABILITIES:
         _check_logits(values, seen, place)
         return Recognised(values, kind, why)
@@ -463,7 +466,7 @@ def _check_logits(values: Floats, seen: _Seen, place: Place) -> None:
 
 
 def _first(values: Floats, bad: Any) -> tuple[int, int]:
-    """The row and column of the first value of which ``bad`` holds, block by block."""
+    """Return the row and column of the first value of which ``bad`` holds, block by block."""
     start = 0
     for block in _blocks(values):
         found = np.argwhere(bad(block))

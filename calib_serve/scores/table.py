@@ -75,7 +75,7 @@ def roles_of(
     index: Sequence[str] = (),
     **asked: str | None,
 ) -> Roles:
-    """What each of the named columns is; ``asked``: label, weight, group or id, as the user calls them.
+    """Find what each named column is; ``asked``: label, weight, group or id, as the user calls them.
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``index``: row names, as the file
     says. InputError where a column is not there, and where several could be the label.
@@ -130,7 +130,7 @@ def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
 
 
 def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
-    """The columns of truths in the order of the scores; InputError unless there is one for each."""
+    """Return the columns of truths in the order of the scores; InputError unless there is one for each."""
     if not truths:
         return ()
     wanted = [OF_LABEL + name for name in scores]
@@ -163,7 +163,10 @@ def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[
 
 
 def _strange(values: NDArray[Any]) -> list[int]:
-    """Columns without which rows sum to 1; of logits those of whole numbers, and the others' confidence."""
+    """Return columns without which rows sum to 1.
+
+    Of logits those of whole numbers, and the others' confidence.
+    """
     columns = values.T
     inside = np.array([bool(((c >= -1e-5) & (c <= 1 + 1e-5)).all()) for c in columns])
     total = values.sum(axis=1)
@@ -189,7 +192,7 @@ def _strange(values: NDArray[Any]) -> list[int]:
 
 
 def _counts(column: NDArray[Any]) -> bool:
-    """Whether it holds whole numbers, and not one number alone."""
+    """Tell whether it holds whole numbers, and not one number alone."""
     return bool((column == np.floor(column)).all() and (column != column[0]).any())
 
 
@@ -206,7 +209,7 @@ def _refuse(names: Sequence[str], wrong: Sequence[int], why: str) -> None:
 
 
 def _never_named(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
-    """Columns that no label is called by, or is the place of; refused if largest in most rows."""
+    """Return columns that no label is called by, or is the place of; refused if largest in most rows."""
     if labels is None or labels.ndim != 1 or len(labels) < _FEW:
         return ""
     distinct = labels if labels.dtype.kind == "O" else np.unique(labels)
@@ -245,7 +248,7 @@ class Source:
     calibrated_by: str = ""
 
     def take(self, kept: NDArray[np.bool_]) -> Source:
-        """Some of the samples."""
+        """Return some of the samples."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
             for name in ("labels", "weights", "groups", "ids")
@@ -254,7 +257,7 @@ class Source:
 
 
 def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> Source:
-    """Of an array (n, K), (n,), or of more axes, whose samples are pixels then, and each picture a group."""
+    """Read an array (n, K), (n,), or of more axes: its samples are then pixels, a picture a group."""
     given = {"labels": label, "weights": weight, "groups": group, "ids": id}
     if text := next((what for what, value in given.items() if isinstance(value, str)), None):
         raise InputError(
@@ -271,7 +274,7 @@ def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: 
 
 
 def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
-    """Scores (n, K, ...) or (n, ..., K) as (n * ..., K), by the shape of their labels (n, ...)."""
+    """Return scores (n, K, ...) or (n, ..., K) as (n * ..., K), by the shape of their labels (n, ...)."""
     if given["labels"] is None:
         raise ShapeError(
             f"scores of shape {values.shape} need labels of the same shape without the classes' axis"
@@ -298,7 +301,7 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
 
 
 def _over(value: Any, labels: NDArray[Any]) -> NDArray[Any]:
-    """One for each picture, or for each place, to be broadcast to labels (n, ...)."""
+    """Return one for each picture, or for each place, to be broadcast to labels (n, ...)."""
     found = as_array(value)
     return found.reshape(-1, *[1] * (labels.ndim - 1)) if found.ndim == 1 else found
 
@@ -311,7 +314,7 @@ def of_columns(
     first: int = 0,
     **beside: Any,
 ) -> Source:
-    """Of columns by name; ``beside``: label, weight, group and id as a column's name, or as arrays."""
+    """Read columns by name; ``beside``: label, weight, group and id as a column's name, or as arrays."""
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     roles = roles_of(list(table), columns=columns, index=index, **named)
@@ -319,7 +322,7 @@ def of_columns(
 
 
 def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others: Any) -> Source:
-    """Of the columns of a table whose roles are known; ``others`` are arrays that it has not."""
+    """Read the columns of a table whose roles are known; ``others`` are arrays that it has not."""
     if not roles.scores:
         raise InputError(f"there is no column of scores beside {', '.join(map(shown, table)) or 'none'}")
     found = {
@@ -366,7 +369,7 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
 
 
 def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int) -> Floats:
-    """The columns as values (n, K); InputError for a cell that holds no number, by row and name."""
+    """Return the columns as values (n, K); InputError for a cell that holds no number, by row and name."""
     rows = len(table[names[0]])
     kinds = {np.asarray(table[name]).dtype for name in names}
     narrow = all(kind.kind == "f" and kind.itemsize <= 4 for kind in kinds)
@@ -407,7 +410,7 @@ def _as_numbers(column: NDArray[Any], name: str, first: int) -> NDArray[np.float
 
 
 def _without_prefix(names: tuple[str, ...], labels: Any) -> tuple[tuple[str, ...], str]:
-    """Names as labels call them: without what all begin with, such as p_ or logit., where labels lack it."""
+    """Name columns as labels do: without what all begin with, such as p_ or logit., if labels lack it."""
     if len(names) < 2 or labels is None or np.asarray(labels).ndim != 1:
         return names, ""
     called = {str(label).strip() for label in np.unique(np.asarray(labels, object).astype(str))[:1000]}

@@ -109,19 +109,22 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, scores: ArrayLike) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K)."""
+        """Return calibrated probabilities (n, K)."""
         check_is_fitted(self, "artifact_")
         z = validate_data(self, scores, dtype=np.float64, reset=False)
         return self.artifact_.probs(z, outputs=self.artifact_.model.outputs)
 
     def predict(self, scores: ArrayLike) -> NDArray[Any]:
-        """The class of the largest probability, (n,)."""
+        """Return the class of the largest probability, (n,)."""
         probs = self.predict_proba(scores)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
 
 def encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """The classes (K,) and y as class ids (n,); InputError for labels that are not among ``classes``."""
+    """Return the classes (K,) and y as class ids (n,).
+
+    Raises InputError for labels that are not among ``classes``.
+    """
     assert_all_finite(y)
     check_classification_targets(y)
     encoder = LabelEncoder().fit(y)
@@ -228,12 +231,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K), a column for each of ``classes_``."""
+        """Return calibrated probabilities (n, K), a column for each of ``classes_``."""
         check_is_fitted(self, "artifact_")
         return self.artifact_.of_logits(self._logits(self.estimator_, X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class of the largest calibrated probability, (n,)."""
+        """Return the class of the largest calibrated probability, (n,)."""
         probs = self.predict_proba(X)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
@@ -257,7 +260,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return write_onnx(self, path, X, returns=returns, dtype=dtype)
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Who takes what metadata: the estimator's ``fit`` and the splitter's ``split``."""
+        """Tell who takes what metadata: the estimator's ``fit`` and the splitter's ``split``."""
         router = MetadataRouter(owner=self).add_self_request(self)
         to_fit, to_split = (MethodMapping().add(caller="fit", callee=callee) for callee in ("fit", "split"))
         return router.add(estimator=self._estimator(), method_mapping=to_fit).add(
@@ -286,7 +289,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return "logits" if self.response_method_ == "decision_function" else "probabilities"
 
     def _logits(self, estimator: Any, X: Any) -> NDArray[np.float64]:
-        """Logits (n, K) of a fitted estimator, in the order of ``classes_``."""
+        """Return logits (n, K) of a fitted estimator, in the order of ``classes_``."""
         logits = to_logits(getattr(estimator, self.response_method_)(X), self._outputs())
         if logits.ndim != 2 or logits.shape[1] != len(self.classes_):
             raise InputError(
@@ -296,7 +299,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return np.asarray(logits, np.float64)
 
     def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
-        """Parameters for ``estimator.fit`` and ``splitter.split``."""
+        """Return parameters for ``estimator.fit`` and ``splitter.split``."""
         if _routing():
             return process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
         if sample_weight is not None and has_fit_parameter(estimator, "sample_weight"):
@@ -309,7 +312,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _held_out(
         self, estimator: Any, X: Any, y: NDArray[Any], routed: Any
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Rows (m,) and the logits (m, K) that models trained without them give."""
+        """Return rows (m,) and the logits (m, K) that models trained without them give."""
         parts = list(self._splits(X, y, routed.splitter.split))
         logits = Parallel(n_jobs=self.n_jobs)(
             delayed(self._fold)(clone(estimator), X, y, part, routed.estimator.fit) for part in parts
@@ -400,7 +403,7 @@ def calibrated(
 
 
 def seed_of(random_state: Any) -> int:
-    """The seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
+    """Return the seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

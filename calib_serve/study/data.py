@@ -59,7 +59,7 @@ CORRUPTIONS: Mapping[str, Callable[[Pixels, int, np.random.Generator], Pixels]] 
 
 
 def corrupt(images: NDArray[Any], name: str, severity: int, *, seed: int = 0) -> NDArray[Any]:
-    """Corrupted images in the dtype and layout that they came in.
+    """Return corrupted images in the dtype and layout that they came in.
 
     ``images`` are (n, C, H, W), (n, H, W, C) with 1 or 3 channels, or (n, H, W); uint8, or floats in
     [0, 1]. Corrupt before any normalisation. Raises ShapeError or InputError otherwise.
@@ -76,7 +76,7 @@ def corrupt(images: NDArray[Any], name: str, severity: int, *, seed: int = 0) ->
 
 
 def _as_pixels(images: NDArray[Any]) -> tuple[Pixels, bool]:
-    """As uint8 (n, H, W) or (n, H, W, 3), and whether channels came first."""
+    """Convert images to uint8 (n, H, W) or (n, H, W, 3), and tell whether channels came first."""
     if images.dtype == np.uint8:
         pixels: NDArray[Any] = np.asarray(images, np.uint8)
     elif images.dtype.kind == "f" and images.size and images.min() >= 0 and images.max() <= 1:
@@ -112,7 +112,7 @@ def validation_size(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """The test error of each method, fitted on random parts of ``cal`` of each size.
+    """Return the test error of each method, fitted on random parts of ``cal`` of each size.
 
     The size at which more data stops paying is the smallest from which on a method has ``share`` of
     the gain over no calibration that all of ``cal`` brings. Parts that a method cannot be fitted on
@@ -163,7 +163,7 @@ def validation_size(
 def _probs(
     fit: Fit, method: str, parts: Iterable[tuple[NDArray[Any], NDArray[Any]]], inputs: NDArray[Any]
 ) -> Iterator[NDArray[Any]]:
-    """Those of ``inputs`` under the fit to each part that can be fitted."""
+    """Return those of ``inputs`` under the fit to each part that can be fitted."""
     for part in parts:
         with suppress(FitError):
             artifact = fit.fit(method, *part)
@@ -171,7 +171,7 @@ def _probs(
 
 
 def _judged(method: str, probs: NDArray[Any], labels: NDArray[Any]) -> str:
-    """The verdict, which says how many test samples would prove it."""
+    """Return the verdict, which says how many test samples would prove it."""
     found = judge_probs(probs, labels)
     more = f" {found.do[0]}" if found.level != "off" else ""
     return f"{method}, tested: {found.headline}{more}"
@@ -216,7 +216,7 @@ def shift(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """Calibration and refinement of each method under corruptions of the test images.
+    """Measure calibration and refinement of each method under corruptions of the test images.
 
     ``cal`` and ``test`` are images and class ids; methods are fitted on clean ``cal`` once, by ``fit``: a
     function from images to logits is enough for output methods. A method keeps up with a shift where its ECE

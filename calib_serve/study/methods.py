@@ -54,7 +54,7 @@ def ablation(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """Accuracy, ECE and NLL on ``test`` of each method's parts, fitted together on ``cal`` and applied alone.
+    """Measure each method's parts on ``test``, fitted together on ``cal`` and applied alone.
 
     ``cal`` and ``test`` are inputs and class ids, as ``fit`` takes them, logits by default. The rows of no
     calibration and of a temperature fitted by itself are the measure: a part that was fitted beside another
@@ -79,7 +79,7 @@ def ablation(
 
 
 def parts_of(artifact: Artifact) -> dict[str, tuple[Step, ...]]:
-    """The steps of an artifact by what they are: "shift", "head", and "temperature" or "output".
+    """Return the steps of an artifact by what they are: "shift", "head", and "temperature" or "output".
 
     >>> list(parts_of(Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)))
     ['temperature']
@@ -95,7 +95,7 @@ def parts_of(artifact: Artifact) -> dict[str, tuple[Step, ...]]:
 
 
 def _parts_alone(artifact: Artifact) -> list[tuple[str, Artifact]]:
-    """The artifact with each part alone, then with several of them; "nothing" where it has none."""
+    """Return the artifact with each part alone, then with several of them; "nothing" where it has none."""
     parts = parts_of(artifact)
     if not parts:
         return [("nothing", artifact)]
@@ -135,7 +135,7 @@ def bin_effect(
     fit: Fit | None = None,
     seed: int = 0,
 ) -> Study:
-    """ECE, adaptive and classwise ECE of each method, fitted on ``cal``, at each bin count.
+    """Return ECE, adaptive and classwise ECE of each method, fitted on ``cal``, at each bin count.
 
     ``cal`` and ``test`` are inputs and class ids, as ``fit`` takes them, logits by default.
     """
@@ -181,7 +181,7 @@ _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
 def ece_by_temperature(
     logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, *, bins: int = 15
 ) -> NDArray[np.float64]:
-    """ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
+    """Return ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
 
     >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
     [0.25]
@@ -195,7 +195,7 @@ def ece_by_temperature(
 
 
 def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study:
-    """The lowest test ECE of any temperature of Wang's pool, and how near a fitted one comes.
+    """Return the lowest test ECE of any temperature of Wang's pool, and how near a fitted one comes.
 
     The optimum is found on the test set itself: a bound that no temperature of the pool (0.01,
     0.02, ..., 10) can beat, and a measure of how calibratable the model is, not a result.
@@ -266,7 +266,7 @@ def stability(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """Mean and standard deviation of every metric over folds of each model's samples.
+    """Return mean and standard deviation of every metric over folds of each model's samples.
 
     ``models`` are the logits and labels of one training each, shuffled ``repeats`` times, or the inputs and
     labels that ``fit`` takes, one ``fit`` for all or one for each. Each of the ``folds`` is tested once, by a

@@ -26,14 +26,17 @@ Samples = Union[Scores, tuple[Any, Any]]
 
 
 def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Scores and labels as logits (n, K) and class ids (n,); those that weigh are there as often."""
+    """Return scores and labels as logits (n, K) and class ids (n,); those that weigh are there as often."""
     given = samples if isinstance(samples, Scores) else Scores.of(*samples)
     given = given if given.weights is None else given.take(repeated(given.weights))
     return given.logits, given.labelled()
 
 
 def arrays(samples: Samples, fit: object) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Samples as a study takes them: scores as logits; under the ``fit`` of a model inputs as they are."""
+    """Return samples as a study takes them: scores as logits.
+
+    Under the ``fit`` of a model inputs as they are.
+    """
     if fit is None or isinstance(samples, Scores):
         return in_logits(samples)
     return as_array(samples[0]), as_array(samples[1])
@@ -70,7 +73,7 @@ class Study:
     log_x: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: None stands for unknown values."""
+        """Return it for JSON: None stands for unknown values."""
         return {
             "title": self.title,
             "rows": [dict(zip(self.header, map(_known, row), strict=True)) for row in self.rows],
@@ -85,7 +88,7 @@ class Study:
         }
 
     def as_csv(self) -> str:
-        """The table, one row per line."""
+        """Return the table, one row per line."""
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows([self.header, *self.rows])
         return file.getvalue()
@@ -117,7 +120,7 @@ def _known(value: Cell) -> Cell:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them.
+    """Return names as a sentence lists them.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -129,11 +132,11 @@ class Fit(Protocol):
     """Methods by name, on one kind of inputs: ``calib_serve.fit.on_model.FitOnModel`` is one, too."""
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
-        """``method`` fitted to inputs (n, ...) and class ids (n,); FitError where it has no optimum."""
+        """Fit ``method`` to inputs (n, ...) and class ids (n,); FitError where it has no optimum."""
         ...
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of inputs (n, ...)."""
+        """Return calibrated probabilities (n, K) of inputs (n, ...)."""
         ...
 
 
