@@ -109,23 +109,9 @@ def judge_probs(
 ) -> Verdict:
     """Tell whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
 
-    Of more than 500,000 samples, as many that are spread over all are judged.
-
-    "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
-    (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
-    given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %
-    over all tests, Holm 1979) that may be beyond the tolerance. Tests of class shares and of shape (see
-    ``calib_serve.judgement.gaps``) can only veto. Else "no_error_found", or "too_little" where an error of
-    20 points might hide. An event rarer than 10 % is held to a fifth of its share.
-
-    ``groups`` (n,) say which samples belong together. Labels (n, L) of a multi-label model are judged label
-    by label. Raises InputError or ShapeError.
-
-    >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
-    >>> judge_probs(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
-    'Not calibrated: underconfident, on average 30.0 points off.'
-    >>> judge_probs(p[:4], p[:4].argmax(axis=1)).level
-    'too_little'
+    See ``judge``, which takes scores of any kind, for what is decided. Labels (n, L) of a multi-label model
+    are judged label by label. ``groups`` (n,) say which samples belong together. Raises InputError or
+    ShapeError.
     """
     single = _class_tolerance(tolerance, class_tolerance)
     if np.ndim(labels) == 2:
@@ -419,15 +405,14 @@ def judge(
     """Tell whether a model's scores are calibrated against its labels, within a tolerance.
 
     ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; each of the ``options`` may be
-    ``given`` as a keyword argument.
-    Of more than 500,000 samples, as many that are spread over all are judged.
-    "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
-    (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
-    given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is held to
-    a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm 1979)
-    that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20 points might
-    hide. See ``calib_serve.judgement.decide`` for the tests. Labels (n, L) of a multi-label model are judged
-    label by label. Raises InputError or ShapeError.
+    ``given`` as a keyword argument. Of more than 500,000 samples, as many that are spread over all are
+    judged. "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the
+    confidence (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much
+    unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
+    held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
+    1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
+    points might hide. Tests of class shares and of shape (see ``calib_serve.judgement.gaps``) can only veto.
+    Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
 
     >>> import numpy as np
     >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))

@@ -18,11 +18,11 @@ from calib_serve.metrics.intervals import (
     mean_interval,
     wilson_interval,
 )
-from calib_serve.metrics.samples import checked_weights, truths
+from calib_serve.metrics.samples import checked_weights
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import MeasureOptions
-from calib_serve.scores.kinds import LEAST
+from calib_serve.scores import LEAST, truths
 
 if TYPE_CHECKING:
     from pandas import DataFrame

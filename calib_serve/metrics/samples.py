@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats
+from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.scores import row_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -172,11 +173,7 @@ def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
     """Return weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
     if sample_weight is None:
         return None
-    w = as_floats(sample_weight, "sample_weight")
-    if w.shape != (n,):
-        raise ShapeError(f"sample_weight must be ({n},), got {w.shape}")
-    if not (np.isfinite(w).all() and (w >= 0).all() and w.any()):
-        raise InputError("weights must be finite, not negative and not all zero")
+    w = row_weights(sample_weight, n)
     return np.asarray(w / w.mean())
 
 
@@ -204,28 +201,6 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
             f"labels must lie in [0, {classes}), got {y.min()} to {y.max()}; count classes from 0"
         )
     return y.astype(np.intp, copy=False)
-
-
-def class_ids(labels: ArrayLike, n: int, classes: int) -> Ints:
-    """Check labels as ``checked_labels`` does, and take whole numbers stored as floats."""
-    y = as_array(labels, "labels")
-    whole = y.dtype.kind == "f" and bool((y == np.floor(y)).all())
-    return checked_labels(y.astype(np.intp) if whole else y, n, classes)
-
-
-def truths(labels: ArrayLike, shape: tuple[int, ...]) -> Ints:
-    """Tell whether each label is true, 0 or 1 and (n, L) as ``shape``.
-
-    Raises InputError or ShapeError for others.
-    """
-    y = as_array(labels, "labels")
-    if y.ndim == 1 and shape[1:] == (1,):
-        y = y[:, None]
-    if y.shape != shape:
-        raise ShapeError(f"labels must be {shape}, 0 or 1 for each label of each sample, got {y.shape}")
-    if y.dtype.kind not in "fiub" or not np.isin(y, (0, 1)).all():
-        raise InputError("each label must be 0 or 1")
-    return y.astype(np.intp)
 
 
 Codes = NDArray[np.intp]

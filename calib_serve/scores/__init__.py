@@ -21,7 +21,7 @@ from calib_serve.scores.kinds import (
     to_probs,
     two_columns,
 )
-from calib_serve.scores.scores import ProbsView, Scores
+from calib_serve.scores.scores import ProbsView, Scores, row_weights, truths
 
 __all__ = [
     "LABELS",
@@ -40,9 +40,11 @@ __all__ = [
     "log_probs",
     "log_softmax",
     "measured",
+    "row_weights",
     "sigmoid",
     "softmax",
     "to_logits",
     "to_probs",
+    "truths",
     "two_columns",
 ]

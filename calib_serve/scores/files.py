@@ -52,7 +52,6 @@ _TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 _ENDINGS = (".npz", ".npy", ".safetensors", ".csv", ".tsv", ".jsonl", ".parquet", ".feather")
 _OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 _ROWS = 1 << 14  # of a text, converted together
-_ALONE = ("label", "weight", "group")
 
 
 @dataclass(frozen=True)

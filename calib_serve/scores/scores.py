@@ -17,6 +17,7 @@ from calib_serve.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
 from calib_serve.scores.kinds import (
     LABELS,
+    NUMBERED,
     ONE_COLUMN,
     PROBABILITIES,
     Outputs,
@@ -257,7 +258,7 @@ class Scores:
         if labels is not None and labels is not self.labels:
             found = replace(found, labels=made(given, outputs=self.outputs).labels)
         if sample_weight is not None:
-            found = replace(found, weights=_weights(sample_weight, len(self)))
+            found = replace(found, weights=row_weights(sample_weight, len(self)))
         return found if groups is None else replace(found, groups=_column(groups, len(self), "groups"))
 
 
@@ -363,7 +364,7 @@ def made(
         outputs=kind,
         labels=labels,
         class_names=tuple(names),
-        weights=None if source.weights is None else _weights(source.weights, n),
+        weights=None if source.weights is None else row_weights(source.weights, n),
         groups=None if source.groups is None else _column(source.groups, n, "groups"),
         ids=None if source.ids is None else _column(source.ids, n, "ids"),
         remarks=(*source.remarks, *remarks),
@@ -399,7 +400,7 @@ def _labels_of(
     """Return class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
     names = place.names
     if kind in LABELS:
-        return _truths(labels, classes, place), names, ""
+        return truths(labels, (len(labels), classes), place), names, ""
     if labels.ndim == 1:
         return class_ids(labels, classes, names, column=column, place=place)
     soft = as_floats(labels, "labels")
@@ -418,12 +419,15 @@ def _is_soft(labels: NDArray[Any]) -> bool:
     return bool((shares >= 0).all() and (np.abs(shares.sum(axis=1) - 1) < 1e-6).all())
 
 
-def _truths(labels: NDArray[Any], count: int, place: Place) -> NDArray[np.intp]:
-    y = labels[:, None] if labels.ndim == 1 and count == 1 else labels
-    if y.shape[1:] != (count,):
-        raise ShapeError(
-            f"labels must be (n, {count}), 0 or 1 for each label of each sample, got {labels.shape}"
-        )
+def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDArray[np.intp]:
+    """Check whether each label is true, 0 or 1, (n, L) as ``shape``; a single label may be (n,).
+
+    Raises ShapeError, or InputError, which names the ``place`` of a label that is neither.
+    """
+    given = as_array(labels, "labels")
+    y = given[:, None] if given.ndim == 1 and shape[1:] == (1,) else given
+    if y.shape != shape:
+        raise ShapeError(f"labels must be {shape}, 0 or 1 for each label of each sample, got {given.shape}")
     try:
         numbers = y.astype(np.float64)
     except ValueError as error:
@@ -453,7 +457,8 @@ def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
     return labels
 
 
-def _weights(given: Any, n: int) -> NDArray[np.float64]:
+def row_weights(given: Any, n: int) -> NDArray[np.float64]:
+    """Check weights (n,): finite, not negative, not all zero; ShapeError or InputError for others."""
     weights = as_floats(given, "sample_weight")
     if weights.shape != (n,):
         raise ShapeError(f"sample_weight must be ({n},), got {weights.shape}")
