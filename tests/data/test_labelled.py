@@ -1,13 +1,15 @@
-"""Samples as clients send them: what is a label, of which class, and what is not known."""
+"""Samples as clients send them: requests, texts, and what each label means."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hugging_face import table
 
-from calib_serve.data import LabelledRequests, read_requests
+from calib_serve.data import LabelledRequests, read_requests, read_texts
 from calib_serve.errors import InputError
 
 KNOWN = (("n01", "cat"), ("n02", "crane"), ("n03", "crane"))
@@ -22,7 +24,7 @@ def by_class(folder: Path, **files: int) -> Path:
     return folder
 
 
-def table(folder: Path, text: str) -> Path:
+def labels_csv(folder: Path, text: str) -> Path:
     """``text`` as labels.csv, and the files a and b beside it."""
     for name in "ab":
         (folder / name).write_text(name)
@@ -45,7 +47,7 @@ def test_splits_are_folders_or_a_column(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no folder .*val"):
         read_requests(tmp_path / "d", "val")
     (tmp_path / "t").mkdir()
-    listed = table(tmp_path / "t", "file,label,split\na,cat,cal\nb,eel,test\n")
+    listed = labels_csv(tmp_path / "t", "file,label,split\na,cat,cal\nb,eel,test\n")
     found = read_requests(listed, "cal")
     assert (found.labels, found.names) == (("cat",), ("cat", "eel")), "a class of another split counts too"
     assert read_requests(listed / "labels.csv", "test").labels == ("eel",)
@@ -70,7 +72,7 @@ def test_arrays_are_rows_and_their_names_are_matched(tmp_path: Path) -> None:
 )
 def test_a_table_that_cannot_be_right_is_refused(text: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=told):
-        read_requests(table(tmp_path, text))
+        read_requests(labels_csv(tmp_path, text))
 
 
 def of(*labels: str, names: tuple[str, ...] = ()) -> LabelledRequests:
@@ -109,3 +111,43 @@ def test_labels_of_a_multi_label_model_are_names_or_ids_with_a_semicolon_between
         found.label_sets(2, known[:2])
     with pytest.raises(InputError, match=r"a.txt: the label 'cat' is no class"):
         found.label_sets(3)
+
+
+TEXTS = ["a film, odd", 'he said "no"\nand left', "größer ✓"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_the_formats_say_the_same(tmp_path, suffix) -> None:
+    path = table(
+        tmp_path / f"x{suffix}", TEXTS, [2, 0, 1], split=["cal", "test", "cal"], text_pair=["x", "y", "z"]
+    )
+    found = read_texts(path, "cal")
+    assert found.texts == (TEXTS[0], TEXTS[2])
+    assert found.pairs == ("x", "z")
+    assert found.labels == ("2", "1")
+    with pytest.raises(InputError, match="name one of its splits"):
+        read_texts(path)
+    with pytest.raises(InputError, match=r"splits are cal, test"):
+        read_texts(path, "train")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"text": "", "label": 1}, "text is empty"),
+        ({"text": 5, "label": 1}, "must be a text"),
+        ({"text": "a\ud800", "label": 1}, "half a character"),
+        ({"text": "a", "label": None}, "label is missing"),
+        ({"text": "a", "label": True}, "name or id"),
+        ({"text": "a", "label": [0, 1]}, "whether they are ids"),
+        ({"text": "a", "label": 1, "text_pair": None}, "text_pair is"),
+        ({"text": "a", "label": 1, "text_pair": "b"}, "in 1 of 2 rows"),
+        ({"text": "a", "label": 1, "split": "cal"}, "name one of its splits"),
+        ([1], "a row is an object"),
+    ],
+)
+def test_a_row_that_says_too_little_is_named(tmp_path, row, said) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, [{"text": "fine", "label": "x"}, row])))
+    with pytest.raises(InputError, match=said):
+        read_texts(path)

@@ -1,4 +1,4 @@
-"""What scores are is told by their numbers or by the caller, and nobody takes one kind for another."""
+"""Kinds of scores: recognised, converted and back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve import Artifact, Scores, calibrate
+from calib_serve import Artifact, calibrate
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
 from calib_serve.metrics import softmax
-from calib_serve.scores import Outputs, from_probs, measured, to_logits, to_probs
+from calib_serve.model.face import finite_logits
+from calib_serve.scores import Outputs, Scores, from_probs, measured, to_logits, to_probs
 
 
 @pytest.fixture
@@ -133,3 +134,25 @@ def test_columns_that_are_ranks_are_said() -> None:
     assert "ranks" in " ".join(ranked.remarks)
     for other in (p, np.tile([0.5, 0.3, 0.2], (40, 1)), np.sort(p)[:5, ::-1]):  # a model of priors; too few
         assert "ranks" not in " ".join(Scores.of(other, outputs="probabilities").remarks)
+
+
+@pytest.fixture
+def sure() -> tuple[np.ndarray, np.ndarray]:
+    """Float32 probabilities of an overconfident model, many exactly 0, and class ids."""
+    rng = np.random.default_rng(0)
+    z = 20 * rng.standard_normal((400, 5))
+    probs = softmax(5 * z).astype(np.float32)
+    assert (probs == 0).sum() > 100
+    return probs, np.where(rng.random(400) < 0.6, z.argmax(1), rng.integers(0, 5, 400))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_file_of_probabilities_gives_the_temperature_that_the_model_gives(
+    dtype: type, sure: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    probs, labels = sure
+    served = fit_temperature(finite_logits(probs, "probabilities", "the test"), labels)
+    np.savez(tmp_path / "p.npz", probs=probs.astype(dtype), labels=labels)
+    found = Scores.read(tmp_path / "p.npz")
+    fitted = fit_temperature(found.logits, labels)
+    assert fitted.fit["temperature"] == pytest.approx(served.fit["temperature"], rel=1e-5)
