@@ -132,6 +132,7 @@ def open_engine(
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")
     secret = password_of("engine's", PASSWORD, password_file, environment=environment)
+    # A notebook's own session would be stopped with ours: there is one for a process.
     foreign = _session_of_others()
     connection = _connected(address, secret)
     try:

@@ -183,6 +183,7 @@ def log_calibrated(
     it is not known what the model predicts, and where that is not what the artifact was fitted on.
     """
     given = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
+    # A logged model is a closed box: nothing inside it can be shifted or replaced.
     if given.model_steps or given.is_multilabel:
         why = "changes the model itself" if given.model_steps else "is of several labels"
         raise InputError(f"the calibration {why}; around a model of MLflow goes one on the scores of classes")

@@ -210,6 +210,7 @@ def read_picture(
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as picture:
+                # Before it is decoded: a small file may unpack to gigabytes.
                 check_picture(picture, max_pixels)
                 whole = _converted(picture, shape[0] or how.channels)
                 found = _cropped(_resized(whole, how, max_pixels), how)

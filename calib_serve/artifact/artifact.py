@@ -403,6 +403,7 @@ class Artifact:
         path = Path(path)
         params = pack(self.steps, self.examples, self.sets)
         manifest = write_manifest(self._manifest(sha256(params)))
+        # Beside its place, on the same file system: only there is a rename atomic.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             if path.exists() and not (
@@ -439,6 +440,7 @@ class Artifact:
     def _load(cls, path: Path) -> Artifact:
         manifest = read_manifest(path / MANIFEST)
         params = read_bytes(path / PARAMS, limit=PARAMS_LIMIT)
+        # Before anything is parsed: a damaged file is refused whole.
         if sha256(params) != manifest.get("params_sha256"):
             raise IntegrityError(
                 f"{path / PARAMS} is not the file the manifest was written for; fit or copy it again"

@@ -239,6 +239,7 @@ class Clause:
     @property
     def id(self) -> str:
         """Its name, and eight letters of a hash of all that it says: a changed clause is another one."""
+        # Sums of evidence are kept by this id: under other terms they would prove nothing.
         text = json.dumps([self.kind, self.promise, self.above, self.per, self.segment, self.predicted])
         return f"{self.name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -364,6 +365,7 @@ class Contract:
                 f"{len(of)}"
             )
         pairs = list(zip(k.tolist(), of, strict=True))
+        # Pairs repeat over a batch: each bound is looked up once.
         bounds = {pair: self.bound(*pair) for pair in set(pairs)}
         return np.asarray(c >= np.array([bounds[pair] for pair in pairs], np.float64))
 

@@ -90,6 +90,7 @@ class PredictionSets:
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
         """Tell whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
         inside = self.scores(probs) <= self.threshold
+        # An empty set would say that no class is possible.
         inside[np.arange(len(inside)), np.argmax(probs, axis=1)] = True
         return inside
 
@@ -121,6 +122,7 @@ class Abstain:
 
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
         """Tell whether there is no answer (n,), of calibrated probabilities (n, K); none of NaN either."""
+        # Written so that NaN abstains.
         return np.asarray(~(np.max(probs, axis=1) >= self.threshold))
 
     @property

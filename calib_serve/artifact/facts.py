@@ -153,6 +153,7 @@ def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[flo
     z = np.asarray(logits, np.float64)
     if not labels:
         z = z - z.mean(axis=1, keepdims=True)
+    # Random signs keep a few numbers of thousands of classes, and miss no difference for long.
     signs = np.random.default_rng(1).choice((-1.0, 1.0), (z.shape[1], _KEPT))
     found = z @ signs / np.sqrt(z.shape[1])
     if not np.isfinite(found).all() or np.ptp(found, axis=0).max() < 1e-6 * max(np.abs(found).max(), 1e-6):

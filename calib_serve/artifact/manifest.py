@@ -220,6 +220,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def digest(content: Mapping[str, Any]) -> str:
     """Return the sha256 of plain values, independent of their YAML spelling."""
+    # JSON has one spelling where YAML has many.
     return sha256(json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False).encode())
 
 

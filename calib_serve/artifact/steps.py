@@ -35,6 +35,7 @@ def tensor(
         raise InputError(f"{name} must be finite, got NaN or infinity")
     if (np.abs(array) > most).any():
         raise InputError(f"{name} must be within {most:g}, what float32 holds; got {np.abs(array).max():g}")
+    # Frozen all the way down: who writes into it would change what was fitted.
     array.setflags(write=False)
     return array
 
@@ -205,6 +206,7 @@ class LogitMap(StepBase):
             raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
         if weight.ndim > 2 or (weight.ndim == 2 and weight.shape[0] != weight.shape[1]):
             raise ShapeError(f"weight must be (), (K,) or (K, K), got {weight.shape}")
+        # Where it is served it is float32, and a smaller weight 0.
         if weight.ndim == 0 and weight < LEAST:
             raise InputError(f"a scalar weight is 1 / T and must be positive in float32, got {float(weight)}")
         if self.bias is not None:

@@ -71,6 +71,7 @@ def audit(
     options = changed(options or AuditOptions(), given)
     names = columns or Columns()
     by = options.by
+    # Every question goes out while the connection is open; numbers are computed after it.
     with open_engine(
         options.engine,
         password_file=options.password_file,

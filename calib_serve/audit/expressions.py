@@ -109,6 +109,7 @@ def seconds(column: Any) -> Any:
     kind = column.type()
     if kind.is_numeric() and not kind.is_boolean():
         moment = column.cast("float64")
+        # Milliseconds taken for seconds would lie in the year 50000, and be counted nowhere.
         known = ((moment > -_LATEST) & (moment < _LATEST) & ~moment.isnan()).fill_null(False)
         return known.ifelse(moment, None).floor().cast("int64")
     if not kind.is_timestamp():
@@ -237,6 +238,7 @@ def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any
         predictions = _of_one_id(predictions)
     if not asked.unique:
         each = labels.group_by("id")
+        # One pass tells the label, and whether several of one id differ.
         labels = each.agg(label=labels["label"].min(), other=labels["label"].max(), rows=labels.count())
     else:
         labels = labels.mutate(rows=1)

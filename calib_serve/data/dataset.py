@@ -215,6 +215,7 @@ def _pictures(folder: Path, split: str | None, pictures: Preprocessing | Mapping
     how = Preprocessing.of(pictures)
     rows = listed(folder / "labels.csv", split)
     given = [row["label"] for row in rows]
+    # Alphabetical, as ImageFolder numbers classes: ids are then those of a model trained so.
     names = () if all(label.isdecimal() for label in given) else tuple(sorted(set(given)))
     index = {name: k for k, name in enumerate(names)}
     labels = [index[label] if names else _class_id(label, folder) for label in given]
@@ -254,6 +255,7 @@ def inside(folder: Path, name: str) -> Path:
         path = (folder / name).resolve()
     except (OSError, ValueError) as error:
         raise InputError(f"{name!r} is no name of a file: {error}") from error
+    # A table comes with the data: it must not name files of the host beyond its folder.
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name!r} lies outside of {folder}")
     return path

@@ -237,6 +237,7 @@ def _of_rows(path: Path, rows: Iterator[Mapping[str, Any]], split: str | None) -
     splits: set[str] = set()
     for number, row in enumerate(rows):
         where = f"row {number} of {path}"
+        # Rows of training and test together would look like one sample.
         if split is None and row.get(_SPLIT) is not None:
             raise InputError(f"{path} has a column {_SPLIT}: name one of its splits (--split)")
         if split is not None:

@@ -97,6 +97,7 @@ class MeanBets:
 
 
 def _log_sum(log_wealth: Floats) -> float:
+    # Wealth over thousands of bets overflows a float; its logarithm does not.
     parts = log_wealth + _LOG_STAKES
     most = float(parts.max())
     return most + math.log(float(np.exp(parts - most).sum()))
@@ -166,6 +167,7 @@ class Evidence:
             raise InputError("payoffs must be finite and at least -1, and weights finite and not negative")
         found = self
         for at in range(0, len(z), _ROWS):
+            # In runs: the table of all bets at all times has outcomes times bets entries.
             found = found._advanced(z[at : at + _ROWS], r[at : at + _ROWS], scale)
         return found
 

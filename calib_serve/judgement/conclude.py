@@ -88,6 +88,7 @@ def conclude(
     corrected = _holm([line.tested.p for line in lines])
     done = [_found(line, p, risk) for line, p in zip(lines, corrected, strict=True)]
     vetoes = [line for line in done if line.tested.finding == "off"]
+    # Tests without a bound can veto, and prove nothing: they are not asked for here.
     missing = [line for line in done if line.tested.required and line.tested.finding != "within"]
     level: Level = "off" if vetoes else _open(done) if missing else "calibrated"
     tests = tuple(line.tested for line in done)
@@ -97,6 +98,7 @@ def conclude(
         first = _leading(vetoes)
         headline = f"Not calibrated: {first.says}."
         do.append(_REPAIR[_family(first)])  # what it hides shows once that is repaired
+        # What else is off in the whole may be gone once the first is mended; single classes are not.
         alone = [v for v in vetoes if v.tested.alone and v is not first]
         for line in sorted(alone, key=lambda v: -v.size)[:3]:
             if line.says != first.says:

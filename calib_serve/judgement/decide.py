@@ -144,6 +144,7 @@ def judge_probs(
     sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, tolerance=tolerance, of_class=single)
     lines = _of_confidence(sample)
     if p.shape[1] == 2:
+        # The first required line speaks for the whole, and P(y = 1) bounds the confidence's gap.
         lines = [*_of_positive(sample), *lines]
     gaps, small = class_gaps(
         sample.first, sample.right, sample.predicted, names, sample.groups, weight=sample.weight
@@ -159,6 +160,7 @@ def judge_probs(
         kinds=p.shape[1],
         opening=_opening(sample, n),
     )
+    # A model read upside down fails every test; that it is, is what to be told, not to calibrate it.
     turned = _turned_around(sample) if p.shape[1] == 2 else ""
     return replace(found, do=(turned, *(line for line in found.do if line != CALIBRATE))) if turned else found
 
@@ -276,6 +278,7 @@ def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
         said, seen = float(cells.said[0]), float(cells.came[0])
         error = math.sqrt(cells.effect * float(cells.noise[0]) + 1)
         apart = abs(said - seen)
+        # Only what is surely off counts, so that the tolerance is of the truth and not of chance.
         beyond = max(apart - _SURE * error, 0.0) / max(said, seen)
         chance = cells.p if beyond > _RELATIVE / 2 else 1.0
         tested = Tested(
@@ -366,6 +369,7 @@ def judge_labels(
 
 def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | None) -> Line:
     n, labels = p.shape
+    # Labels of a sample move together, so each sample is a group.
     samples = np.repeat(np.arange(n), labels) if labels > 1 and n > 1 else None
     cell = np.column_stack([2 * k + equal_mass(p[:, k], 2) for k in range(labels)])
     of_each = None if weight is None else np.repeat(weight, labels)

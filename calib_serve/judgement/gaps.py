@@ -122,6 +122,7 @@ class Cells:
         """Return the chance of so small gaps where the mean absolute gap is ``error``."""
         noise = self._noise_at(error)
         squares = float(((self.said - self.came) ** 2 / noise).sum()) / self.effect
+        # Gaps smaller than usual are luck, and luck proves nothing.
         usual = chi_square_median(len(noise))
         return chi_square_below(max(squares, usual), len(noise), self.distance(error))
 
@@ -157,6 +158,7 @@ def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:
     totals = (totals - size * (totals.sum(axis=0) / np.maximum(size.sum(axis=0), 1))) / np.sqrt(noise)
     covariance = totals.T @ totals if cells <= count else totals @ totals.T
     largest = float(np.linalg.eigvalsh(covariance)[-1]) * count / (count - 1)
+    # Few groups tell little of their own variance: Student's quantile over the normal one makes up for it.
     few = student_quantile(0.95, count - 1) / quantile_of(0.95)
     return max(largest, 1.0) * few**2
 
@@ -388,6 +390,7 @@ def _shape(
         streams = [(f * of_rows[:, None], p, came) for f, p, came in streams]
     scores = np.concatenate([f.T @ (p - came) for f, p, came in streams])
     variance = _variance(streams, crossed)
+    # As in ``Cells.p``, one event more: where less than one error is expected, one is no proof.
     variance[np.diag_indices_from(variance)] += np.concatenate(
         [(f**2).max(axis=0, initial=0) for f, _, _ in streams]
     )

@@ -55,6 +55,7 @@ def error_intervals(
     code = sample.code()
     fitted = recalibrated(scores.confidence, scores.correct, code, sample.bins)
     line = possible_truths(scores.confidence, fitted, code, sample.bins, values["ece"])
+    # One chance for all truths: what they show then rises smoothly along the line.
     blocks = outcomes(scores.correct, fitted, draws, seed=seed, groups=groups)
     drawn = [[sample.errors(draw(truth)) for truth in line] for draw in blocks]
     true, widths = sample.errors(line), wider(scores.confidence, line)
@@ -67,6 +68,7 @@ def error_intervals(
     rms, debiased = found["rms"], values["rms_debiased"]
     found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
     bins, effect = sample.tally(), design_effect(scores.confidence - scores.correct, groups)
+    # The largest gap is of one bin, often nearly empty: drawn bounds fail there, exact ones hold.
     low, high = _largest_gap(bins, effect, level)
     found["mce"] = Estimate(values["mce"], low, high, found["mce"].debiased)
     sums = [
@@ -206,6 +208,7 @@ def error_changes(
     From ``draws`` of signs for two models' samples, whose scores are of the same rows; ``groups`` (n,) by
     row. NaN where there are fewer than two draws.
     """
+    # The same signs for both models: noise that they share cancels in the difference.
     before, after = (_shown(sample, draws, seed, groups) for sample in samples)
     if draws < 2:
         return dict.fromkeys(before, (0.0, math.nan))

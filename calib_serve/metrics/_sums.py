@@ -109,6 +109,7 @@ class Rows:
             return found, of_groups, _cells(probs, y[rows], v, bins, edges)
 
         step = max(1, _BLOCK // classes)
+        # numpy releases the interpreter's lock in these loops, so two threads use two cores.
         with np.errstate(invalid="ignore"), ThreadPoolExecutor(_THREADS) as pool:
             parts = list(pool.map(block, range(0, n, step)))
         sums = _added(found for found, _, _ in parts)
@@ -205,6 +206,7 @@ def _cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
     code += bins * np.arange(classes)
     size = classes * bins
     of_all = w.strides == (0,)  # one weight for all: it multiplies the sums
+    # Without weights two products of the size of the block are saved.
     once, twice = (1.0, 1.0) if of_all else (w[:, None], (w * w)[:, None])
     said = np.bincount(code.ravel(), (once * p).ravel(), size)
     noise = np.bincount(code.ravel(), (twice * p * (1 - p)).ravel(), size)
@@ -330,6 +332,7 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Esti
     separation = Separation(came, mass - came)
     areas = {name: float(area) for name, area in separation.areas().items()}
     error = float(separation.auroc_error())
+    # DeLong's error is of rows that count once; of others their influence is summed.
     if not alike:
         won, lost = (np.repeat(one, np.diff(ends)) for one in separation.influence())
         influence = w * np.where(right, won, lost)

@@ -85,6 +85,7 @@ class Ranked:
 
     def ece(self, bins: int) -> float:
         """Return expected calibration error over equal-mass bins."""
+        # Edges between ranks split ties: each bin has its share of their correct answers.
         count, confidence, correct = self.sums(bins)
         return float(np.abs(confidence - correct).sum() / count.sum())
 
@@ -229,6 +230,7 @@ def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: 
     else:
         cuts = np.quantile(confidence, np.linspace(0, 1, bins + 1))
         index = np.minimum(np.searchsorted(cuts, confidence, side="right") - 1, bins - 1)
+    # Interpolated edges begin above the smallest confidences, which fall out, as in the code it reproduces.
     kept = index >= 0
     gaps = np.bincount(index[kept], (confidence - correct)[kept], minlength=bins)
     return float(np.abs(gaps).sum() / n)
@@ -316,6 +318,7 @@ class Residuals:
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must be a probability, got {threshold}")
         check_binning(bins, edges)
+        # The same edges as ``bin_index``, to the last bit.
         first_edge = np.linspace(0, 1, bins + 1)[1]
         above = np.greater if edges == "right" else np.greater_equal
         total = np.zeros(probs.shape[1])
@@ -383,6 +386,7 @@ class Residuals:
         classes = self.probs.shape[1]
         sums = np.bincount(self.code, gaps, minlength=classes * self.bins)
         per_class = sums.astype(np.float64).reshape(classes, self.bins)  # integers if none is listed
+        # The first bin is what the listed entries leave of the column's total.
         per_class[:, 0] += total - per_class.sum(axis=1)
         return per_class
 
@@ -453,6 +457,7 @@ def smooth_curve(
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
     n, ece = len(confidence), _smooth_ece(confidence, correct)
+    # A narrower kernel than the grid's resolution would draw its nodes, not the data.
     sigma = max(ece, _NARROWEST)
     node, share = on_grid(confidence)
 

@@ -63,6 +63,7 @@ def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change
     quantile_of(level)
     shares = [float(runs.var(ddof=1)) / len(runs) for runs in (a, b)]
     difference, error = float(b.mean() - a.mean()), math.sqrt(sum(shares))
+    # Equal runs have no variance: no change is sure, and any other difference untestable.
     if not error > 0:
         return Change(Estimate(difference), 1.0 if difference == 0 else math.nan)
     freedom = sum(shares) ** 2 / sum(s**2 / (len(r) - 1) for s, r in zip(shares, (a, b), strict=True))
@@ -131,6 +132,7 @@ def _tested(value: float, excess: float, error: float, freedom: int, level: floa
     """Test a change of which chance makes ``excess``, by its standard error from draws."""
     if not math.isfinite(value) or not math.isfinite(error):
         return Change(Estimate(value), math.nan)
+    # Chance adds to an absolute value, and more to that of the model with the larger noise.
     true = value - excess
     debiased = true if excess else math.nan
     if error == 0:

@@ -76,6 +76,7 @@ def abstention(
             raise InputError(f"{name} must lie between 0 and 1, got {share}; 0.05 means 5 %")
     confidence, correct = top_label(probs, labels)
     codes = group_codes(groups, len(correct))
+    # The binomial test needs independent samples: one of each group is.
     rows = slice(None) if codes is None else one_of_each(codes, seed=seed)
     thresholds = _sequence(np.shape(probs)[1], risk)
     threshold, high = _lowest(confidence[rows], correct[rows], thresholds, risk=risk, level=level)
@@ -103,6 +104,7 @@ def _lowest(
         spent += (1 - level) * share
         if not spent:
             continue
+        # The threshold itself is answered, so ties are on its side.
         n = int(np.searchsorted(falling, -threshold, side="right"))
         k = int(errors[n])
         if n and binomial_at_most(k, n, risk) <= spent:

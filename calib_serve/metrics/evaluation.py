@@ -145,10 +145,12 @@ def _of_sums(
 ) -> Evaluation:
     """Evaluate rows that weigh, or very many: see ``calib_serve.metrics._sums``."""
     weight, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
+    # Counts stay counts: divided by their mean they would not say how many rows there are.
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     if weight is not None and raw is not None and not weight.all():
         kept = np.flatnonzero(weight)  # a row of weight 0 is no sample
         p, y, raw, codes = p.take(kept, axis=0), y[kept], raw[kept], None if codes is None else codes[kept]
+        # A group whose rows all weigh 0 is gone; codes have no gaps.
         codes = group_codes(codes, len(kept))
     rows = Rows.of(p, y, raw, codes, bins=options.bins, edges=options.edges)
     found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, _DRAWS))
@@ -273,6 +275,7 @@ def evaluate(
         "groups": found.groups,
         **fields_of(MeasureOptions, asked),
     }
+    # Of log-probabilities, as of logits, the NLL stays finite where a probability rounds to 0.
     of_logits = found.outputs in ("logits", "logit", "log_probs")
     of = evaluate_logits(found.logits, y, **how) if of_logits else evaluate_probs(found.probs, y, **how)
     return replace(of, remarks=found.remarks)

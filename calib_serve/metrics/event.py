@@ -56,6 +56,7 @@ def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any
     """Return coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
     theta = np.zeros(len(columns))
     for _ in range(_ROUNDS):
+        # Beyond 30 exp gains nothing in float64, and may overflow.
         fitted = 1 / (1 + np.exp(-np.clip(offset + theta @ columns, -30, 30)))
         curvature = (columns * (w * fitted * (1 - fitted))) @ columns.T
         step = np.linalg.lstsq(curvature, columns @ (w * (y - fitted)), rcond=None)[0]
@@ -121,6 +122,7 @@ def calibration_slope(
     """
     p, y, w = checked_event(probs, came_true, sample_weight)
     events, others = p[y == 1], p[y == 0]
+    # Separated outcomes have no finite slope: Newton would run away.
     if not (len(events) and len(others) and events.min() < others.max() and others.min() < events.max()):
         return Estimate(math.nan)
     codes = _kept_groups(groups, sample_weight, len(p))

@@ -36,6 +36,7 @@ def beta_below(x: float, a: float, b: float) -> float:
     >>> round(beta_below(0.25, 1, 1), 12), round(beta_below(0.5, 3, 3), 12)
     (0.25, 0.5)
     """
+    # Effective numbers may round a little beyond the ends.
     return float(_special().betainc(a, b, min(max(x, 0.0), 1.0)))
 
 
@@ -63,6 +64,7 @@ def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
     >>> round(accuracy_at_least(10, 10, risk=0.05), 4)  # 0.05 ** (1 / 10)
     0.7411
     """
+    # The quantile is not defined at a = 0, where the bound is 0.
     return 0.0 if correct == 0 else beta_quantile(risk, correct, n - correct + 1)
 
 
@@ -302,6 +304,7 @@ def bootstrap_interval(
         return Estimate(value)
     near, far = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     low, high = max(2 * value - far, lowest), min(2 * value - near, highest)
+    # Near an end of its range a value may lie outside of the basic interval; it always holds its own value.
     return Estimate(value, float(min(low, value)), float(max(high, value)))
 
 
@@ -391,6 +394,7 @@ def resamples(
     """
     rng = np.random.default_rng(seed)
     step = max(1, _BLOCK // n)
+    # Groups are drawn, not rows: rows of a group come together or not at all.
     units = n if groups is None else int(groups.max()) + 1
     for start in range(0, replicates, step):
         r = min(step, replicates - start)
@@ -430,6 +434,7 @@ def conformal_rank(n: int, coverage: float) -> int:
     """
     if not 0 < coverage < 1:
         raise InputError(f"coverage must lie between 0 and 1, got {coverage}; 0.9 means 90 %")
+    # As a float, (n + 1) coverage may round up past a whole number, and the rank with it.
     return math.ceil((n + 1) * Fraction(repr(float(coverage))))
 
 

@@ -157,10 +157,12 @@ def evaluate_label_probs(
     if w is not None:
         raw = as_floats(sample_weight, "sample_weight")
         counted = are_counts(raw)
+        # Counts are rows that are there as often, each a sample of its own.
         kept = repeated(raw) if counted else np.flatnonzero(w)
         p, y, w = p[kept], y[kept], None if counted else w[kept] / w[kept].mean()
     w = np.ones(len(p)) if w is None else w
     n, count = p.shape
+    # Wilson's interval needs a number of samples: as many equal ones as are as much evidence.
     worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
     gaps = _Gaps(p, y, w, bins=options.bins, edges=options.edges)
     true, drawn = gaps.eces(min(options.replicates, _DRAWS), options.seed)

@@ -52,6 +52,7 @@ class PerSample:
         p_true = p[np.arange(len(p)), y].astype(np.float64)
         if nll is None:
             nll = negative_log(p_true)
+        # What is binned or ranked reads runs of this order, so it is sorted once.
         order = np.argsort(confidence)
         correct = (predicted == y).astype(np.float64)
         return cls(
@@ -220,11 +221,13 @@ def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
         raise ShapeError(
             f"groups must be ({n},) numbers or text, one a sample, got {given.shape} {given.dtype}"
         )
+    # NaN equals nothing, itself included: each would be a group of its own.
     if given.dtype.kind == "f" and not np.isfinite(given).all():
         raise InputError("a group is NaN or infinite; give each sample without a group one of its own")
     distinct, codes = np.unique(given, return_inverse=True)
     if len(distinct) < _FEWEST:
         raise InputError("all samples are of one group: how much they vary cannot be told from one")
+    # Groups of one sample each are independent samples: the plain formulas hold.
     return None if len(distinct) == n else codes.astype(np.intp)
 
 
@@ -249,6 +252,7 @@ def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None
     w = np.ones(n) if weight is None else weight
     apart = w * (values - np.average(values, weights=w))
     totals = apart if codes is None else np.bincount(codes, weights=apart)
+    # Rows of weight 0 are no units; groups are units whatever they weigh.
     units = len(totals) if codes is not None else np.count_nonzero(w)
     more = units / (units - 1) if units > 1 else math.nan
     return math.sqrt(more * float((totals**2).sum())) / float(w.sum())
@@ -257,4 +261,5 @@ def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None
 def design_effect(values: Floats, codes: Codes | None) -> float:
     """Return how much more the mean (n,) varies than that of independent samples; at least 1."""
     alone = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    # Below 1 groups would narrow intervals: mostly chance, and never safe.
     return max((mean_error(values, codes) / alone) ** 2, 1.0) if codes is not None and alone > 0 else 1.0

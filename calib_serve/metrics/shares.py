@@ -255,6 +255,7 @@ def climbed(ratio: Floats, weight: Floats, start: Floats) -> Floats:
             return second
         length = -np.linalg.norm(change) / max(float(np.linalg.norm(bend)), np.finfo(float).tiny)
         jumped = np.asarray(shares - 2 * length * change + length**2 * bend)
+        # Extrapolation may leave the simplex or go down: the plain step never does.
         better = jumped.min() >= 0 and _likelihood(ratio, weight, jumped) >= _likelihood(
             ratio, weight, second
         )
@@ -453,6 +454,7 @@ def bbse(
     cells = _cells(confusion.predictions, counts)
     n = float(counts.sum())
     found = _Table.of(confusion, cells, counts)
+    # A cell of chance 0 under every class would have a likelihood of 0, whatever the shares.
     shares = climbed(np.maximum(found.mass, 1e-12), found.seen, before)
     gain, noise = _linear(found.mass, shares), found.noise(shares)
     fits, misfit = _fits(confusion, counts, found, shares)

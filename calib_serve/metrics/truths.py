@@ -50,6 +50,7 @@ def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Fl
     A logistic regression on the log-odds (Platt 1999) with a weak prior; then each bin's residual, shrunk
     as far as all of them look like noise (James and Stein 1961).
     """
+    # Log-odds of 0 and 1 are infinite: a few saturated scores would decide the fit.
     inside = np.clip(probs, 1e-4, 1 - 1e-4)
     columns = np.stack([np.ones_like(inside), np.log(inside / (1 - inside))])
     theta, identity = np.array([0.0, 1.0]), np.array([0.0, 1.0])
@@ -58,6 +59,7 @@ def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Fl
         slope = columns @ (fitted - came_true) + _PRIOR * (theta - identity)
         curvature = (columns * (fitted * (1 - fitted))) @ columns.T + np.diag(_PRIOR)
         step = np.linalg.solve(curvature, slope)
+        # A full Newton step overshoots where all are right.
         theta = theta - np.clip(step, -1, 1)
         if np.abs(step).max() < 1e-8:
             break
@@ -198,6 +200,7 @@ class Shift:
 
     def times(self, far: float) -> Shift:
         """Return as many times as far from no shift."""
+        # Powers grow fast: further out every row is one-hot, and the line of truths stands still.
         power = float(np.clip(far * self.log_power, -_MOST, _MOST))
         return Shift(power, np.clip(far * self.offset, -3 * _MOST, 3 * _MOST))
 
@@ -209,6 +212,7 @@ def fitted_shift(probs: NDArray[np.floating], labels: Ints) -> Shift:
     """
     shift = Shift(0.0, np.zeros(probs.shape[1]))
     for _ in range(2):
+        # Sums over blocks: probabilities of many classes do not fit into memory twice.
         slope = curvature = 0.0
         variance = np.zeros(probs.shape[1])
         surplus = np.bincount(labels, minlength=probs.shape[1]).astype(np.float64)

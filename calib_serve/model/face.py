@@ -334,10 +334,12 @@ class CachedClassifier(Around):
             count.write_text(str(rows.stop))
             if progress:
                 progress(rows.stop, len(inputs))
+        # Renamed when whole: a file under its final name is complete.
         growing.replace(done)
         count.unlink(missing_ok=True)
 
     def _key(self, inputs: Floats, shift: InputShift | None) -> str:
+        # Whatever changes a result is in the name: a stale file is never read.
         digest = hashlib.sha256(f"{self.fingerprint} {self.batch_size} {self.facts()}".encode())
         digest.update(f"{inputs.dtype.str}{inputs.shape}".encode())
         for start in range(0, len(inputs), 1024):

@@ -81,6 +81,7 @@ def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
     """
     try:
         with _quiet():
+            # Neither a download nor code of the folder's own: what is calibrated is what lies there.
             return load(str(path), local_files_only=True, trust_remote_code=False, **options)
     except CalibServeError:
         raise

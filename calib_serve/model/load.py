@@ -218,6 +218,7 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
     network = _made(spec)
     if weights is not None:
         _load_weights(network, weights)
+    # Weights that differ from call to call were never trained.
     elif not _same_weights(network, _made(spec)):
         raise ModelError(
             f"{spec} makes other weights every time, so they are random, not trained: give the file of the "
@@ -248,6 +249,7 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         if path.suffix == ".safetensors":
             state = load_file(path)
         else:
+            # Unpickling anything else would run its code.
             state = torch.load(path, map_location="cpu", weights_only=True)
         if "state_dict" in state and isinstance(state["state_dict"], dict):
             state = state["state_dict"]

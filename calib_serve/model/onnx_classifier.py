@@ -134,6 +134,7 @@ def load_onnx(
         check_sizes(path, [size if isinstance(size, int) else None for size in sizes], input_shape)
     shape = input_shape or _input_shape(session, path)
     rng = np.random.default_rng(0)
+    # Half in [0, 1] and half around zero, as pictures and features are.
     probe = np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(np.float32)
     out = _run(session, probe)
     if out.ndim not in (1, 2) or len(out) != len(probe):
@@ -152,6 +153,7 @@ def _session(graph: ModelProto, device: str | None) -> Any:
     if device != "cpu" and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         providers = ["CUDAExecutionProvider", *providers] if _has_gpu() else providers
     options = onnxruntime.SessionOptions()
+    # onnxruntime warns of initializers and providers that are no concern of a fit.
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
 

@@ -75,6 +75,7 @@ def environment(package: str) -> Environment:
     """Return the templates of a package beside the shared ones, compiled once."""
     found = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader(__name__)]),
+        # Names of classes and models are users' text, and a value that is missing is a fault of ours.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

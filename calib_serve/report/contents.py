@@ -196,6 +196,7 @@ def prepare_report(
     if before is not None:
         _refuse_other_samples(checked(*before), checked(*after))
     pairs = [after] if before is None else [before, after]
+    # Figures and paired tests are of rows: weights become rows that are there as often.
     rows = slice(None) if sample_weight is None else repeated(as_floats(sample_weight, "sample_weight"))
     drawn = [(p[rows], y[rows]) for p, y in (checked(*pair) for pair in pairs)]
     of_drawn = None if groups is None else np.asarray(groups)[rows]
@@ -435,6 +436,7 @@ def _likelihood(old: float, new: float, change: Change | None) -> str:
 def _refusals(changes: Mapping[str, Change]) -> list[str]:
     """Return reasons not to deploy, each beyond chance."""
     bad = (("accuracy", -1, "accuracy fell"), ("nll", 1, "the negative log-likelihood rose"))
+    # A change within chance is no reason: a fit moves every number a little.
     worse = [
         words
         for name, sign, words in bad

@@ -187,6 +187,7 @@ def _histograms(sides: Sequence[Side]) -> Picture:
         for data in (side.histogram,)
         for b in np.flatnonzero(data.count)
     ]
+    # Bars of two models hide one another: the first is a line.
     *before, after = (side.histogram.count / side.histogram.count.sum() for side in sides)
     reference = before[0].tolist() if before else None
     line = f" The line is {sides[0].name}." if before else ""

@@ -74,6 +74,7 @@ def write_page(path: str | Path, contents: Contents | LabelsContents) -> Path:
     kind = path.suffix.lower()
     made: str | bytes = _drawing(contents, kind[1:]) if kind in _DRAWN else render(contents)
     try:
+        # Whole or not at all: who reloads the page never sees half of it.
         write_whole(path, made)
     except OSError as error:
         raise InputError(f"cannot write the report {path}: {error}; choose another place") from error
@@ -82,6 +83,7 @@ def write_page(path: str | Path, contents: Contents | LabelsContents) -> Path:
 
 def _drawing(contents: Contents | LabelsContents, kind: str) -> bytes:
     file = io.BytesIO()
+    # Without a date the same contents give the same bytes.
     metadata = {"Title": contents.title, **({"Date": None} if kind == "svg" else {})}
     figure = slide(contents)
     with drawing(), mpl.rc_context({"svg.hashsalt": "slide"}):

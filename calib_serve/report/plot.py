@@ -55,6 +55,7 @@ def inline_svg(figure: Figure, *, name: str, title: str, text: str) -> Markup:
     head, body = svg.split(">", 1)
     head = _SIZE.sub(r"\1", head)
     for meaning, color in PALETTE.items():
+        # A dark page sets the variables anew; fixed colours would vanish on it.
         body = body.replace(color, f"var(--{meaning})")
     body = _ID.sub(rf"\g<1>{name}-", body)
     label = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(text)}</desc>'

@@ -152,6 +152,7 @@ def _kernel_density(values: Floats, grid: Floats) -> Floats:
     low, high = np.quantile(values, [0.25, 0.75])
     spread = min(float(values.std()), float(high - low) / 1.349) or float(values.std())
     width = max(0.9 * spread * len(values) ** -0.2, _NARROWEST)
+    # Counted in cells first: a kernel per sample would cost grid times samples.
     fine = np.linspace(grid[0], grid[-1], _FINE)
     cell = np.rint((values - fine[0]) / (fine[1] - fine[0])).astype(np.intp)
     mass = np.bincount(cell, minlength=_FINE) / len(values)
@@ -305,6 +306,7 @@ def class_table(
     if len(names) != p.shape[1]:
         raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
     predicted = p.argmax(axis=1)
+    # All classes are looked at, so that one of twenty would seem off by chance.
     together = 1 - (1 - level) / p.shape[1]
     rows = [
         _row(name, p[:, k], predicted == k, y == k, level=together, bins=bins, edges=edges)

@@ -159,6 +159,7 @@ def _read_npy(path: Path, asked: _Asked) -> Source:
 
 
 def _read_npz(path: Path, asked: _Asked) -> Source:
+    # Only what is asked for is unpacked: such files may hold gigabytes of inputs, too.
     kept = {_in_split(name, asked.split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
     arrays, names = read_npz(path, wanted=kept.__contains__)
     return _from_arrays(path, names, arrays.__getitem__, asked)
@@ -285,6 +286,7 @@ def _floats(cells: list[Any]) -> NDArray[Any]:
     except (TypeError, ValueError):
         pass
     try:
+        # Spreadsheets write decimal commas where the language does.
         return np.array([cell.replace(",", ".") for cell in cells], np.float64)
     except (AttributeError, ValueError):
         return _texts(cells)
@@ -529,6 +531,7 @@ def _spooled(
         ) from error
     if not rows:
         raise InputError(f"{table} has column names but no rows")
+    # The file has no name, so that it goes with the process, however that ends.
     values = np.memmap(file, np.float64, "r", shape=(rows, width))
     return values, {name: np.concatenate(parts) for name, parts in beside.items()}
 

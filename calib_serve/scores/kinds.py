@@ -34,6 +34,7 @@ def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
     [0.0, -87.34]
     """
     p = as_array(probs, "probs")
+    # Half precision has no number near LEAST: its logarithm would be of 0.
     narrow = p.dtype.kind == "f" and p.dtype.itemsize <= 4
     p = p.astype(np.float32 if narrow else np.float64, copy=False)
     return np.asarray(np.log(np.maximum(p, p.dtype.type(least))))
@@ -94,6 +95,7 @@ def two_columns(logits: ArrayLike) -> Floats:
         z = z[:, None]
     if z.ndim != 2 or z.shape[1] == 0:
         raise ShapeError(f"logits must be (n, K), or (n,) for one logit, got {z.shape}")
+    # softmax([0, z]) is sigmoid(z): one form serves both.
     return z if z.shape[1] > 1 else np.concatenate([np.zeros_like(z), z], axis=1)
 
 
@@ -366,6 +368,7 @@ def recognise(
     why = ""
     if told is None and called is None:
         told, why = _by_numbers(seen, truths)
+    # An array called logits is believed, unless its numbers say that it is none.
     if told is None and called == "logits":
         _refuse_misnamed(seen)
     kind = told or called

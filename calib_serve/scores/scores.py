@@ -236,6 +236,7 @@ class Scores:
                 f"the classes of {self.name} are {_few(own)}, those of {of} {_few(names)}: {_few(strange)} "
                 "is not in both; name the columns alike, or choose them (--columns, columns=)"
             )
+        # By name alone: columns in another order give wrong probabilities that look right.
         order = np.array([own.index(name) for name in names])
         labels = self.labels
         if labels is not None:
@@ -291,6 +292,7 @@ class ProbsView:
             return np.concatenate([1 - p, p], axis=1)
         if self._outputs == "probabilities":
             total = p.sum(axis=1, keepdims=True)
+            # Half precision rounds rows further from 1 than metrics in float64 may see.
             if np.abs(total - 1).max(initial=0) > _NORMAL:
                 p /= total
         return p
@@ -331,6 +333,7 @@ def made(
     source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
 ) -> Scores:
     """Check what a file or a caller gave, and make scores of it."""
+    # First: a void label often stands beside a void score.
     source, remarks = _kept(source, ignore_label)
     values = source.values
     n = len(values)

@@ -172,6 +172,7 @@ def _strange(values: NDArray[Any]) -> list[int]:
     total = values.sum(axis=1)
     if 2 <= inside.sum() < len(columns) and _whole(values[:, inside].sum(axis=1)):
         return np.flatnonzero(~inside).tolist()
+    # Which column makes the sums wrong tells only if taking off that one alone mends them.
     if len(columns) > 2 and inside.all():
         alone = [k for k, column in enumerate(columns) if _whole(total - column)]
         if len(alone) == 1:
@@ -372,6 +373,7 @@ def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int
     """Return the columns as values (n, K); InputError for a cell that holds no number, by row and name."""
     rows = len(table[names[0]])
     kinds = {np.asarray(table[name]).dtype for name in names}
+    # Twice the memory for nothing: float32 scores stay float32.
     narrow = all(kind.kind == "f" and kind.itemsize <= 4 for kind in kinds)
     values = np.empty((rows, len(names)), np.float32 if narrow else np.float64)
     for k, name in enumerate(names):

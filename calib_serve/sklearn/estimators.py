@@ -213,6 +213,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             self.classes_ = encoded(y)[0]
             routed = self._routed(estimator, sample_weight, fit_params)
             rows, logits = self._held_out(estimator, X, y, routed)
+            # The model that predicts sees all samples; its calibration only scores of samples it had not
+            # seen.
             self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
         self.artifact_ = calibrated(
             logits,
@@ -345,6 +347,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         train, test = part
         own = _check_method_params(X, params=params, indices=train)
         estimator.fit(_safe_indexing(X, train), y[train], **own)
+        # Columns would stand for other classes, and nobody would see it.
         if not np.array_equal(estimator.classes_, self.classes_):
             raise InputError("a fold's training part lacks a class; use fewer folds or a stratified splitter")
         return self._logits(estimator, _safe_indexing(X, test))

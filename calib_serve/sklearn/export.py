@@ -75,6 +75,7 @@ def write_onnx(
             outputs="logits" if raw else "probabilities",
             inputs={graph.graph.input[0].name: x},
         )
+        # In a file beside it first: a file at ``path`` has been proved.
         _check(fused, x, model.predict_proba(x))
         fused.replace(path)
     return report

@@ -132,6 +132,7 @@ def validation_size(
     for number, method in enumerate(methods):
         means, spreads = np.full((2, len(steps)), np.nan)
         for i, size in enumerate(steps):
+            # All samples are one part: repeats would be copies.
             parts = [rng.choice(len(y), size, replace=False) for _ in range(repeats if size < len(y) else 1)]
             found = []
             for probs in _probs(fit, method, ((z[part], y[part]) for part in parts), x):

@@ -284,6 +284,7 @@ def stability(
         for repeat in range(repeats):
             rng = np.random.default_rng([seed, number, repeat])
             for held in np.array_split(rng.permutation(len(y)), folds):
+                # Fitted on the others, so that no fold tests its own fit.
                 rest = np.setdiff1d(np.arange(len(y)), held)
                 own, inside, outside = fits[number], z[rest], z[held]
                 for method in methods:
