@@ -28,9 +28,8 @@ import peers
 
 from calib_serve.bins import Bins
 from calib_serve.metrics import evaluate, paired_changes, softmax
-from calib_serve.metrics.per_sample import PerSample
-from calib_serve.metrics.sample import Sample
-from calib_serve.metrics.truths import Shift
+from calib_serve.metrics.samples import PerSample
+from calib_serve.metrics.truths import Sample, Shift
 
 Floats = np.ndarray
 Truth = Callable[[Floats], Floats]

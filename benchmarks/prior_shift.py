@@ -30,7 +30,7 @@ from calib_serve.fit.priors import confused
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.shares import estimate_prior, with_prior
 from calib_serve.metrics import classwise_ece, nll
-from calib_serve.study.corruptions import CORRUPTIONS, corrupt
+from calib_serve.study.data import CORRUPTIONS, corrupt
 
 LOGITS = (
     *("kull_resnet110_c10", "resnet50_c10_cross_entropy", "akamaster_resnet20_c10"),

@@ -17,10 +17,8 @@ from calib_serve.errors import InputError
 from calib_serve.judgement import Evidence, share_bets
 from calib_serve.metrics import Estimate, abstention, exact_interval
 from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.grouped import design_effect, group_codes
-from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
-from calib_serve.metrics.per_sample import checked
-from calib_serve.metrics.tails import beta_below, binomial_at_most
+from calib_serve.metrics.intervals import beta_below, beta_binomial_at_most, binomial_at_most, quantile_of
+from calib_serve.metrics.samples import checked, design_effect, group_codes
 from calib_serve.names import as_duration
 from calib_serve.options.base import changed, check_positive
 from calib_serve.options.decide import ContractOptions, PlanOptions

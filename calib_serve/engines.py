@@ -15,8 +15,6 @@ from urllib.parse import parse_qsl, urlsplit
 from calib_serve.addresses import holds_password, password_of, shown
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, ServerError
 
-__all__ = ["PASSWORD", "Engine", "open_engine"]
-
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 
 _FILES = ("duckdb", "pyspark")  # engines that read Parquet files themselves
@@ -33,7 +31,7 @@ class Engine:
         self.connection, self.name, self._files, self._secret = connection, name, files, secret
 
     def table(self, where: str) -> Any:
-        """The table of this name, ``schema.table``, or the Parquet files of a path, folder or pattern.
+        """Return the table of this name, ``schema.table``, or the Parquet files of a path, folder or pattern.
 
         InputError where there is none, or it cannot be read.
         """
@@ -53,7 +51,7 @@ class Engine:
             return self._with_zones(self.connection.table(parts[-1], database=path))
 
     def _with_zones(self, table: Any) -> Any:
-        """The table, its moments as such.
+        """Return the table, its moments as such.
 
         ibis takes Spark's TIMESTAMP for a time without a zone, and does not know DuckDB's TIMESTAMPTZ_NS.
         """
@@ -67,13 +65,16 @@ class Engine:
         return table.mutate(**{name: table[name].cast("timestamp('UTC')") for name in moments})
 
     def rows(self, expression: Any, doing: str) -> list[dict[str, Any]]:
-        """The rows of a small result, each by column; InputError where the engine fails at ``doing`` it."""
+        """Return the rows of a small result, each by column.
+
+        Raises InputError where the engine fails at ``doing`` it.
+        """
         with self.asking(doing):
             found: list[dict[str, Any]] = expression.to_pyarrow().to_pylist()
         return found
 
     def batches(self, expression: Any, doing: str, *, rows: int = 1 << 16) -> Iterator[Any]:
-        """The rows of a large result as Arrow batches of about so many ``rows``, one after the other."""
+        """Yield the rows of a large result as Arrow batches of about so many ``rows``."""
         with self.asking(doing):
             if self.connection.name == "duckdb":  # which ibis 12 asks for a method that DuckDB 2 has not
                 yield from self.connection.raw_sql(self.connection.compile(expression)).to_arrow_reader(rows)
@@ -82,7 +83,7 @@ class Engine:
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
-        """Inside, what the engine raises is an InputError that says what it was ``doing``."""
+        """Turn what the engine raises inside into an InputError that says what it was ``doing``."""
         try:
             # What ibis asks of an engine in an older way is not for our users to mend.
             with warnings.catch_warnings():
@@ -106,7 +107,7 @@ def open_engine(
     temporary: str | Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[Engine]:
-    """DuckDB in this process, or the engine at an ``address`` that ibis knows, closed at the end.
+    """Open DuckDB in this process, or the engine at an ``address`` that ibis knows; close it at the end.
 
     ``memory``: what DuckDB may hold, ``threads``: how many it runs (default: all cores), ``temporary``: where
     it puts what does not fit. The password of a database is the first line of ``password_file`` or what the
@@ -131,6 +132,7 @@ def open_engine(
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")
     secret = password_of("engine's", PASSWORD, password_file, environment=environment)
+    # A notebook's own session would be stopped with ours: there is one for a process.
     foreign = _session_of_others()
     connection = _connected(address, secret)
     try:
@@ -161,7 +163,7 @@ def _set_up(duckdb: Any) -> None:
 
 
 def _connected(address: str, secret: str | None) -> Any:
-    """The open connection; its errors never tell the password."""
+    """Return the open connection; its errors never tell the password."""
     import ibis  # noqa: PLC0415
 
     scheme = urlsplit(address).scheme.replace("postgresql", "postgres")
@@ -182,13 +184,13 @@ def _connected(address: str, secret: str | None) -> Any:
 
 
 def _session_of_others() -> bool:
-    """Whether this process has a Spark session already, which must not be stopped."""
+    """Tell whether this process has a Spark session already, which must not be stopped."""
     loaded = sys.modules.get("pyspark.sql")
     return loaded is not None and loaded.SparkSession.getActiveSession() is not None
 
 
 def _spark(address: str) -> Any:
-    """A session with the options that stand behind the ``?``; ibis would set static ones too late."""
+    """Return a session with the options that stand behind the ``?``; ibis would set static ones too late."""
     import ibis  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -200,7 +202,7 @@ def _spark(address: str) -> Any:
 
 
 def _pattern(where: str, engine: str) -> str:
-    """What the engine reads: of a folder all Parquet files in it, however deep."""
+    """Return what the engine reads: of a folder all Parquet files in it, however deep."""
     path = Path(where)
     if "://" in where or (not path.exists() and any(c in where for c in "*?[")):
         return where
@@ -216,6 +218,6 @@ def _pattern(where: str, engine: str) -> str:
 
 
 def _said(error: Exception, secret: str | None) -> str:
-    """The first line of an engine's error, short, without the password."""
+    """Return the first line of an engine's error, short, without the password."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return (text.replace(secret, "***") if secret else text)[:_LINE]

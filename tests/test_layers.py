@@ -37,7 +37,6 @@ GROUND = (
     "engines",
     "scores",
     "metrics",
-    "priors",
     "judgement",
     "pictures",
     "artifact",

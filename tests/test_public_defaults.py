@@ -9,7 +9,7 @@ from typing import Any
 
 from calib_serve import Bins, calibrate, evaluate, judge
 from calib_serve.bins import bin_index
-from calib_serve.judgement import cells, classes
+from calib_serve.judgement import gaps
 from calib_serve.receipts import DAY, SKEW
 from calib_serve.watch import bin_gaps, estimates, intake, verdict
 from calib_serve.watch.drift import Detector
@@ -35,4 +35,4 @@ def test_what_watches_and_judges_has_these_numbers() -> None:
     assert defaults(estimates.estimate) == {"least": 5.0, "missing": "chance"}
     assert defaults(intake.Intake) == {"ttl": 30 * 86_400.0, "detect": True}
     assert (DAY, SKEW, bin_gaps.LEAST) == (86_400.0, 300.0, 5.0)
-    assert (cells.RISK, classes.FEW) == (0.05, 500)
+    assert (gaps.RISK, gaps.FEW) == (0.05, 500)

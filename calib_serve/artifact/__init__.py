@@ -2,12 +2,16 @@
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.contract import Clause, ClauseKind, Contract
-from calib_serve.artifact.decisions import Abstain, PredictionSets, SetScore
-from calib_serve.artifact.facts import ModelFacts
-from calib_serve.artifact.promises import DecisionsEvaluation, evaluate_decisions, promises
-from calib_serve.artifact.response import made_up, response, same_response
-from calib_serve.artifact.results import Examples, Score, Selection
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, Step
+from calib_serve.artifact.decisions import (
+    Abstain,
+    DecisionsEvaluation,
+    PredictionSets,
+    SetScore,
+    evaluate_decisions,
+    promises,
+)
+from calib_serve.artifact.facts import ModelFacts, Score, Selection, made_up, response, same_response
+from calib_serve.artifact.steps import Examples, Head, InputShift, LogitMap, Mixture, ProbTable, Step
 
 __all__ = [
     "Abstain",

@@ -21,7 +21,16 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets
-from calib_serve.artifact.facts import ModelFacts
+from calib_serve.artifact.facts import (
+    ModelFacts,
+    Selection,
+    as_frame,
+    as_html,
+    as_text,
+    measured,
+    selected,
+    temperature_of,
+)
 from calib_serve.artifact.manifest import (
     MANIFEST,
     PARAMS,
@@ -38,18 +47,9 @@ from calib_serve.artifact.manifest import (
     unpack,
     write_manifest,
 )
-from calib_serve.artifact.results import (
-    Examples,
-    Selection,
-    as_frame,
-    as_html,
-    as_text,
-    measured,
-    selected,
-    temperature_of,
-)
 from calib_serve.artifact.steps import (
     STEPS,
+    Examples,
     Head,
     InputShift,
     LogitMap,
@@ -67,8 +67,6 @@ from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, Scores, alike, to_lo
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-__all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
 
 S = TypeVar("S", bound=Step)
 
@@ -156,7 +154,7 @@ class Artifact:
             object.__setattr__(self, name, plain(getattr(self, name), name))
 
     def _check_counts(self) -> None:
-        """ShapeError where something has an entry for each class, and not for these."""
+        """Raise ShapeError where something has an entry for each class, and for another number of classes."""
         found = {
             "class names": len(self.class_names) or None,
             "counts of them": len(self.reference_classes) or None,
@@ -179,19 +177,19 @@ class Artifact:
 
     @cached_property
     def is_multilabel(self) -> bool:
-        """Whether its classes are labels, of which any number may be true."""
+        """Tell whether its classes are labels, of which any number may be true."""
         return self.model.outputs in LABELS
 
     @property
     def depends_on_kind(self) -> bool:
-        """Whether logits and log-probabilities of a model differ to it, as to a scale for each class."""
+        """Tell whether logits and log-probabilities of a model differ to it, as to a scale for each class."""
         for step in self.logit_maps:
             if step.on == "log_probs" or not step.ignores_shift:
                 return step.on == "logits"
         return self.is_multilabel
 
     def takes(self, outputs: Outputs) -> bool:
-        """Whether scores of this kind get the probabilities that those it was fitted on would get.
+        """Tell whether scores of this kind get the probabilities that those it was fitted on would get.
 
         False where it was not recorded what these were, and it matters.
         """
@@ -201,7 +199,7 @@ class Artifact:
         return not self.depends_on_kind or (fitted is not None and alike(fitted, outputs))
 
     def check_takes(self, outputs: Outputs | None, what: str) -> None:
-        """InputError where ``what``, scores of the kind ``outputs``, are not what it was fitted on."""
+        """Raise InputError where ``what``, scores of the kind ``outputs``, are not what it was fitted on."""
         fitted = self.model.outputs
         if outputs is not None and fitted is not None and not self.takes(outputs):
             raise InputError(
@@ -210,14 +208,14 @@ class Artifact:
             )
 
     def has_model_steps_of(self, other: Artifact) -> bool:
-        """Whether its input shift and head are those of ``other``, so that both act on the same logits."""
+        """Tell whether its input shift and head are those of ``other``: both then act on the same logits."""
         own, others = (
             ([step_facts(step) for step in one.model_steps], pack(one.model_steps)) for one in (self, other)
         )
         return own == others
 
     def check_beside(self, served: Artifact) -> None:
-        """InputError where it cannot run in the shadow of ``served``: on the logits that this acts on."""
+        """Raise InputError unless it can run in the shadow of ``served``, on the same logits."""
         if self.classes != served.classes or self.is_multilabel or served.is_multilabel:
             raise InputError(
                 f"a shadow has the {served.classes} classes of what is served, one a sample; got {self!r}"
@@ -265,7 +263,7 @@ class Artifact:
         return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
 
     def only(self, *steps: Step) -> Artifact:
-        """With these steps alone, and without what belongs to the probabilities that all of them give."""
+        """Keep these steps alone, and drop what belongs to the probabilities that all of them give."""
         fit = {name: value for name, value in self.fit.items() if name != "decisions"}
         return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None, contract=None)
 
@@ -273,7 +271,7 @@ class Artifact:
         return tuple(step for step in self.steps if isinstance(step, kind))
 
     def accepted(self, scores: Scores) -> Scores:
-        """The scores with their columns in this artifact's order, by name.
+        """Return the scores with their columns in this artifact's order, by name.
 
         InputError where their classes or their kind are not those that it was fitted on, and where a
         calibrated model made them: they would be calibrated twice.
@@ -290,7 +288,7 @@ class Artifact:
         return found
 
     def probs(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
+        """Return calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
 
         ``scores``: ``Scores``, a frame, whose columns are found by the class names, or an array (n, K), or
         (n,) of one column. ``outputs`` says what they are where they are of another kind. Where the artifact
@@ -307,7 +305,7 @@ class Artifact:
         return self.of_logits(self._logits_of(found))
 
     def calibrated(self, scores: Scores) -> Scores:
-        """The scores as calibrated probabilities, with all that belongs to their samples."""
+        """Return the scores as calibrated probabilities, with all that belongs to their samples."""
         found = self.accepted(scores)
         return replace(
             found,
@@ -321,7 +319,7 @@ class Artifact:
         return to_logits(scores.values, scores.outputs)
 
     def predict(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[Any]:
-        """The class of the largest calibrated probability (n,), by its name where it has one.
+        """Return the class of the largest calibrated probability (n,), by its name where it has one.
 
         Of a multi-label model whether each label is likelier true than not (n, L).
         """
@@ -332,7 +330,7 @@ class Artifact:
         return np.asarray(np.array(self.class_names)[ids] if self.class_names else ids)
 
     def of_logits(self, logits: ArrayLike) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
+        """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
         A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0. Of
         labels, (n, L) log-odds. Probabilities become logits by ``calib_serve.scores.to_logits``.
@@ -357,12 +355,12 @@ class Artifact:
 
     @property
     def temperature(self) -> float | None:
-        """T where the output steps are one division by it, else None."""
+        """Return T where the output steps are one division by it, else None."""
         return temperature_of(self.steps)
 
     @property
     def selection(self) -> Selection | None:
-        """How the method was chosen among others, or None where it was not."""
+        """Selection of the method among others, or None where there was none."""
         return selected(self.fit)
 
     @property
@@ -376,7 +374,7 @@ class Artifact:
         return measured(self.after)
 
     def to_frame(self) -> DataFrame:
-        """A pandas frame of one row per metric, before and after. Raises MissingDependency without pandas."""
+        """Return a pandas frame, a row per metric, before and after; MissingDependency without pandas."""
         return as_frame(self.metrics_before, self.metrics_after)
 
     def __repr__(self) -> str:
@@ -405,6 +403,7 @@ class Artifact:
         path = Path(path)
         params = pack(self.steps, self.examples, self.sets)
         manifest = write_manifest(self._manifest(sha256(params)))
+        # Beside its place, on the same file system: only there is a rename atomic.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             if path.exists() and not (
@@ -441,6 +440,7 @@ class Artifact:
     def _load(cls, path: Path) -> Artifact:
         manifest = read_manifest(path / MANIFEST)
         params = read_bytes(path / PARAMS, limit=PARAMS_LIMIT)
+        # Before anything is parsed: a damaged file is refused whole.
         if sha256(params) != manifest.get("params_sha256"):
             raise IntegrityError(
                 f"{path / PARAMS} is not the file the manifest was written for; fit or copy it again"
@@ -499,7 +499,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
 
 
 def _check_possible(bins: Bins) -> None:
-    """InputError where no predictions can have these sums."""
+    """Raise InputError where no predictions can have these sums."""
     count, sums = bins.count, np.stack([bins.confidence, bins.correct])
     counts = np.isfinite(count).all() and (count >= 0).all() and (count <= _MOST_COUNTED).all()
     # Sums are rounded; NaN fails, too.
@@ -511,7 +511,7 @@ def _check_possible(bins: Bins) -> None:
 
 
 def _check_overflow(given: NDArray[Any], made: NDArray[Any]) -> None:
-    """InputError where numbers became infinite; what was not finite before is the caller's."""
+    """Raise InputError where numbers became infinite; what was not finite before is the caller's."""
     lost = np.isfinite(given).all(axis=1) & ~np.isfinite(made).all(axis=1)
     if lost.any():
         row = int(lost.argmax())

@@ -37,8 +37,6 @@ from calib_serve.artifact.manifest import read_yaml
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import Naming, as_duration, is_plain, parse_duration, shown
 
-__all__ = ["Clause", "ClauseKind", "Contract"]
-
 FORMAT = 1
 MOST_CLASSES = 2**32
 """Class ids are below, as receipts hold them in 32 bits."""
@@ -54,7 +52,10 @@ _TOLD = 5  # names in a message
 
 
 def read_contract(text: str | bytes) -> Any:
-    """The content of a YAML document; InputError for what is none, and for names that are there twice."""
+    """Return the content of a YAML document.
+
+    Raises InputError for what is none, and for names that are there twice.
+    """
     try:
         return read_yaml(text.encode() if isinstance(text, str) else text)
     except ValueError as error:
@@ -62,7 +63,7 @@ def read_contract(text: str | bytes) -> Any:
 
 
 def scopes_of(content: Any, class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """The fields of each clause in a contract's content."""
+    """Return the fields of each clause in a contract's content."""
     top = _mapping(content, "the contract", {"contract", "per", *PROMISES, "segments", "classes"})
     if type(top.get("contract")) is not int or top["contract"] != FORMAT:
         raise InputError(f"a contract begins with 'contract: {FORMAT}', got {shown(top.get('contract'))}")
@@ -134,7 +135,7 @@ def _class_id(name: Any, class_names: Sequence[str]) -> int:
 
 
 def clause_facts(clauses: Iterable[Fields]) -> dict[str, Any]:
-    """Of the fields of clauses, what ``scopes_of`` reads without class names."""
+    """Return the content of a contract with these clauses, which ``scopes_of`` reads without class names."""
     found: dict[str, Any] = {"contract": FORMAT}
     for one in clauses:
         place, kind = found, one["kind"]
@@ -148,7 +149,7 @@ def clause_facts(clauses: Iterable[Fields]) -> dict[str, Any]:
 
 
 def written(clauses: Iterable[Fields], class_names: Sequence[str]) -> str:
-    """The same for people: classes by their names where these are of one class each, else by their ids."""
+    """Write the same for people: classes by their names, where each is of one class, else by their ids."""
     facts = clause_facts(clauses)
     if "classes" in facts:
         facts["classes"] = {_class_key(int(k), class_names): v for k, v in facts["classes"].items()}
@@ -238,20 +239,21 @@ class Clause:
     @property
     def id(self) -> str:
         """Its name, and eight letters of a hash of all that it says: a changed clause is another one."""
+        # Sums of evidence are kept by this id: under other terms they would prove nothing.
         text = json.dumps([self.kind, self.promise, self.above, self.per, self.segment, self.predicted])
         return f"{self.name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def is_scoped(self) -> bool:
-        """Whether it is of a segment or a class, and not of all predictions."""
+        """Tell whether it is of a segment or a class, and not of all predictions."""
         return bool(self.segment) or self.predicted is not None
 
     def concerns(self, predicted: int, segment: str) -> bool:
-        """Whether it is of predictions of this class in this segment."""
+        """Tell whether it is of predictions of this class in this segment."""
         return (not self.segment or self.segment == segment) and self.predicted in (None, predicted)
 
     def says(self, class_names: Sequence[str] = ()) -> str:
-        """In a sentence.
+        """Say it in a sentence.
 
         >>> Clause("act", 0.98, above=0.9).says()
         'Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.'
@@ -293,7 +295,7 @@ class Contract:
 
     @classmethod
     def read(cls, text: str | bytes, class_names: Sequence[str] = ()) -> Contract:
-        """The contract in a YAML document; classes by name or id. InputError says what is wrong in it.
+        """Return the contract in a YAML document; classes by name or id. InputError says what is wrong in it.
 
         A class is its name, or its id; in quotes, a text that is both is the name.
         """
@@ -301,7 +303,7 @@ class Contract:
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:
-        """Of what a YAML document holds, or a manifest's entry."""
+        """Make a contract of what a YAML document holds, or of a manifest's entry."""
         return cls(tuple(Clause(**one) for one in scopes_of(content, class_names)))
 
     @property
@@ -310,7 +312,7 @@ class Contract:
         return clause_facts(map(vars, self.clauses))
 
     def text(self, class_names: Sequence[str] = ()) -> str:
-        r"""A YAML document, of which ``read`` with the same names makes the contract again.
+        r"""Return a YAML document, of which ``read`` with the same names makes the contract again.
 
         >>> print(Contract((Clause("act", 0.98, above=0.9, predicted=1),)).text(["cat", "dog"]), end="")
         contract: 1
@@ -322,7 +324,7 @@ class Contract:
 
     @property
     def decides(self) -> bool:
-        """Whether it says what may be acted on."""
+        """Tell whether it says what may be acted on."""
         return any(one.kind == "act" for one in self.clauses)
 
     @property
@@ -336,7 +338,7 @@ class Contract:
         return {(one.segment, one.predicted): one.above for one in self.clauses if one.kind == "act"}
 
     def bound(self, predicted: int, segment: str = "") -> float:
-        """The confidence from which on a prediction may be acted on; infinite where no clause says so.
+        """Return the confidence from which on a prediction may be acted on; infinite where no clause says so.
 
         >>> Contract((Clause("act", 0.98, above=0.9, segment="de"),)).bound(0, "de")
         0.9
@@ -351,7 +353,7 @@ class Contract:
     def acts(
         self, confidence: ArrayLike, predicted: ArrayLike, segments: str | Sequence[str] = ""
     ) -> NDArray[np.bool_]:
-        """Whether each prediction may be acted on (n,), of confidences (n,) and predicted class ids (n,).
+        """Tell whether each prediction may be acted on (n,), by confidences (n,) and predicted ids (n,).
 
         ``segments``: of each, or of all. False where a confidence is NaN, or no act clause concerns it.
         """
@@ -363,15 +365,16 @@ class Contract:
                 f"{len(of)}"
             )
         pairs = list(zip(k.tolist(), of, strict=True))
+        # Pairs repeat over a batch: each bound is looked up once.
         bounds = {pair: self.bound(*pair) for pair in set(pairs)}
         return np.asarray(c >= np.array([bounds[pair] for pair in pairs], np.float64))
 
     def acts_on(self, confidence: float, predicted: int, segment: str = "") -> bool:
-        """Whether one prediction may be acted on."""
+        """Tell whether one prediction may be acted on."""
         return bool(confidence >= self.bound(predicted, segment))
 
     def counts(self, confidence: float, predicted: int, segment: str = "") -> tuple[Clause, ...]:
-        """The clauses that count this prediction apart.
+        """Return the clauses that count this prediction apart.
 
         Act clauses count what is acted on, coverage clauses what fulfils them, and those of the calibration
         of a segment or class what lies in it.
@@ -386,7 +389,7 @@ class Contract:
         )
 
     def check_classes(self, count: int) -> None:
-        """InputError where a clause is of a class beyond ``count``."""
+        """Raise InputError where a clause is of a class beyond ``count``."""
         for one in self.clauses:
             if one.predicted is not None and not one.predicted < count:
                 raise InputError(
@@ -394,7 +397,7 @@ class Contract:
                 )
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
-        """In sentences."""
+        """Say it in sentences."""
         return [one.says(class_names) for one in self.clauses]
 
 

@@ -1,18 +1,25 @@
-"""Facts about the model that an artifact was fitted on."""
+"""Keep what is known of a fit: the model and how it responds, how the method was chosen, and metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.arrays import frame, html_table
 from calib_serve.artifact.manifest import plain
-from calib_serve.errors import InputError
+from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
+from calib_serve.errors import InputError, SchemaError
+from calib_serve.metrics import Estimate
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Outputs, check_outputs
 
-__all__ = ["ModelFacts"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class ModelFacts:
     input (-1 for any size), ``input_dtype`` by numpy's name, ``outputs``: what the model itself returns and
     the calibration was fitted on (``calib_serve.scores``),
     ``last_linear``: the layer that makes its logits, ``mixed_precision``: whether logits were computed
-    in bfloat16, ``response``: what it gives for made-up inputs (``calib_serve.artifact.response``), which
+    in bfloat16, ``response``: what it gives for made-up inputs (``calib_serve.artifact.facts``), which
     tells another export of it, ``pictures``: how pictures became the inputs that it was fitted on, or a
     mapping of that. Of an artifact fitted on an archive's handler, ``seam`` and ``output`` say where its
     scores pass (as in ``pack_around``), and ``outputs`` what they are. Raises InputError for a fact of
@@ -73,7 +80,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, known: ModelFacts | Mapping[str, Any]) -> ModelFacts:
-        """The facts in a mapping, such as a manifest's; the mapping itself is kept for ``as_dict``."""
+        """Return the facts in a mapping, such as a manifest's; the mapping itself is kept for ``as_dict``."""
         if isinstance(known, ModelFacts):
             return known
         if not isinstance(known, Mapping):
@@ -84,7 +91,7 @@ class ModelFacts:
         return facts
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest: the original mapping unchanged, else all known facts."""
+        """Return the manifest's entry: the original mapping unchanged, else all known facts."""
         if self._held:
             return dict(self._held)
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
@@ -92,11 +99,11 @@ class ModelFacts:
         return {name: plain(value, name) for name, value in known.items() if value is not None}
 
     def fits(self, sha256: str) -> bool:
-        """Whether the model file may have this hash; True where the artifact's is unknown."""
+        """Tell whether the model file may have this hash; True where the artifact's is unknown."""
         return not self.sha256 or self.sha256 == sha256
 
     def returned(self, told: Outputs | None) -> Outputs:
-        """What the model itself returns: as ``told``, else as known, else logits.
+        """Return what the model itself returns: as ``told``, else as known, else logits.
 
         InputError where only that of a handler's seam is known, which may be another.
         """
@@ -111,3 +118,178 @@ class ModelFacts:
 def _check(name: str, value: object, right: bool, wanted: str) -> None:
     if value is not None and not right:
         raise InputError(f"{name} of the model must be {wanted}, got {repr(value)[:80]}")
+
+
+_SAMPLES = 4
+_KEPT = 8  # numbers of each sample
+_NEAR = 1e-3  # of the largest number; float32 moves logits by a hundredth of that
+
+
+def made_up(shape: Sequence[int | None] | None) -> NDArray[np.float32] | None:
+    """Make inputs (4, *shape), the same ones every time: two in [0, 1], two around zero.
+
+    None where a size is not known.
+
+    >>> made_up((3, 8, 8)).shape, made_up((3, None, None))
+    ((4, 3, 8, 8), None)
+    """
+    sizes = [] if shape is None else [size for size in shape if size is not None and size > 0]
+    if shape is None or len(sizes) != len(shape):
+        return None
+    rng = np.random.default_rng(0)
+    half = (_SAMPLES // 2, *sizes)
+    return np.concatenate([rng.random(half), rng.standard_normal(half)]).astype(np.float32)
+
+
+def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[float, ...] | None:
+    """Return a few numbers of logits (4, K), which other logits hardly share; None where they tell nothing.
+
+    Logits and log-probabilities of the same network have the same numbers. ``labels``: each logit is one by
+    itself.
+
+    >>> response(np.eye(4)[:, :2]) == response(np.eye(4)[:, :2] + 7)
+    True
+    """
+    z = np.asarray(logits, np.float64)
+    if not labels:
+        z = z - z.mean(axis=1, keepdims=True)
+    # Random signs keep a few numbers of thousands of classes, and miss no difference for long.
+    signs = np.random.default_rng(1).choice((-1.0, 1.0), (z.shape[1], _KEPT))
+    found = z @ signs / np.sqrt(z.shape[1])
+    if not np.isfinite(found).all() or np.ptp(found, axis=0).max() < 1e-6 * max(np.abs(found).max(), 1e-6):
+        return None
+    return tuple(float(f"{number:.6g}") for number in found.ravel())
+
+
+def same_response(one: Sequence[float], other: Sequence[float] | None) -> bool:
+    """Tell whether the same network gave both, in float32.
+
+    >>> same_response((1.0, 2.0), (1.0, 2.0001)), same_response((1.0, 2.0), (1.0, 2.1))
+    (True, False)
+    """
+    if other is None or len(one) != len(other):
+        return False
+    a, b = np.asarray(one), np.asarray(other)
+    return bool(np.abs(a - b).max() <= _NEAR * np.abs(a).max())
+
+
+Metrics = Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A candidate on held-out folds: its score, how far it is above the best, and if refused, why."""
+
+    method: str
+    score: float = math.nan
+    above_best: float = math.nan
+    standard_error: float = math.nan
+    refused: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the manifest's entry; what was not computed is left out."""
+        facts = {k: v for k, v in vars(self).items() if not (isinstance(v, float) and math.isnan(v))}
+        return {k: v for k, v in facts.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Choice of a method by cross-validation: ``chosen`` is the simplest close enough to ``best``.
+
+    ``scores`` are of every candidate, in the order in which they were tried. One was refused where the
+    ``level`` interval shows that accuracy or refinement falls by more than ``tolerance``.
+    """
+
+    criterion: str
+    rule: str
+    folds: int
+    seed: int
+    tolerance: float
+    level: float
+    best: str
+    chosen: str
+    scores: tuple[Score, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the manifest's entry."""
+        return {**vars(self), "scores": [score.as_dict() for score in self.scores]}
+
+
+def selected(fit: Mapping[str, Any]) -> Selection | None:
+    """Return the selection among an artifact's facts of the fit, or None; SchemaError if it is invalid."""
+    facts = fit.get("selection")
+    if facts is None:
+        return None
+    try:
+        scores = tuple(Score(**score) for score in facts["scores"])
+        known = {field.name: facts[field.name] for field in fields(Selection)}
+        return Selection(**{**known, "scores": scores})
+    except (LookupError, TypeError) as error:
+        raise SchemaError(
+            f"the artifact's selection is not one we read ({error}); fit the artifact again"
+        ) from error
+
+
+def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Return metrics by name from a manifest's values; an unknown number is NaN.
+
+    >>> measured({"ece": {"value": 0.1, "low": None}})
+    {'ece': 0.1000}
+    >>> measured({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
+    {'ece': 0.1000 (debiased 0.0500) [0.0000, 0.0900]}
+    """
+    found = {}
+    for name, fact in facts.items():
+        held = fact if isinstance(fact, Mapping) else {"value": fact}
+        numbers = [held.get(end) for end in ("value", "low", "high", "debiased")]
+        if all(number is None or isinstance(number, (int, float)) for number in numbers):
+            found[name] = Estimate(*(math.nan if number is None else float(number) for number in numbers))
+    return found
+
+
+def temperature_of(steps: Sequence[Step]) -> float | None:
+    """Return T where the output steps are one division by it, else None.
+
+    >>> temperature_of([LogitMap.temperature(2.0)])
+    2.0
+    """
+    match [step for step in steps if not isinstance(step, (InputShift, Head))]:
+        case [LogitMap(weight=weight, bias=None)] if weight.ndim == 0:
+            return 1 / float(weight)
+    return None
+
+
+def as_text(
+    method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
+) -> str:
+    """Return one line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""
+    kinds = ", ".join(step.kind for step in steps) or "none"
+    name = "positive_ece" if labels else "ece"
+    eces = [found[name] for found in (before, after) if name in found]
+    ece = f", ECE {' -> '.join(f'{value:.4f}' for value in eces)}" if eces else ""
+    return f"{method}, {classes} {'labels' if labels else 'classes'}, steps: {kinds}{ece}"
+
+
+def as_html(title: str, before: Metrics, after: Metrics) -> str:
+    """Return a table of the metrics before and after; empty where one was not measured."""
+    rows = [
+        (name, *(str(found[name]) if name in found else "" for found in (before, after)))
+        for name in dict.fromkeys((*before, *after))
+    ]
+    return html_table(title, ("metric", "before", "after"), rows)
+
+
+def as_frame(before: Metrics, after: Metrics) -> DataFrame:
+    """Return one row per metric: before and after, each with the ends of its interval.
+
+    NaN where not measured.
+    """
+    sides = {"before": before, "after": after}
+    names = list(dict.fromkeys(name for found in sides.values() for name in found))
+    columns: dict[str, list[float]] = {}
+    for side, found in sides.items():
+        rows = [found.get(name, Estimate(math.nan)) for name in names]
+        columns[side] = [row.value for row in rows]
+        columns[f"{side}_low"] = [row.low for row in rows]
+        columns[f"{side}_high"] = [row.high for row in rows]
+    return frame(columns, names, name="metric")

@@ -20,30 +20,11 @@ import numpy as np
 import yaml
 
 from calib_serve.artifact.decisions import PredictionSets, sets_of
-from calib_serve.artifact.results import Examples
-from calib_serve.artifact.steps import STEPS, Floats, Step
+from calib_serve.artifact.steps import STEPS, Examples, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.files import read_regular, sha256
-
-__all__ = [
-    "MANIFEST",
-    "PARAMS",
-    "PARAMS_LIMIT",
-    "SCHEMA",
-    "digest",
-    "folder_id",
-    "pack",
-    "place_folder",
-    "plain",
-    "read_bytes",
-    "read_manifest",
-    "read_yaml",
-    "step_facts",
-    "unpack",
-    "write_manifest",
-]
 
 SCHEMA = 1
 MANIFEST = "manifest.yaml"
@@ -58,7 +39,7 @@ _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 def pack(
     steps: Sequence[Step], examples: Examples | None = None, sets: PredictionSets | None = None
 ) -> bytes:
-    """All tensors as safetensors: ``step0.weight`` and so on, ``examples.logits``, ``sets.threshold``."""
+    """Pack tensors as safetensors: ``step0.weight`` and so on, ``examples.logits``, ``sets.threshold``."""
     flat = {f"step{i}.{name}": array for i, step in enumerate(steps) for name, array in step.tensors.items()}
     if examples is not None:
         flat |= {"examples.logits": examples.logits, "examples.probs": examples.probs}
@@ -68,14 +49,17 @@ def pack(
 
 
 def step_facts(step: Step) -> dict[str, Any]:
-    """The manifest's entry of a step, without its tensors."""
+    """Return the manifest's entry of a step, without its tensors."""
     return {"kind": step.kind, **step.options}
 
 
 def unpack(
     facts: Sequence[Mapping[str, Any]], params: bytes, sets: Mapping[str, Any] | None = None
 ) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None]:
-    """The inverse of ``pack`` and of the facts of its parts; every tensor must belong to one of them."""
+    """Return the inverse of ``pack`` and of the facts of its parts.
+
+    Every tensor must belong to one of them.
+    """
     tensors = load_tensors(params)
     kept = [tensors.pop(f"examples.{name}", None) for name in ("logits", "probs")]
     examples = None if kept[0] is None or kept[1] is None else Examples(kept[0], kept[1])
@@ -100,7 +84,7 @@ def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest without its own hash, after checking hash and schema."""
+    """Return the manifest without its own hash, after checking hash and schema."""
     text = read_bytes(path, limit=_MANIFEST_LIMIT)
     try:
         manifest = read_yaml(text)
@@ -126,7 +110,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(content: Mapping[str, Any]) -> str:
-    """The text of a manifest; ArtifactError where it would be too large to be read again."""
+    """Return the text of a manifest; ArtifactError where it would be too large to be read again."""
     text: str = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
     size = len(text.encode())
     if size > _MANIFEST_LIMIT:
@@ -156,7 +140,7 @@ class _Once(yaml.SafeLoader):
 
 
 def read_yaml(text: bytes) -> Any:
-    """The content of a YAML document; ValueError if invalid, or built to exhaust memory or time.
+    """Return the content of a YAML document; ValueError if invalid, or built to exhaust memory or time.
 
     >>> read_yaml(b"a: [1, 2.5]")
     {'a': [1, 2.5]}
@@ -186,7 +170,7 @@ def _refuse_tricks(text: bytes) -> None:
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:
-    """A file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
+    """Return a file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
     try:
         content = read_regular(path, limit=limit + 1)
         if len(content) > limit:
@@ -218,7 +202,7 @@ def place_folder(new: Path, path: Path) -> None:
 
 
 def folder_id(path: Path) -> tuple[int, ...] | None:
-    """Identity and change time of the folder at ``path``; None where there is none."""
+    """Return identity and change time of the folder at ``path``; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -235,12 +219,13 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """The sha256 of plain values, independent of their YAML spelling."""
+    """Return the sha256 of plain values, independent of their YAML spelling."""
+    # JSON has one spelling where YAML has many.
     return sha256(json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False).encode())
 
 
 def plain(value: Any, name: str) -> Any:
-    """``value`` in types of both YAML and JSON; a metric that is NaN (undefined) becomes null."""
+    """Convert ``value`` to types of both YAML and JSON; a metric that is NaN (undefined) becomes null."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (str, bool, int)):

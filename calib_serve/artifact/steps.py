@@ -16,21 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
-from calib_serve.scores.links import LEAST
-
-__all__ = [
-    "LARGEST",
-    "STEPS",
-    "Floats",
-    "Head",
-    "InputShift",
-    "LogitMap",
-    "Mixture",
-    "ProbTable",
-    "Step",
-    "StepBase",
-    "tensor",
-]
+from calib_serve.scores.kinds import LEAST
 
 Floats = NDArray[np.floating[Any]]
 
@@ -42,13 +28,14 @@ LARGEST = float(np.finfo(np.float32).max)
 def tensor(
     value: Any, name: str, dtype: type[np.floating[Any]] = np.float64, *, most: float = np.inf
 ) -> Floats:
-    """A read-only array; InputError unless its numbers are finite, and within ``most``."""
+    """Return a read-only array; InputError unless its numbers are finite, and within ``most``."""
     with np.errstate(over="ignore"):
         array = np.array(value, dtype)
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite, got NaN or infinity")
     if (np.abs(array) > most).any():
         raise InputError(f"{name} must be within {most:g}, what float32 holds; got {np.abs(array).max():g}")
+    # Frozen all the way down: who writes into it would change what was fitted.
     array.setflags(write=False)
     return array
 
@@ -69,7 +56,7 @@ class StepBase:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it is the identity: leaving it out changes no bit of the result."""
+        """Tell whether it is the identity: leaving it out changes no bit of the result."""
         return False
 
     @property
@@ -85,7 +72,7 @@ class StepBase:
 
     @classmethod
     def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
-        """The step from its options and tensors; its own are removed from ``tensors``."""
+        """Return the step from its options and tensors; its own are removed from ``tensors``."""
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
         return cls(**held, **{name: options[name] for name in cls.option_names if name in options})
@@ -121,7 +108,7 @@ class InputShift(StepBase):
         return self.low is None and not self.delta.any()
 
     def __call__(self, inputs: Floats) -> Floats:
-        """Shifted inputs (n, *delta.shape), in the dtype they came in."""
+        """Return shifted inputs (n, *delta.shape), in the dtype they came in."""
         if inputs.shape[1:] != self.delta.shape:
             raise ShapeError(
                 f"inputs must be (n, {', '.join(map(str, self.delta.shape))}), got {inputs.shape}"
@@ -169,19 +156,19 @@ class Head(StepBase):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How many layers."""
+        """The number of layers."""
         return {"layers": len(self.weights)}
 
     @classmethod
     def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Head:
-        """The head; its tensors are removed from ``tensors``."""
+        """Return the head; its tensors are removed from ``tensors``."""
         layers = range(int(options["layers"]))
         return cls(
             tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
         )
 
     def __call__(self, features: Floats) -> Floats:
-        """Logits (n, K) of features (n, d)."""
+        """Return logits (n, K) of features (n, d)."""
         if features.ndim != 2 or features.shape[1] != self.weights[0].shape[1]:
             raise ShapeError(f"features must be (n, {self.weights[0].shape[1]}), got {features.shape}")
         hidden = features
@@ -219,6 +206,7 @@ class LogitMap(StepBase):
             raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
         if weight.ndim > 2 or (weight.ndim == 2 and weight.shape[0] != weight.shape[1]):
             raise ShapeError(f"weight must be (), (K,) or (K, K), got {weight.shape}")
+        # Where it is served it is float32, and a smaller weight 0.
         if weight.ndim == 0 and weight < LEAST:
             raise InputError(f"a scalar weight is 1 / T and must be positive in float32, got {float(weight)}")
         if self.bias is not None:
@@ -242,12 +230,12 @@ class LogitMap(StepBase):
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it only divides by a temperature."""
+        """Tell whether it only divides by a temperature."""
         return self.weight.ndim == 0 and self.bias is None and self.least is None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it acts on, and the least probability where it has one."""
+        """The scores it acts on, and the least probability where it has one."""
         return {"on": self.on, **({} if self.least is None else {"least": self.least})}
 
     @property
@@ -258,7 +246,7 @@ class LogitMap(StepBase):
 
     @property
     def ignores_shift(self) -> bool:
-        """Whether a number added to all logits of a row changes no probability.
+        """Tell whether a number added to all logits of a row changes no probability.
 
         Then logits and log-probabilities of one model are the same to it. A scale of each class is not.
         """
@@ -268,7 +256,7 @@ class LogitMap(StepBase):
         return bool(np.ptp(sums) <= 1e-12 * np.abs(self.weight).max(initial=1.0))
 
     def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
-        """The linear layer (K, d), (K,) composed with this map.
+        """Return the linear layer (K, d), (K,) composed with this map.
 
         >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), np.zeros(2))[0].tolist()
         [[1.0], [2.0]]
@@ -280,7 +268,7 @@ class LogitMap(StepBase):
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
     def __call__(self, logits: Floats) -> Exact:
-        """Mapped logits (n, K), in float64."""
+        """Return mapped logits (n, K), in float64."""
         z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
         if self.least is not None:
             z = np.maximum(z, math.log(self.least))
@@ -317,7 +305,7 @@ class Mixture(StepBase):
         object.__setattr__(self, "weights", weights)
 
     def __call__(self, logits: Floats) -> NDArray[np.float64]:
-        """Probabilities (n, K) of logits (n, K)."""
+        """Return probabilities (n, K) of logits (n, K)."""
         z = np.asarray(logits, np.float64)
         p = np.full_like(z, self.weights[-1] / z.shape[1])
         for scale, weight in zip(self.scales, self.weights, strict=False):
@@ -358,7 +346,7 @@ class ProbTable(StepBase):
         return len(self.edges) if len(self.edges) > 1 else None
 
     def __call__(self, probs: Floats) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of probabilities (n, K)."""
+        """Return calibrated probabilities (n, K) of probabilities (n, K)."""
         p = np.asarray(probs, np.float64)
         if len(self.edges) == 1:
             return self._top1(p)
@@ -368,7 +356,7 @@ class ProbTable(StepBase):
         return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
 
     def of_each(self, probs: Floats) -> NDArray[np.float64]:
-        """Each column (n, R) by its own row of the table, not renormalised: probabilities of labels."""
+        """Look up each column (n, R) in its own row of the table, not renormalised: for labels."""
         p = np.asarray(probs, np.float64)
         if p.shape[1] != len(self.edges):
             raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
@@ -390,3 +378,38 @@ class ProbTable(StepBase):
 Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
 STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
 """In the order in which they act."""
+
+
+_MOST_EXAMPLES = 8
+_MOST_NUMBERS = 20_000  # of scores; a manifest's tensors stay small for many classes
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Logits (m, K) as the output steps take them, and their calibrated probabilities (m, K).
+
+    Whoever puts the calibration somewhere else proves the end result by them: the fit's own scores must come
+    out as the fit's own probabilities. ``rows`` says which samples are kept.
+    """
+
+    logits: Floats
+    probs: Floats
+
+    def __post_init__(self) -> None:
+        logits, probs = tensor(self.logits, "examples"), tensor(self.probs, "examples' probabilities")
+        if logits.ndim != 2 or logits.shape != probs.shape or not len(logits):
+            raise ShapeError(f"examples must be (m, K) twice, got {logits.shape} and {probs.shape}")
+        if probs.min() < 0 or probs.max() > 1:
+            raise InputError("the examples' probabilities must lie in [0, 1]")
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "probs", probs)
+
+    @staticmethod
+    def rows(samples: int, classes: int) -> NDArray[np.intp]:
+        """Choose the samples that are kept, evenly spread: 8, fewer of very many classes, perhaps none.
+
+        >>> Examples.rows(100, 10).tolist()
+        [0, 14, 28, 42, 56, 70, 84, 99]
+        """
+        kept = min(_MOST_EXAMPLES, samples, _MOST_NUMBERS // classes)
+        return np.linspace(0, samples - 1, kept).astype(np.intp)

@@ -3,9 +3,8 @@
 ``audit`` measures; ``Columns`` says what their columns are called.
 """
 
-from calib_serve.audit.audit import audit
-from calib_serve.audit.joined import Columns
-from calib_serve.audit.result import Audit, Labels, Measured, Refusal
+from calib_serve.audit.audit import Audit, Labels, Measured, Refusal, audit
+from calib_serve.audit.expressions import Columns
 from calib_serve.engines import PASSWORD
 
 __all__ = ["PASSWORD", "Audit", "Columns", "Labels", "Measured", "Refusal", "audit"]

@@ -1,23 +1,41 @@
-"""The audit: logs of predictions and of labels, joined and summed by the engine that holds them."""
+"""Audit logs of predictions and of labels, joined and summed by the engine that holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calib_serve.audit.joined import FATES, REFUSED, Asked, Columns, joined, label_rows, prediction_rows
-from calib_serve.audit.ranks import Ranks, ranked, ranks_of
-from calib_serve.audit.result import Audit, Labels, Measured, Refusal
-from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped
+from calib_serve.audit.expressions import (
+    FATES,
+    MOST,
+    REFUSED,
+    Asked,
+    Columns,
+    Counted,
+    Place,
+    Ranks,
+    counted,
+    grouped,
+    joined,
+    label_rows,
+    prediction_rows,
+    ranked,
+    ranks_of,
+)
+from calib_serve.bins import Bins
 from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
+from calib_serve.judgement import Verdict
 from calib_serve.options.audit import AuditOptions
 from calib_serve.options.base import changed
+from calib_serve.watch.estimates import Estimates, Missing, Number, estimate
 from calib_serve.watch.sums import Sums
-
-__all__ = ["audit"]
+from calib_serve.watch.verdict import TOLERANCE, judge
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -53,6 +71,7 @@ def audit(
     options = changed(options or AuditOptions(), given)
     names = columns or Columns()
     by = options.by
+    # Every question goes out while the connection is open; numbers are computed after it.
     with open_engine(
         options.engine,
         password_file=options.password_file,
@@ -126,7 +145,7 @@ class _Run:
         self._repeats = False
 
     def sums(self) -> tuple[Counted, int]:
-        """The sums, and how many rows of predictions there were."""
+        """Return the sums, and how many rows of predictions there were."""
         total = self._count(self._predictions, "counting predictions")
         if not total:
             raise InputError(
@@ -145,7 +164,10 @@ class _Run:
         return found, total
 
     def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
-        """What cannot be counted, by reason; InputError where there is any and it is not to be skipped."""
+        """Count what cannot be measured, by reason.
+
+        Raises InputError where there is any and it is not to be skipped.
+        """
         found = {}
         for fate in (f for f in REFUSED if counts.fates[FATES[f]]):
             rows = self._joined.filter(self._joined["fate"] == fate).select("id").limit(1)
@@ -161,7 +183,7 @@ class _Run:
         return found
 
     def labels(self, counts: Counted) -> Labels:
-        """What became of the rows of labels."""
+        """Count what became of the rows of labels."""
         total = self._count(self._all_labels, "counting labels")
         known = self._count(self._labels, "counting labels")
         of = counts.label_rows
@@ -179,7 +201,7 @@ class _Run:
         )
 
     def ranks(self) -> dict[Place, Ranks]:
-        """What needs an order."""
+        """Compute what needs the confidences in order."""
         rows = self._ask(ranked(self._joined, self._asked), "sorting confidences")
         return ranks_of(rows, self._asked, weighted="weight" in self._joined.columns)
 
@@ -198,7 +220,7 @@ class _Run:
 
 
 def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
-    """Where a window begins and ends, within what was asked for."""
+    """Return where a window begins and ends, within what was asked for."""
     if window is None or asked.every is None:
         return asked.since, asked.until
     start = asked.start + window * asked.every
@@ -211,3 +233,171 @@ def _whole(time: datetime | None, name: str) -> int | None:
     if time.microsecond:
         raise InputError(f"{name} must be of whole seconds, got {time.isoformat()}")
     return int(time.timestamp())
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A number of predictions left out for one reason, and the id of one of them."""
+
+    count: int
+    example: str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Counts of the rows of labels, by what became of them.
+
+    ``rows`` are all; ``empty`` hold no id or no label; ``without_prediction`` are of no prediction that was
+    asked for, ``of_refused`` of one that was left out; ``again`` say what another row said; ``conflicting``
+    are of ids whose labels differ. The others are counted.
+
+    >>> Labels(rows=9, empty=1, without_prediction=2, of_refused=0, again=1, conflicting=2).counted
+    3
+    """
+
+    rows: int
+    empty: int
+    without_prediction: int
+    of_refused: int
+    again: int
+    conflicting: int
+
+    @property
+    def counted(self) -> int:
+        """Those behind the numbers."""
+        left_out = self.empty + self.without_prediction + self.of_refused + self.again + self.conflicting
+        return self.rows - left_out
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One group of predictions in one window: ``by`` column the value, from ``since`` until before ``until``.
+
+    Times are seconds since 1970 in UTC, None without an end. ``sums`` are those of the monitor.
+    """
+
+    by: Mapping[str, str]
+    since: int | None
+    until: int | None
+    sums: Sums
+    ranks: Ranks | None = None
+    tolerance: float = TOLERANCE
+    missing: Missing = "chance"
+
+    @property
+    def bins(self) -> Bins:
+        """The sums over labelled predictions, weighted."""
+        return self.sums.feedback
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """The labels' estimates about all predictions, with intervals, as the monitor's page has them."""
+        return estimate(self.sums, missing=self.missing)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict on them."""
+        return judge(self.estimates, tolerance=self.tolerance)
+
+    @property
+    def brier(self) -> float:
+        """The mean of (confidence - right)^2 over labelled predictions, weighted."""
+        return (
+            float(self.sums["calib_feedback_squared_error_total"].sum()) / self.bins.n
+            if self.bins.n
+            else math.nan
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON; None stands for NaN."""
+        bins, found = self.bins, self.estimates
+        of_labelled = {
+            "accuracy": bins.accuracy(),
+            "mean_confidence": bins.mean_confidence(),
+            "signed_gap": bins.signed_gap(),
+            "ece": bins.ece(),
+            "mce": bins.mce(),
+            "ace": bins.ace(),
+            "brier": self.brier,
+            **({} if self.ranks is None else vars(self.ranks)),
+        }
+        estimated = {name: getattr(found, name) for name in ("accuracy", "gap", "debiased_ece", "brier")}
+        return {
+            "by": dict(self.by),
+            "since": _iso(self.since),
+            "until": _iso(self.until),
+            "predictions": int(self.sums.predictions.sum()),
+            "labels": int(self.sums.labels.sum()),
+            "labelled": {name: _finite(value) for name, value in of_labelled.items()},
+            "estimated": {
+                **{name: _number(value) for name, value in estimated.items()},
+                "ece": _finite(found.ece),
+                "coverage": _finite(found.coverage),
+                "effective_labels": _finite(found.effective),
+                "noise_floor": _finite(found.noise_floor),
+            },
+            "verdict": self.verdict.as_dict(),
+            "bins": {name: getattr(bins, name).tolist() for name in ("count", "confidence", "correct")},
+        }
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The numbers of each group and window, ``measured``, and those of all together, ``total``.
+
+    ``predictions`` rows were in the window that was asked for, of which ``again`` said what another row of
+    their id said, ``unlabelled`` had no label, and ``conflicting`` had labels that differ; ``refused`` were
+    left out, by reason.
+    """
+
+    measured: tuple[Measured, ...]
+    total: Measured
+    predictions: int
+    again: int
+    unlabelled: int
+    conflicting: int
+    labels: Labels
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON; None stands for NaN."""
+        return {
+            "predictions": {
+                "rows": self.predictions,
+                "again": self.again,
+                "unlabelled": self.unlabelled,
+                "conflicting": self.conflicting,
+                "refused": {name: vars(one) for name, one in self.refused.items()},
+            },
+            "labels": {**vars(self.labels), "counted": self.labels.counted},
+            "total": self.total.as_dict(),
+            "groups": [one.as_dict() for one in self.measured],
+        }
+
+    def says(self) -> list[str]:
+        """Return a sentence for each thing that is not in the numbers, for a person."""
+        told = [
+            (self.unlabelled, "predictions have no label"),
+            (self.conflicting, "predictions have labels that differ, and count as without one"),
+            (self.again, "rows repeat a prediction, and count once"),
+            (self.labels.without_prediction, "labels are of no prediction here"),
+            (self.labels.again, "labels repeat another, and count once"),
+            (self.labels.empty, "labels hold no id or no value"),
+        ]
+        left_out = [
+            f"{one.count:,} predictions left out for their {name}, such as of id {one.example}"
+            for name, one in self.refused.items()
+        ]
+        return [f"{count:,} {words}" for count, words in told if count] + left_out
+
+
+def _iso(time: int | None) -> str | None:
+    return None if time is None else datetime.fromtimestamp(time, timezone.utc).isoformat()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(number: Number) -> dict[str, float | None]:
+    return {name: _finite(value) for name, value in vars(number).items()}

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import csv_rows, map_npy, named, read_npz
-from calib_serve.metrics.per_sample import truths
 from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
-
-__all__ = ["Dataset", "check_input_shape", "inside", "layout_advice", "listed", "load_data"]
+from calib_serve.scores import truths
 
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
@@ -28,7 +26,9 @@ _CHANNELS = (1, 3)
 
 
 def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of: str = "the model") -> None:
-    """ShapeError, with what to do, unless inputs of shape ``given`` fit ``wanted``; both without the batch.
+    """Raise ShapeError, with what to do, unless inputs of shape ``given`` fit ``wanted``.
+
+    Both without the batch.
 
     A size of None is any size. ``of`` names what takes them.
     """
@@ -41,7 +41,7 @@ def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of:
 
 
 def layout_advice(given: Sequence[int]) -> str:
-    """What may be wrong with pictures that a model refused, where nobody knows what it takes; or "".
+    """Say what may be wrong with pictures that a model of unknown inputs refused; or return "".
 
     >>> layout_advice((28, 28))
     'if these are pictures, the channel is missing: add it by inputs[:, None]'
@@ -54,7 +54,7 @@ def layout_advice(given: Sequence[int]) -> str:
 
 
 def _to_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
-    """What makes inputs of ``given`` fit ``wanted``: the first step that does."""
+    """Say what makes inputs of ``given`` fit ``wanted``: the first step that does."""
     steps = [((1, *given), _MISSING)]
     if len(given) == 3:
         steps += [((given[2], *given[:2]), _COMES_FIRST), ((*given[1:], given[0]), _COMES_LAST)]
@@ -215,6 +215,7 @@ def _pictures(folder: Path, split: str | None, pictures: Preprocessing | Mapping
     how = Preprocessing.of(pictures)
     rows = listed(folder / "labels.csv", split)
     given = [row["label"] for row in rows]
+    # Alphabetical, as ImageFolder numbers classes: ids are then those of a model trained so.
     names = () if all(label.isdecimal() for label in given) else tuple(sorted(set(given)))
     index = {name: k for k, name in enumerate(names)}
     labels = [index[label] if names else _class_id(label, folder) for label in given]
@@ -237,7 +238,7 @@ def _class_id(label: str, folder: Path) -> int:
 
 
 def listed(table: Path, split: str | None) -> list[dict[str, str]]:
-    """The rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
+    """Return the rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
     names, rows = csv_rows(table)
     wanted = {"file", "label"} | ({"split"} if split else set())
     if not wanted <= set(names):
@@ -249,11 +250,12 @@ def listed(table: Path, split: str | None) -> list[dict[str, str]]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
+    """Return the file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError) as error:
         raise InputError(f"{name!r} is no name of a file: {error}") from error
+    # A table comes with the data: it must not name files of the host beyond its folder.
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name!r} lies outside of {folder}")
     return path
@@ -318,7 +320,7 @@ def _of_arrays(
 
 
 def _splits(held: Sequence[str], names: Sequence[str]) -> str:
-    """The splits that there are, where another one was asked for."""
+    """Return the splits that there are, where another one was asked for."""
     ends = tuple(f"_{name}" for name in names)
     found = sorted({name.rpartition("_")[0] for name in held if name.endswith(ends)})
     return f"; name a split: {', '.join(found)} (--split, split=)" if found else ""

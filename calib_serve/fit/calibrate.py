@@ -36,9 +36,9 @@ from calib_serve.fit.priors import check_correctable, confused
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import fitted_for_shares
+from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.options.base import divided
 from calib_serve.options.fit import FitOptions
-from calib_serve.priors import Given, as_shares
 from calib_serve.scores import Outputs, Scores, alike
 from calib_serve.words import percent
 

@@ -34,13 +34,12 @@ from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve import stratified
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import softmax
+from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.model import Classifier, calibrated_probs, from_module, load_model, weights_remarks
-from calib_serve.model.cache import CachedClassifier
-from calib_serve.model.ranks import join, rank_device
+from calib_serve.model.face import CachedClassifier, join, rank_device
 from calib_serve.options.base import divided
 from calib_serve.options.fit import ModelFitOptions
 from calib_serve.pictures import Preprocessing
-from calib_serve.priors import Given, as_shares
 from calib_serve.scores import LABELS
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name, options
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Evaluation, LabelsEvaluation
+from calib_serve.metrics.comparison import Tops
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.metrics.moved import Tops
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import CompareOptions
 from calib_serve.scores import Scores, alike

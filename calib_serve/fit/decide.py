@@ -14,7 +14,7 @@ from calib_serve.fit.decisions import always_in, fit_abstain, fit_sets, kept_for
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics.grouped import group_codes
+from calib_serve.metrics.samples import group_codes
 from calib_serve.options.base import changed, check
 from calib_serve.options.decide import DecideOptions
 from calib_serve.scores import LABELS, Outputs, Scores

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Abstain, PredictionSets, SetScore
 from calib_serve.errors import FitError, InputError
 from calib_serve.metrics import abstention, conformal_rank
-from calib_serve.metrics.grouped import group_codes, one_of_each
-from calib_serve.metrics.per_sample import checked
+from calib_serve.metrics.samples import checked, group_codes, one_of_each
 
 __all__ = [
     "always_in",

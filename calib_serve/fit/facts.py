@@ -20,8 +20,8 @@ from calib_serve.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
 from calib_serve.judgement import CALIBRATE, MORE, Verdict
 from calib_serve.metrics import decisions
-from calib_serve.metrics.moved import Moved
-from calib_serve.priors import Confusion
+from calib_serve.metrics.comparison import Moved
+from calib_serve.metrics.shares import Confusion
 from calib_serve.scores import ONE_COLUMN, Outputs
 
 __all__ = [

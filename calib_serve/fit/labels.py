@@ -33,8 +33,8 @@ from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.folds import folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
-from calib_serve.metrics.grouped import group_codes
 from calib_serve.metrics.labels import evaluate_label_probs
+from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import LABELS, Outputs, Scores
 
 __all__ = [

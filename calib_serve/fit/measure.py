@@ -23,9 +23,9 @@ from calib_serve.metrics import (
     LabelsEvaluation,
     sigmoid,
 )
+from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.metrics.moved import Moved
 from calib_serve.scores import ProbsView
 from calib_serve.words import percent
 

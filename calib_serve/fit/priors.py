@@ -19,7 +19,7 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import confusion_facts
 from calib_serve.fit.samples import Samples
-from calib_serve.priors import as_shares
+from calib_serve.metrics.shares import as_shares
 
 __all__ = ["check_correctable", "class_shares_of", "confused", "correctable", "for_shares", "referenced"]
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import are_counts, as_array, as_floats, repeated, some_of
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.grouped import group_codes
+from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import Outputs, Scores
 
 if TYPE_CHECKING:

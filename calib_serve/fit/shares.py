@@ -15,7 +15,7 @@ from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.priors import class_shares_of, for_shares, referenced
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve import folds_of
-from calib_serve.priors import (
+from calib_serve.metrics.shares import (
     Confusion,
     EmShares,
     Given,
@@ -41,7 +41,7 @@ class PriorEstimate:
     """The class shares of samples without labels, by two estimates; the first decides.
 
     ``counted``: of the predicted classes and confidences, by the confusion with labels on the calibration set
-    (``calib_serve.priors.bbse``); it asks for nothing but label shift, and tests that. None where the
+    (``calib_serve.metrics.shares.bbse``); it asks for nothing but label shift, and tests that. None where the
     artifact holds no confusion, and then ``unknown`` says why. ``likely``: of the probabilities themselves
     (``em``), which must be calibrated for each class.
     """

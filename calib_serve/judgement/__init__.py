@@ -15,7 +15,7 @@ from calib_serve.judgement.conclude import (
     gain_of,
     of_own_samples,
 )
-from calib_serve.judgement.of_scores import judge
+from calib_serve.judgement.decide import judge
 
 __all__ = [
     "CALIBRATE",

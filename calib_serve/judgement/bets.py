@@ -23,14 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = [
-    "BETS",
-    "FRACTIONS",
-    "Evidence",
-    "MeanBets",
-    "share_bets",
-]
-
 Floats = NDArray[np.float64]
 
 BETS: Floats = np.ldexp(0.95, -np.arange(6))
@@ -43,7 +35,7 @@ _HALVINGS = 60  # of an interval of length 2, to the precision of floats
 
 @dataclass(frozen=True, eq=False)
 class MeanBets:
-    """What is kept of ``count`` numbers: for each of ``BETS``, the sum of log(1 + b x) and of log(1 - b x).
+    """The state after ``count`` numbers: for each of ``BETS``, the sums of log(1 + b x) and of log(1 - b x).
 
     >>> seen = MeanBets().seen([0.2] * 500)
     >>> seen.above(0.1) > math.log(20), seen.below(0.1) < 0
@@ -65,7 +57,7 @@ class MeanBets:
 
     @classmethod
     def of_successes(cls, successes: float, trials: float) -> MeanBets:
-        """Of as many ones, and zeros for the other trials; InputError for more than there are trials.
+        """Bet on ``successes`` ones among zeros; InputError for more than there are trials.
 
         >>> low, high = MeanBets.of_successes(900, 1000).interval()
         >>> 0.86 < low < 0.9 < high < 0.94
@@ -76,7 +68,7 @@ class MeanBets:
         return cls(trials, successes * np.log1p(BETS), successes * np.log1p(-BETS))
 
     def seen(self, numbers: ArrayLike) -> MeanBets:
-        """With these (n,) as well; InputError for any outside [-1, 1]."""
+        """Add these numbers (n,); InputError for any outside [-1, 1]."""
         x = np.asarray(numbers, np.float64)
         if x.ndim != 1 or not (np.abs(x) <= 1).all():  # also NaN
             raise InputError("bets are on numbers in [-1, 1]; scale them")
@@ -88,15 +80,15 @@ class MeanBets:
         )
 
     def above(self, mean: float = 0.0) -> float:
-        """The log of the evidence that the mean so far is above ``mean``, a number in [-1, 1]."""
+        """Return the log of the evidence that the mean so far is above ``mean``, a number in [-1, 1]."""
         return _log_sum(self.up - self.count * np.log1p(BETS * mean))
 
     def below(self, mean: float = 0.0) -> float:
-        """The same, that it is below."""
+        """Return the same, that it is below."""
         return _log_sum(self.down - self.count * np.log1p(-BETS * mean))
 
     def interval(self, *, alpha: float = 0.05) -> tuple[float, float]:
-        """Where the mean lies, at all times at once with a chance of 1 - ``alpha``; (-1, 1) at first."""
+        """Bound the mean, at all times at once with a chance of 1 - ``alpha``; (-1, 1) at first."""
         threshold = math.log(2 / alpha)
         return (
             _last(lambda mean: self.above(mean) >= threshold, -1.0, 1.0),
@@ -105,13 +97,14 @@ class MeanBets:
 
 
 def _log_sum(log_wealth: Floats) -> float:
+    # Wealth over thousands of bets overflows a float; its logarithm does not.
     parts = log_wealth + _LOG_STAKES
     most = float(parts.max())
     return most + math.log(float(np.exp(parts - most).sum()))
 
 
 def _last(holds: Callable[[float], bool], begin: float, end: float) -> float:
-    """The last place from ``begin`` to ``end`` where it holds, by halving; ``begin`` if nowhere."""
+    """Return the last place from ``begin`` to ``end`` where it holds, by halving; ``begin`` if nowhere."""
     if not holds(begin):
         return begin
     for _ in range(_HALVINGS):
@@ -151,7 +144,7 @@ class Evidence:
 
     @classmethod
     def none(cls) -> Evidence:
-        """Before the first payoff."""
+        """Return the state before the first payoff."""
         return cls(0, np.full(len(FRACTIONS), -np.inf), 0.0, 0.0)
 
     @property
@@ -160,7 +153,7 @@ class Evidence:
         return float(np.logaddexp(np.logaddexp.reduce(self.log_worth), _log_waiting(self.count)))
 
     def after(self, payoffs: ArrayLike, scale: float = 1.0, *, weights: ArrayLike = 1.0) -> Evidence:
-        """After payoffs (n,) of -1 or more, in their order, whose mean is weighed by ``weights`` (n,) or ().
+        """Advance by payoffs (n,) of at least -1, in order, whose mean is weighed by ``weights`` (n,) or ().
 
         ``scale``: how much of ``FRACTIONS`` is staked at a weight of 1. Weights may depend on anything that
         was known before the outcome; for the largest of them all bets are made smaller, as another bound for
@@ -174,6 +167,7 @@ class Evidence:
             raise InputError("payoffs must be finite and at least -1, and weights finite and not negative")
         found = self
         for at in range(0, len(z), _ROWS):
+            # In runs: the table of all bets at all times has outcomes times bets entries.
             found = found._advanced(z[at : at + _ROWS], r[at : at + _ROWS], scale)
         return found
 
@@ -194,12 +188,12 @@ class Evidence:
         )
 
     def flat(self) -> list[float]:
-        """Everything, for stores; read back by ``from_flat``."""
+        """Return all numbers for a store; ``from_flat`` reads them back."""
         return [float(self.count), self.peak, self.heaviest, *self.log_worth.tolist()]
 
     @classmethod
     def from_flat(cls, flat: ArrayLike) -> Evidence:
-        """The inverse; ShapeError or InputError for what is none."""
+        """Return the inverse; ShapeError or InputError for what is none."""
         v = np.asarray(flat, np.float64)
         if v.shape != (3 + len(FRACTIONS),):
             raise ShapeError(f"a state has {3 + len(FRACTIONS)} numbers, got {v.shape}")
@@ -209,14 +203,14 @@ class Evidence:
 
 
 def _log_waiting(count: ArrayLike) -> Floats:
-    """The logarithm of the stake that is not set after ``count`` outcomes."""
+    """Return the logarithm of the stake that is not set after ``count`` outcomes."""
     n = np.asarray(count, np.float64)
     later = math.log(1 - _AT_ONCE) - 0.5 * np.log1p(n / _SOON)
     return np.where(n < 1, 0.0, later)
 
 
 def _log_staked(place: NDArray[np.intp]) -> Floats:
-    """The logarithm of the stake that is set before each outcome, from 0 on: what no longer waits."""
+    """Return the logarithm of the stake that is set before each outcome, from 0 on: what no longer waits."""
     before, after = np.exp(_log_waiting(place)), np.exp(_log_waiting(place + 1))
     with np.errstate(divide="ignore"):
         found: Floats = np.log(np.maximum(before - after, 0))
@@ -224,7 +218,7 @@ def _log_staked(place: NDArray[np.intp]) -> Floats:
 
 
 def share_bets(right: ArrayLike, promise: float) -> tuple[Floats, float]:
-    """Payoffs (n,) of bets that less than the share ``promise`` is right, of outcomes (n,), and their scale.
+    """Return payoffs (n,) of bets that less than ``promise`` is right, of outcomes (n,), and their scale.
 
     >>> payoffs, scale = share_bets([1, 0], 0.75)
     >>> payoffs.tolist(), Evidence.none().after(payoffs, scale).count

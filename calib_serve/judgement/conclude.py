@@ -1,4 +1,4 @@
-"""From tests to a verdict: any veto beats every bound, and the headline names what decides."""
+"""Conclude from tests to a verdict: any veto beats every bound, and the headline names what decides."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from calib_serve.judgement.cells import RISK, Cells
-from calib_serve.judgement.classes import FEW
-from calib_serve.judgement.needed import samples_needed
+import numpy as np
+
+from calib_serve.judgement.gaps import FEW, RISK, Cells, judged_alone
+from calib_serve.metrics.intervals import equivalence_power
 from calib_serve.options.evaluate import Tolerant
 from calib_serve.words import chance, percent, points, rounded_up
-
-__all__ = [
-    "CALIBRATE",
-    "DEPLOY",
-    "MORE",
-    "TOLERANCE",
-    "Level",
-    "Line",
-    "Tested",
-    "Verdict",
-    "conclude",
-    "direction",
-    "gain_of",
-    "line_of",
-    "of_own_samples",
-]
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
 _MATTERS = 0.2  # an error that may be larger than this is no finding
@@ -70,13 +55,13 @@ class Line:
 
 
 def line_of(name: str, what: str, cells: Cells, says: str, tolerance: float, *, required: bool) -> Line:
-    """The line of a test of cells; ``says`` is for a veto."""
+    """Return the line of a test of cells; ``says`` is for a veto."""
     tested = Tested(name, what, cells.p, cells.error, cells.most, tolerance, required)
     return Line(tested, says, cells.error, cells)
 
 
 def direction(cells: Cells, words: tuple[str, str, str]) -> str:
-    """Which of three words: gaps up, down, or of both signs, which cancel in the mean gap."""
+    """Choose one of three words: for gaps up, down, or of both signs, which cancel in the mean gap."""
     mean = float((cells.said - cells.came).sum() / cells.count.sum())
     if abs(mean) < cells.error / 2:
         return words[2]
@@ -94,7 +79,7 @@ def conclude(
     of: str = "samples",
     risk: float = RISK,
 ) -> Verdict:
-    """The verdict of all tests. Any veto beats every bound.
+    """Return the verdict of all tests. Any veto beats every bound.
 
     ``n`` samples, called ``of``; ``risk`` is how often any test may accuse a calibrated model. ``small`` of
     ``kinds`` classes are not judged alone; where they are, by ``of_class``.
@@ -103,6 +88,7 @@ def conclude(
     corrected = _holm([line.tested.p for line in lines])
     done = [_found(line, p, risk) for line, p in zip(lines, corrected, strict=True)]
     vetoes = [line for line in done if line.tested.finding == "off"]
+    # Tests without a bound can veto, and prove nothing: they are not asked for here.
     missing = [line for line in done if line.tested.required and line.tested.finding != "within"]
     level: Level = "off" if vetoes else _open(done) if missing else "calibrated"
     tests = tuple(line.tested for line in done)
@@ -112,6 +98,7 @@ def conclude(
         first = _leading(vetoes)
         headline = f"Not calibrated: {first.says}."
         do.append(_REPAIR[_family(first)])  # what it hides shows once that is repaired
+        # What else is off in the whole may be gone once the first is mended; single classes are not.
         alone = [v for v in vetoes if v.tested.alone and v is not first]
         for line in sorted(alone, key=lambda v: -v.size)[:3]:
             if line.says != first.says:
@@ -129,7 +116,7 @@ def conclude(
 
 
 def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
-    """What a calibration brings: of each (what, ECE before, after, what chance alone shows).
+    """Say what a calibration brings, from each (what, ECE before, after, what chance alone shows).
 
     >>> gain_of([("", 0.255, 0.034, 0.031)]).replace(chr(160), " ")
     'ECE 25.5 -> 3.4 %; chance alone shows 3.1 %.'
@@ -142,7 +129,7 @@ def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
 
 
 def of_own_samples(found: Verdict, why: str) -> Verdict:
-    """The verdict on the samples of the fit itself, ``why`` these are: it proves nothing of others.
+    """Return the verdict on the samples of the fit itself, ``why`` these are: it proves nothing of others.
 
     >>> of_own_samples(Verdict("calibrated", "Calibrated."), "these are the samples of the fit").level
     'too_little'
@@ -155,7 +142,7 @@ def of_own_samples(found: Verdict, why: str) -> Verdict:
 
 
 def _holm(p: Sequence[float]) -> list[float]:
-    """Corrected so that under calibration one below 5 % is seen in 5 % of models (Holm 1979)."""
+    """Return corrected so that under calibration one below 5 % is seen in 5 % of models (Holm 1979)."""
     order = sorted(range(len(p)), key=lambda i: p[i])
     found, worst = [0.0] * len(p), 0.0
     for rank, i in enumerate(order):
@@ -176,7 +163,7 @@ def _family(line: Line) -> str:
 
 
 def _leading(vetoes: Sequence[Line]) -> Line:
-    """What the headline names: the whole, unless what it hides is off by half as much again."""
+    """Choose what the headline names: the whole, unless what it hides is off by half as much again."""
     ranked = sorted(vetoes, key=lambda line: (_ORDER.index(line.tested.name), -line.size))
     hidden = max(
         (line for line in vetoes if line.tested.name in ("positive", "label")),
@@ -204,7 +191,7 @@ def _calibrated(done: Sequence[Line], note: str) -> str:
 
 
 def _open(done: Sequence[Line]) -> Level:
-    """Where nothing is proven: whether an error that matters would have been seen."""
+    """Choose the level where nothing is proven: whether an error that matters would have been seen."""
     return "too_little" if _main(done).tested.most > _MATTERS else "no_error_found"
 
 
@@ -229,7 +216,7 @@ def _more(done: Sequence[Line], n: float, of_class: float, of: str) -> str:
 
 
 def _enough(done: Sequence[Line], n: float, of_class: float) -> float:
-    """How many samples would prove a calibrated model."""
+    """Return how many samples would prove a calibrated model."""
     main = _main(done)
     classes = next((line.cells for line in done if line.tested.name == "classes"), None)
     assert main.cells is not None, "what is required is a bound"
@@ -273,11 +260,11 @@ class Tested:
 
     @property
     def alone(self) -> bool:
-        """Whether it is of a class or label alone, of which there may be many."""
+        """Tell whether it is of a class or label alone, of which there may be many."""
         return self.name in ("class", "label")
 
     def says(self) -> str:
-        """In a sentence."""
+        """Say it in a sentence."""
         return (
             f"{self.what[0].upper()}{self.what[1:]}: an error of {points(self.error)}, surely not above "
             f"{points(self.most)}; the tolerance is {points(self.tolerance)}. The chance of as much, if it "
@@ -287,7 +274,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a model is calibrated: a level, a headline, the reasons, each test, and what to do.
+    """Tell whether a model is calibrated: a level, a headline, the reasons, each test, and what to do.
 
     Where a calibration is compared with none, ``gain`` is what it brings, said first, and ``changed`` what
     else it moved. As text, it is all sentences.
@@ -310,7 +297,7 @@ class Verdict:
         return " ".join((*first, *self.reasons, *self.changed, *self.do))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; None stands for NaN."""
+        """Return it for JSON; None stands for NaN."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         tests = [{name: _finite(value) for name, value in vars(test).items()} for test in self.tests]
         return {name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()} | {"tests": tests}
@@ -318,3 +305,40 @@ class Verdict:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_STEPS = 40
+_ROUNDED = 1.1  # what is said is rounded up
+
+
+def samples_needed(
+    n: float,
+    cells: Cells,
+    tolerance: float,
+    *,
+    classes: Cells | None = None,
+    of_class: float = 1.0,
+    power: float = 0.8,
+) -> int:
+    """Return how many samples like these ``n`` make ``judge`` say "calibrated" with this power, if it is.
+
+    The mean absolute gap over ``cells`` must be proven to be below the ``tolerance``; of ``classes``, a cell
+    for the predictions of each, that of those which so many samples make it judge alone, below ``of_class``.
+    """
+    distance = cells.distance(tolerance)
+    of_each = np.empty(0) if classes is None else classes.distances(of_class)
+
+    def fails(times: float) -> float:
+        wrong = 1 - float(equivalence_power(distance * times, len(cells.count), risk=RISK))
+        if classes is not None:
+            alone = judged_alone(classes.count * times * _ROUNDED, n * times * _ROUNDED)
+            wrong += float((1 - equivalence_power(of_each[alone] * times, 1, risk=RISK)).sum())
+        return wrong
+
+    low, high = 0.0, 1.0
+    while fails(high) > 1 - power:
+        low, high = high, 2 * high
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fails(middle) > 1 - power else (low, middle)
+    return math.ceil(n * high)

@@ -1,4 +1,4 @@
-"""The decision: calibrated where that is proven, off where an error is, else how large one could be."""
+"""Decide: calibrated where that is proven, off where an error is, else how large one could be."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import some_of
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement.cells import RISK, Cells, equal_mass, finest
-from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
 from calib_serve.judgement.conclude import (
     CALIBRATE,
     TOLERANCE,
@@ -24,18 +22,26 @@ from calib_serve.judgement.conclude import (
     direction,
     line_of,
 )
-from calib_serve.judgement.shape import Pair, Shape, shape_of_event, shape_of_top_two
-from calib_serve.metrics.grouped import design_effect, group_codes
+from calib_serve.judgement.gaps import (
+    RISK,
+    Cells,
+    ClassGap,
+    Pair,
+    Shape,
+    class_gaps,
+    class_totals,
+    equal_mass,
+    finest,
+    shape_of_event,
+    shape_of_top_two,
+)
 from calib_serve.metrics.labels import checked_label_probs, decisions
-from calib_serve.metrics.per_sample import checked, checked_weights, row_blocks
 from calib_serve.metrics.refinement import Separation
-from calib_serve.scores import ProbsView
+from calib_serve.metrics.samples import checked, checked_weights, design_effect, group_codes, row_blocks
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import JudgeOptions
+from calib_serve.scores import ProbsView, Scores
 from calib_serve.words import percent, points
-
-__all__ = [
-    "judge_labels",
-    "judge_probs",
-]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -67,7 +73,7 @@ class _Sample:
 
     @classmethod
     def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
-        """Of probabilities (n, K), read block by block, and class ids (n,)."""
+        """Read probabilities (n, K) block by block, with class ids (n,)."""
         n = len(p)
         predicted = np.empty(n, np.intp)
         first, right, second, was = np.empty((4, n))
@@ -81,7 +87,7 @@ class _Sample:
         return cls(predicted, first, right, second, was, **more)
 
     def spaced(self) -> _Sample:
-        """All samples, or of very many some that are spread over them, for the costly test of shape."""
+        """Return all samples, or some that are spread over very many, for the costly test of shape."""
         if len(self.first) <= _MOST_SHAPED:
             return self
         on = some_of(len(self.first), _MOST_SHAPED)
@@ -101,25 +107,11 @@ def judge_probs(
     groups: ArrayLike | None = None,
     class_names: Sequence[str] = (),
 ) -> Verdict:
-    """Whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+    """Tell whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
 
-    Of more than 500,000 samples, as many that are spread over all are judged.
-
-    "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
-    (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
-    given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %
-    over all tests, Holm 1979) that may be beyond the tolerance. Tests of class shares and of shape (see
-    ``calib_serve.judgement.shape``) can only veto. Else "no_error_found", or "too_little" where an error of
-    20 points might hide. An event rarer than 10 % is held to a fifth of its share.
-
-    ``groups`` (n,) say which samples belong together. Labels (n, L) of a multi-label model are judged label
-    by label. Raises InputError or ShapeError.
-
-    >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
-    >>> judge_probs(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
-    'Not calibrated: underconfident, on average 30.0 points off.'
-    >>> judge_probs(p[:4], p[:4].argmax(axis=1)).level
-    'too_little'
+    See ``judge``, which takes scores of any kind, for what is decided. Labels (n, L) of a multi-label model
+    are judged label by label. ``groups`` (n,) say which samples belong together. Raises InputError or
+    ShapeError.
     """
     single = _class_tolerance(tolerance, class_tolerance)
     if np.ndim(labels) == 2:
@@ -152,6 +144,7 @@ def judge_probs(
     sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, tolerance=tolerance, of_class=single)
     lines = _of_confidence(sample)
     if p.shape[1] == 2:
+        # The first required line speaks for the whole, and P(y = 1) bounds the confidence's gap.
         lines = [*_of_positive(sample), *lines]
     gaps, small = class_gaps(
         sample.first, sample.right, sample.predicted, names, sample.groups, weight=sample.weight
@@ -167,12 +160,13 @@ def judge_probs(
         kinds=p.shape[1],
         opening=_opening(sample, n),
     )
+    # A model read upside down fails every test; that it is, is what to be told, not to calibrate it.
     turned = _turned_around(sample) if p.shape[1] == 2 else ""
     return replace(found, do=(turned, *(line for line in found.do if line != CALIBRATE))) if turned else found
 
 
 def _turned_around(s: _Sample) -> str:
-    """That class 1 is surely rarer where its probability is higher, in words; else nothing."""
+    """Say that class 1 is surely rarer where its probability is higher; "" where it is not."""
     p, came = _event(s)
     ranks = Separation.of(p, came)
     area, error = float(ranks.auroc()), float(ranks.auroc_error())
@@ -186,7 +180,7 @@ def _turned_around(s: _Sample) -> str:
 
 
 def _class_tolerance(tolerance: float, given: float | None) -> float:
-    """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
+    """Return the tolerance of a class alone; InputError where either is not a difference of probabilities."""
     single = min(_SINGLE * tolerance, 0.999) if given is None else given
     if not (0 < tolerance < 1 and 0 < single < 1):
         raise InputError(
@@ -211,7 +205,7 @@ def _of_confidence(s: _Sample) -> list[Line]:
 
 
 def _of_positive(s: _Sample) -> list[Line]:
-    """P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
+    """Return P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
     is_one, (p, came) = s.predicted == 1, _event(s)
     share, tolerance = float(is_one.mean()), held_to(s.tolerance, came, s.weight)
 
@@ -234,7 +228,7 @@ def _of_positive(s: _Sample) -> list[Line]:
 
 
 def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
-    """What P of an event (n,) may be off by: of one rarer than 10 %, at most a fifth of its share.
+    """Return the tolerance of an event's probability: of one rarer than 10 %, at most a fifth of its share.
 
     >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
     0.001
@@ -250,13 +244,13 @@ def _event_shape(s: _Sample) -> Shape:
 
 
 def _event(s: _Sample) -> tuple[Floats, Floats]:
-    """P(y = 1) (n,) and whether class 1 is true, of two classes."""
+    """Return P(y = 1) (n,) and whether class 1 is true, of two classes."""
     is_one = s.predicted == 1
     return np.where(is_one, s.first, 1 - s.first), np.where(is_one, s.right, 1 - s.right)
 
 
 def _codes(groups: Codes | None) -> Codes | None:
-    """Codes of some samples, without gaps; None where each is its own group, or all are one."""
+    """Return codes of some samples, without gaps; None where each is its own group, or all are one."""
     if groups is None:
         return None
     found, codes = np.unique(groups, return_inverse=True)
@@ -264,7 +258,7 @@ def _codes(groups: Codes | None) -> Codes | None:
 
 
 def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
-    """Expected against observed events, of all samples and of the highest percent: relative errors.
+    """Return expected against observed events, of all samples and of the highest percent: relative errors.
 
     The tolerance in points says nothing of an event that is rarer than it.
     """
@@ -284,6 +278,7 @@ def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
         said, seen = float(cells.said[0]), float(cells.came[0])
         error = math.sqrt(cells.effect * float(cells.noise[0]) + 1)
         apart = abs(said - seen)
+        # Only what is surely off counts, so that the tolerance is of the truth and not of chance.
         beyond = max(apart - _SURE * error, 0.0) / max(said, seen)
         chance = cells.p if beyond > _RELATIVE / 2 else 1.0
         tested = Tested(
@@ -353,7 +348,7 @@ def judge_labels(
     sample_weight: ArrayLike | None = None,
     label_names: Sequence[str] = (),
 ) -> Verdict:
-    """Whether probabilities of labels (n, L) are calibrated against whether each is true (n, L), 0 or 1.
+    """Tell whether probabilities of labels (n, L) are calibrated against whether each is true (n, L), 0 or 1.
 
     The mean absolute gap of P(label), over cells of each label, must be below the ``tolerance``, and each
     label's own below ``class_tolerance``. Labels of a sample move together: each sample is a group.
@@ -374,6 +369,7 @@ def judge_labels(
 
 def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | None) -> Line:
     n, labels = p.shape
+    # Labels of a sample move together, so each sample is a group.
     samples = np.repeat(np.arange(n), labels) if labels > 1 and n > 1 else None
     cell = np.column_stack([2 * k + equal_mass(p[:, k], 2) for k in range(labels)])
     of_each = None if weight is None else np.repeat(weight, labels)
@@ -402,3 +398,47 @@ def _opening_of_labels(p: Floats, y: NDArray[np.intp], weight: Floats | None) ->
         f"Of {len(p):,} samples with {p.shape[1]:,} labels each, {percent(float(right.mean()))} of the "
         f"decisions at 0.5 are right, at a confidence of {percent(float(confidence.mean()))} on average."
     )
+
+
+def judge(
+    scores: Any,
+    labels: Any = None,
+    options: JudgeOptions | None = None,
+    **given: Any,
+) -> Verdict:
+    """Tell whether a model's scores are calibrated against its labels, within a tolerance.
+
+    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; each of the ``options`` may be
+    ``given`` as a keyword argument. Of more than 500,000 samples, as many that are spread over all are
+    judged. "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the
+    confidence (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much
+    unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
+    held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
+    1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
+    points might hide. Tests of class shares and of shape (see ``calib_serve.judgement.gaps``) can only veto.
+    Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
+
+    >>> import numpy as np
+    >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
+    >>> judge(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
+    'Not calibrated: underconfident, on average 30.0 points off.'
+    >>> judge(p[:4], p[:4].argmax(axis=1)).level
+    'too_little'
+    """
+    asked = changed(options or JudgeOptions(), given)
+    scored = Scores.of(scores, labels, **asked.of_scores)
+    y = scored.labelled()
+    if scored.is_multilabel and scored.groups is not None:
+        raise InputError("groups are for one class a sample, not for labels; leave them out")
+    if y.ndim > 1 and not scored.is_multilabel:
+        raise InputError("soft labels are for fits, nll and brier; a verdict wants one class a sample")
+    found = judge_probs(
+        scored.probs[:] if scored.is_multilabel else scored.probs,
+        y,
+        tolerance=asked.tolerance,
+        class_tolerance=asked.class_tolerance,
+        sample_weight=scored.weights,
+        groups=scored.groups,
+        class_names=scored.class_names,
+    )
+    return replace(found, reasons=(*found.reasons, *scored.remarks))

@@ -5,10 +5,14 @@ Everything is computed in float64; errors and shares are fractions.
 """
 
 from calib_serve.metrics.calibration import (
+    SmoothReliability,
     Split,
     accuracy,
     ace,
+    adaptive_classwise_ece,
     adaptive_ece,
+    classwise_ece,
+    classwise_rms_debiased,
     ece,
     mce,
     mean_confidence,
@@ -17,21 +21,22 @@ from calib_serve.metrics.calibration import (
     rms,
     rms_debiased,
     signed_gap,
+    smooth_ece,
+    smooth_reliability,
     sweep_ece,
     underconfidence_error,
 )
-from calib_serve.metrics.classwise import adaptive_classwise_ece, classwise_ece, classwise_rms_debiased
 from calib_serve.metrics.comparison import Change, paired_changes, welch
-from calib_serve.metrics.decomposition import (
-    BrierTerms,
-    EceTerms,
-    LossTerms,
-    brier_terms,
-    brier_top_label_terms,
-    ece_terms,
-    loss_terms,
+from calib_serve.metrics.decisions import (
+    Abstention,
+    SelectiveEvaluation,
+    SetEvaluation,
+    SizeGroup,
+    abstention,
+    evaluate_abstention,
+    evaluate_sets,
 )
-from calib_serve.metrics.evaluation import Evaluation
+from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_labels
 from calib_serve.metrics.event import (
     EventEvaluation,
     calibration_intercept,
@@ -53,9 +58,21 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions
-from calib_serve.metrics.of_scores import evaluate, evaluate_labels
-from calib_serve.metrics.ordinal import ranked_probability_score
-from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
+from calib_serve.metrics.proper import (
+    BrierTerms,
+    EceTerms,
+    LossTerms,
+    brier,
+    brier_terms,
+    brier_top_label,
+    brier_top_label_terms,
+    ece_terms,
+    entropy,
+    loss_terms,
+    nll,
+    nll_from_logits,
+    ranked_probability_score,
+)
 from calib_serve.metrics.refinement import (
     aupr_correct,
     aupr_incorrect,
@@ -65,16 +82,8 @@ from calib_serve.metrics.refinement import (
     ood_auroc,
     refinement_auroc,
 )
-from calib_serve.metrics.selective import (
-    Abstention,
-    SelectiveEvaluation,
-    abstention,
-    evaluate_abstention,
-)
-from calib_serve.metrics.sets import SetEvaluation, SizeGroup, evaluate_sets
-from calib_serve.metrics.smooth import SmoothReliability, smooth_ece, smooth_reliability
 from calib_serve.metrics.stream import Tally
-from calib_serve.scores.links import log_probs, log_softmax, sigmoid, softmax, two_columns
+from calib_serve.scores.kinds import log_probs, log_softmax, sigmoid, softmax, two_columns
 
 __all__ = [
     "Abstention",

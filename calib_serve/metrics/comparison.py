@@ -1,10 +1,11 @@
-"""Differences between two methods and their significance."""
+"""Compare two models on the same samples: what changes, and whether it is chance."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,14 +13,21 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.error_intervals import error_changes
-from calib_serve.metrics.grouped import group_codes, mean_error
-from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
-from calib_serve.metrics.per_sample import PerSample
-from calib_serve.metrics.sample import Sample
-from calib_serve.metrics.tails import student_beyond, student_quantile
-
-__all__ = ["Change", "change_of_mean", "paired_changes", "welch"]
+from calib_serve.metrics._error_intervals import error_changes
+from calib_serve.metrics.calibration import cumulative, tie_ends
+from calib_serve.metrics.intervals import (
+    Estimate,
+    drawn_quantile,
+    mean_interval,
+    quantile_of,
+    resamples,
+    student_beyond,
+    student_quantile,
+)
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import PerSample, checked_weights, group_codes, mean_error, row_blocks
+from calib_serve.metrics.truths import Sample
+from calib_serve.words import p_value, percent
 
 Floats = NDArray[np.float64]
 
@@ -34,14 +42,14 @@ class Change:
     p: float
 
     def moved(self, to: float) -> Change:
-        """With the difference ``to``, and as wide an interval around it."""
+        """Move the difference to ``to``, with as wide an interval around it."""
         one = self.difference
         by = to - one.value
         return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))
 
 
 def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change:
-    """The change of a metric's mean over independent runs (a,) and (b,) of two methods (Welch 1947).
+    """Return the change of a metric's mean over independent runs (a,) and (b,) of two methods (Welch 1947).
 
     Needs two runs or more of each. The t statistic has Welch and Satterthwaite's degrees of freedom.
 
@@ -55,6 +63,7 @@ def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change
     quantile_of(level)
     shares = [float(runs.var(ddof=1)) / len(runs) for runs in (a, b)]
     difference, error = float(b.mean() - a.mean()), math.sqrt(sum(shares))
+    # Equal runs have no variance: no change is sure, and any other difference untestable.
     if not error > 0:
         return Change(Estimate(difference), 1.0 if difference == 0 else math.nan)
     freedom = sum(shares) ** 2 / sum(s**2 / (len(r) - 1) for s, r in zip(shares, (a, b), strict=True))
@@ -75,7 +84,7 @@ def paired_changes(
     seed: int = 0,
     groups: ArrayLike | None = None,
 ) -> dict[str, Change]:
-    """The change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
+    """Return the change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
 
     Everything is compared with a paired z-test: that of means by its formula; of areas with the standard
     error of paired resamples; of calibration errors with that of the difference when labels are drawn from
@@ -120,9 +129,10 @@ def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
 
 
 def _tested(value: float, excess: float, error: float, freedom: int, level: float) -> Change:
-    """A change, of which chance makes ``excess``, and its standard error from that many draws and one."""
+    """Test a change of which chance makes ``excess``, by its standard error from draws."""
     if not math.isfinite(value) or not math.isfinite(error):
         return Change(Estimate(value), math.nan)
+    # Chance adds to an absolute value, and more to that of the model with the larger noise.
     true = value - excess
     debiased = true if excess else math.nan
     if error == 0:
@@ -138,7 +148,7 @@ def change_of_mean(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Change:
-    """The mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
+    """Return the mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
     estimate = mean_interval(differences, level=level, groups=groups, weight=weight)
@@ -148,3 +158,121 @@ def change_of_mean(
     if groups is not None:
         return Change(estimate, student_beyond(estimate.value / error, float(groups.max())))
     return Change(estimate, 2 * NormalDist().cdf(-abs(estimate.value) / error))
+
+
+Codes = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Tops:
+    """The predicted class of each sample, its probability, and whether it is right, each (n,)."""
+
+    predicted: Codes
+    confidence: Floats
+    right: Floats
+
+    @classmethod
+    def of(cls, probs: Any, labels: Codes) -> Tops:
+        """Read the top class from probabilities (n, K), an array or a view, and compare it with ids (n,)."""
+        predicted, confidence = np.empty(len(probs), np.intp), np.empty(len(probs))
+        for rows, p in row_blocks(probs):
+            predicted[rows], confidence[rows] = p.argmax(axis=1), p.max(axis=1)
+        return cls(predicted, confidence, (predicted == labels).astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The ``share`` of predictions that change class, and accuracy and AUROC, each (before, after, change).
+
+    The AUROC is that of confidence: how well it tells right from wrong predictions. NaN where none is right
+    or all are.
+    """
+
+    share: float
+    accuracy: tuple[float, float, Change]
+    auroc: tuple[float, float, Change]
+
+    @classmethod
+    def between(
+        cls,
+        before: Tops,
+        after: Tops,
+        *,
+        weight: Floats | None = None,
+        groups: Codes | None = None,
+        level: float = 0.95,
+    ) -> Moved:
+        """Compare the same samples before and after; both differences are tested in pairs.
+
+        The AUROC's by the influence of each sample on it (DeLong 1988), which may change class in between.
+
+        >>> p = np.tile([[0.6, 0.4], [0.55, 0.45], [0.2, 0.8], [0.3, 0.7]], (10, 1))
+        >>> y = np.tile([0, 1, 1, 0], 10)
+        >>> found = Moved.between(Tops.of(p, y), Tops.of(p - [0.1, -0.1], y))
+        >>> found.share, found.accuracy[:2], found.says()[0].replace(chr(160), " ")
+        (0.25, (0.5, 0.75), '25.0 % of predictions change class: accuracy 50.0 -> 75.0 % (p < 0.001).')
+        """
+        w = np.ones(len(before.right)) if weight is None else weight
+        share = float(np.average(before.predicted != after.predicted, weights=w))
+        right = change_of_mean(after.right - before.right, level, groups, weight)
+        areas, parts = zip(*(_influence(tops, w) for tops in (before, after)), strict=True)
+        auroc = change_of_mean(parts[1] - parts[0] + (areas[1] - areas[0]), level, groups, weight)
+        means = [float(np.average(tops.right, weights=w)) for tops in (before, after)]
+        return cls(share, (means[0], means[1], right), (areas[0], areas[1], auroc))
+
+    @classmethod
+    def of_probs(
+        cls,
+        before: Any,
+        after: Any,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Moved:
+        """Compare probabilities (n, K) before and after, given class ids (n,)."""
+        y = np.asarray(labels)
+        weight, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
+        tops = (Tops.of(p, y) for p in (before, after))
+        return cls.between(*tops, weight=weight, groups=codes)
+
+    def says(self) -> list[str]:
+        """Say it in sentences."""
+        (old, new, accuracy), (low, high, auroc) = self.accuracy, self.auroc
+        classes = (
+            f"{percent(self.share)} of predictions change class: accuracy {100 * old:.1f} -> {percent(new)}"
+            f"{_chance(accuracy)}."
+            if self.share
+            else f"No prediction changes class: accuracy {percent(new)}."
+        )
+        if not math.isfinite(high - low):
+            return [classes]
+        before = "stays at" if low == high else f"{low:.4f} ->"
+        return [classes, f"AUROC of right against wrong {before} {high:.4f}{_chance(auroc)}."]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a manifest: the share, and of accuracy and AUROC the ends of the change and its p."""
+        return {"share": self.share, "accuracy": _facts(self.accuracy), "auroc": _facts(self.auroc)}
+
+
+def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
+    """Return the AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
+    order = np.argsort(tops.confidence, kind="stable")
+    weight, right = w[order], tops.right[order]
+    ends = tie_ends(tops.confidence[order])
+    ranks = Separation(*(cumulative(weight * part)[ends] for part in (right, 1 - right)))
+    won, lost = (np.repeat(one, np.diff(ends)) * w.sum() for one in ranks.influence())
+    found = np.empty(len(order))
+    found[order] = np.where(right > 0, won, lost)
+    return float(ranks.auroc()), found
+
+
+def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:
+    before, after, change = one
+    ends = {"low": change.difference.low, "high": change.difference.high, "p": change.p}
+    found = {"before": before, "after": after, **ends}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+
+
+def _chance(change: Change) -> str:
+    return "" if change.difference.value == 0 else p_value(change.p)

@@ -1,40 +1,37 @@
-"""Every metric of (probs, labels) at once, each with its interval."""
+"""Evaluate every metric of (scores, labels) at once, each with its interval."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import frame, html_table, some_of
-from calib_serve.bins import Bins, Edges
+from calib_serve.arrays import some_of
+from calib_serve.bins import Bins
 from calib_serve.errors import InputError
-from calib_serve.metrics.error_intervals import error_intervals
-from calib_serve.metrics.grouped import design_effect, group_codes
+from calib_serve.metrics._error_intervals import error_intervals
+from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import (
     Estimate,
+    Estimates,
     bootstrap_interval,
     mean_interval,
-    quantile_of,
     resamples,
     share_interval,
     wilson_interval,
 )
-from calib_serve.metrics.per_sample import PerSample, checked, checked_weights
+from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
-from calib_serve.metrics.sample import Sample
-from calib_serve.metrics.sums import Rows, estimates
-from calib_serve.scores import ProbsView
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-__all__ = ["Evaluation", "evaluate_logits", "evaluate_probs"]
+from calib_serve.metrics.samples import PerSample, checked, checked_weights, design_effect, group_codes
+from calib_serve.metrics.truths import Sample
+from calib_serve.options.base import changed, fields_of
+from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
+from calib_serve.scores import ProbsView, Scores
 
 Floats = NDArray[np.float64]
 
@@ -47,12 +44,11 @@ _MANY = 200_000  # rows, above which nothing is resampled row by row
 _FEWER = 10_000  # rows that intervals of areas are drawn from, then
 _REPLICATES, _DRAWS = 200, 100
 _SHARE = 8  # of the replicates are drawn from each of as many possible truths
-_ENDS = ("value", "debiased", "low", "high")
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation:
-    """The result of ``evaluate``: counts, the bins, and an Estimate of each metric.
+class Evaluation(Estimates):
+    """Hold the result of ``evaluate``: counts, the bins, and an Estimate of each metric.
 
     Fractions, not percent; ``nll`` and ``entropy`` in nats. Those of P(y = 1), the probability of class 1,
     are there for two classes alone: its bins over [0, 1], its ECE, mean excess over the share of class 1
@@ -93,111 +89,92 @@ class Evaluation:
     positive_bins: Bins | None = None
     remarks: tuple[str, ...] = ()
 
-    def estimates(self) -> dict[str, Estimate]:
-        """The metrics by name."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: e for name, e in named.items() if isinstance(e, Estimate)}
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON: n, classes, and each metric as {value, low, high}, and debiased where there is that."""
-        counts = {"n": self.n, "classes": self.classes}
-        return {**counts, **{name: e.as_dict() for name, e in self.estimates().items()}}
-
-    def to_frame(self) -> DataFrame:
-        """A pandas frame, a row per metric: value, debiased, low, high. MissingDependency without pandas."""
-        found = self.estimates()
-        return frame(
-            {end: [getattr(e, end) for e in found.values()] for end in _ENDS}, list(found), name="metric"
-        )
-
     def __repr__(self) -> str:
         counts = f"n={self.n}, classes={self.classes}"
         return f"Evaluation({counts}, accuracy={self.accuracy}, ece={self.ece}, nll={self.nll})"
-
-    def _repr_html_(self) -> str:
-        found = self.estimates().items()
-        rows = [(name, *(f"{getattr(e, end):.4f}".replace("nan", "") for end in _ENDS)) for name, e in found]
-        title = f"{self.n} predictions, {self.classes} classes"
-        return html_table(title, ("metric", *_ENDS), rows)
 
 
 def evaluate_probs(
     probs: Any,
     labels: ArrayLike,
     *,
-    bins: int = 15,
-    edges: Edges = "right",
-    replicates: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    **how: Any,
 ) -> Evaluation:
-    """All metrics of probabilities (n, K) and class ids (n,), with intervals of the given level.
+    """Evaluate probabilities (n, K) of class ids (n,), with intervals.
 
-    Means, shares and the AUROC have analytic intervals; areas and noise floors are bootstrapped from
-    ``replicates`` resamples (0: no intervals). Errors are debiased and have the interval of the true errors
-    under which what is observed is no surprise; it starts at 0 where a calibrated model often shows as much,
-    and may end below an observed error that is mostly chance.
-    ``groups`` (n,) say which samples belong together, such as those of one patient: intervals then hold
-    although these move together.
+    ``how`` are fields of ``MeasureOptions``. See ``evaluate``, which takes scores of any kind.
 
     >>> e = evaluate_probs([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
-    how = _how(bins, edges, replicates, level, seed)
+    options = changed(MeasureOptions(), how)
     if sample_weight is not None or len(probs) > _MANY:
         p, y = (probs, labels) if isinstance(probs, ProbsView) else checked(probs, labels)
-        return _of_sums(p, y, sample_weight, groups, **how)
+        return _of_sums(p, y, sample_weight, groups, options)
     scores = PerSample.of(np.asarray(probs) if isinstance(probs, ProbsView) else probs, labels)
-    return _evaluate(scores, groups=groups, **how)
+    return _of_samples(scores, groups, options)
 
 
-def _how(bins: int, edges: Edges, replicates: int, level: float, seed: int) -> dict[str, Any]:
-    return {"bins": bins, "edges": edges, "replicates": replicates, "level": level, "seed": seed}
+def evaluate_logits(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    **how: Any,
+) -> Evaluation:
+    """Evaluate as ``evaluate_probs``, of logits (n, K): the NLL stays finite where a probability rounds to 0.
+
+    One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
+    """
+    options = changed(MeasureOptions(), how)
+    z, y = checked_logits(logits, labels)
+    if sample_weight is not None or len(z) > _MANY:
+        return _of_sums(ProbsView(z, "logits"), y, sample_weight, groups, options)
+    probs, nll = np.empty(z.shape), np.empty(len(z))
+    for rows, p, nll_of_rows in softmax_blocks(z, y):
+        probs[rows], nll[rows] = p, nll_of_rows
+    return _of_samples(PerSample.of(probs, y, nll=nll), groups, options)
 
 
 def _of_sums(
-    p: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None, **how: Any
+    p: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None, options: MeasureOptions
 ) -> Evaluation:
-    """Of rows that weigh, and of very many: see ``calib_serve.metrics.sums``."""
-    quantile_of(how["level"])
-    if how["replicates"] < 0:
-        raise InputError(f"replicates must be 0 or more, got {how['replicates']}")
+    """Evaluate rows that weigh, or very many: see ``calib_serve.metrics._sums``."""
     weight, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
-    if weight is not None and not weight.all():
-        kept = np.flatnonzero(weight)
-        given = np.asarray(sample_weight, np.float64)[kept]
-        codes = None if codes is None else codes[kept]
-        return _of_sums(p.take(kept, axis=0), y[kept], given, codes, **how)
+    # Counts stay counts: divided by their mean they would not say how many rows there are.
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-    rows = Rows.of(p, y, raw, codes, bins=how["bins"], edges=how["edges"])
-    draws = min(how["replicates"] // _SHARE, _DRAWS)
-    found, top, of_event = estimates(
-        rows, bins=how["bins"], edges=how["edges"], draws=draws, level=how["level"], seed=how["seed"]
-    )
-    if how["replicates"]:
-        found |= _areas(found, p, rows, **how)
+    if weight is not None and raw is not None and not weight.all():
+        kept = np.flatnonzero(weight)  # a row of weight 0 is no sample
+        p, y, raw, codes = p.take(kept, axis=0), y[kept], raw[kept], None if codes is None else codes[kept]
+        # A group whose rows all weigh 0 is gone; codes have no gaps.
+        codes = group_codes(codes, len(kept))
+    rows = Rows.of(p, y, raw, codes, bins=options.bins, edges=options.edges)
+    found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, _DRAWS))
+    if options.replicates:
+        found |= _areas(found, p, rows, options)
     return Evaluation(n=len(y), classes=p.shape[1], bins=top, positive_bins=of_event, **dict[str, Any](found))
 
 
-def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, **how: Any) -> dict[str, Estimate]:
-    """Areas and noise floors with the intervals of a smaller sample, narrowed to the size of all.
+def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, options: MeasureOptions) -> dict[str, Estimate]:
+    """Give areas and noise floors the intervals of a smaller sample, narrowed to the size of all.
 
     Its rows are drawn by their weights, so that it is one of the weighted population. Of groups it is their
     number that counts.
     """
-    rng = np.random.default_rng([how["seed"], 6])
+    rng = np.random.default_rng([options.seed, 6])
     n = len(rows.weight)
     if np.ptp(rows.weight):
         drawn = rng.choice(n, min(n, _FEWER), p=rows.weight / rows.mass)
     else:
         drawn = some_of(n, _FEWER)
-    small = _evaluate(
+    small = _of_samples(
         PerSample.of(p[drawn], rows.labels[drawn]),
-        groups=None if rows.groups is None else rows.groups[drawn],
-        **{**how, "replicates": min(how["replicates"], _REPLICATES)},
+        None if rows.groups is None else rows.groups[drawn],
+        replace(options, replicates=min(options.replicates, _REPLICATES)),
     ).estimates()
     if rows.groups is None:
         narrower = math.sqrt(len(drawn) * float((rows.weight**2).sum())) / rows.mass
@@ -213,48 +190,12 @@ def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, **how: Any) -> dic
     }
 
 
-def evaluate_logits(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    bins: int = 15,
-    edges: Edges = "right",
-    replicates: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-) -> Evaluation:
-    """As ``evaluate_probs``, of logits (n, K): the NLL stays finite where a probability rounds to 0.
-
-    One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
-    """
-    how = _how(bins, edges, replicates, level, seed)
-    z, y = checked_logits(logits, labels)
-    if sample_weight is not None or len(z) > _MANY:
-        return _of_sums(ProbsView(z, "logits"), y, sample_weight, groups, **how)
-    probs, nll = np.empty(z.shape), np.empty(len(z))
-    for rows, p, nll_of_rows in softmax_blocks(z, y):
-        probs[rows], nll[rows] = p, nll_of_rows
-    return _evaluate(PerSample.of(probs, y, nll=nll), groups=groups, **how)
-
-
-def _evaluate(
-    scores: PerSample,
-    *,
-    bins: int,
-    edges: Edges,
-    replicates: int,
-    level: float,
-    seed: int,
-    groups: ArrayLike | None = None,
-) -> Evaluation:
-    quantile_of(level)  # raises for an invalid level
-    if replicates < 0:
-        raise InputError(f"replicates must be 0 or more, got {replicates}")
+def _of_samples(scores: PerSample, groups: ArrayLike | None, options: MeasureOptions) -> Evaluation:
+    """Evaluate samples of equal weight, by resampling them."""
+    level, seed, replicates = options.level, options.seed, options.replicates
     codes = group_codes(groups, scores.n)
     codes = None if codes is None else codes[scores.order]  # scores are by rising confidence
-    sample = Sample(scores, bins=bins, edges=edges)
+    sample = Sample(scores, bins=options.bins, edges=options.edges)
     found = _analytic(scores, level, codes)
     weighted = resamples(scores.n, replicates, seed=seed, groups=codes)
     drawn = _joined([sample.weighted(weights) for weights in weighted])
@@ -262,9 +203,8 @@ def _evaluate(
     auroc = values.pop("refinement_auroc")
     error = sample.auroc_error() if codes is None else _spread(drawn["refinement_auroc"])
     found["refinement_auroc"] = share_interval(auroc, error, level=level)
-    smooth = {name: values.pop(name) for name in SMOOTH if name in values}
-    for name, value in smooth.items():
-        found[name] = bootstrap_interval(value, drawn[name], level=level, lowest=0, highest=1)
+    for name in SMOOTH:
+        found[name] = bootstrap_interval(values.pop(name), drawn[name], level=level, lowest=0, highest=1)
     for name in FLOORS & values.keys():
         # Resamples leave more bins empty than samples do: what that takes off is an error, and no bias.
         value = values.pop(name)
@@ -300,3 +240,63 @@ def _analytic(scores: PerSample, level: float, groups: NDArray[np.intp] | None) 
     effect = design_effect(scores.correct.astype(np.float64), groups)
     right, n = float(scores.correct.sum()) / effect, scores.n / effect
     return {**found, "accuracy": wilson_interval(right, n, level=level)}
+
+
+def evaluate(
+    scores: Any,
+    labels: Any = None,
+    options: EvaluateOptions | None = None,
+    **given: Any,
+) -> Evaluation:
+    """Evaluate a model's scores against its labels: every metric, with intervals of the given level.
+
+    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves: probabilities or logits, arrays
+    or frames. Each of the ``options`` may be ``given`` as a keyword argument. Of logits the NLL stays finite
+    where a probability rounds to 0. Means, shares and the AUROC have analytic intervals; areas and noise
+    floors are bootstrapped from ``replicates`` resamples (0: no intervals). Errors are debiased and have the
+    interval of the true errors under which what is observed is no surprise; it starts at 0 where a calibrated
+    model often shows as much, and may end below an observed error that is mostly chance. ``groups`` (n,) say
+    which samples belong together, such as those of one patient: intervals then hold although these move
+    together. ``Evaluation.remarks`` says what was guessed of the scores. Raises InputError or ShapeError.
+
+    >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
+    >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
+    (0.5, 0.45)
+    """
+    asked = changed(options or EvaluateOptions(), given)
+    found = Scores.of(scores, labels, **asked.of_scores)
+    y = found.labelled()
+    if found.is_multilabel:
+        raise InputError("any number of labels may be true of these samples: evaluate_labels measures them")
+    if y.ndim > 1:
+        raise InputError("soft labels are for fits, nll and brier; evaluate wants one class a sample")
+    how: dict[str, Any] = {
+        "sample_weight": found.weights,
+        "groups": found.groups,
+        **fields_of(MeasureOptions, asked),
+    }
+    # Of log-probabilities, as of logits, the NLL stays finite where a probability rounds to 0.
+    of_logits = found.outputs in ("logits", "logit", "log_probs")
+    of = evaluate_logits(found.logits, y, **how) if of_logits else evaluate_probs(found.probs, y, **how)
+    return replace(of, remarks=found.remarks)
+
+
+def evaluate_labels(
+    scores: Any,
+    labels: Any = None,
+    options: EvaluateOptions | None = None,
+    **given: Any,
+) -> LabelsEvaluation:
+    """Evaluate a multi-label model's scores (n, L) and labels (n, L), each 0 or 1, with intervals.
+
+    Arguments as in ``evaluate``, without groups; without ``outputs``, scores are probabilities, each label's
+    own. Raises InputError or ShapeError.
+    """
+    asked = changed(options or EvaluateOptions(), given)
+    found = Scores.of(scores, labels, expected="label_probabilities", **asked.of_scores)
+    if not found.is_multilabel:
+        raise InputError(f"these scores are {found.outputs}, one class a sample: evaluate measures them")
+    if found.groups is not None:
+        raise InputError("groups are for one class a sample, not for labels; leave them out")
+    how = fields_of(MeasureOptions, asked)
+    return evaluate_label_probs(found.probs[:], found.labelled(), sample_weight=found.weights, **how)

@@ -7,38 +7,18 @@ Logarithms are taken of probabilities within [1e-10, 1 - 1e-10].
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats, frame
+from calib_serve.arrays import as_array, as_floats
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.grouped import group_codes
-from calib_serve.metrics.intervals import Estimate, quantile_of
-from calib_serve.metrics.smooth import smooth_curve
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-__all__ = [
-    "EventEvaluation",
-    "calibration_intercept",
-    "calibration_slope",
-    "checked_event",
-    "e50",
-    "e90",
-    "evaluate_event",
-    "event_bins",
-    "event_ece",
-    "event_smooth_ece",
-    "ici",
-    "loess",
-    "observed_expected",
-]
+from calib_serve.metrics.calibration import smooth_curve
+from calib_serve.metrics.intervals import Estimate, Estimates, quantile_of
+from calib_serve.metrics.samples import checked_weights, group_codes
 
 Floats = NDArray[np.float64]
 Strategy = Literal["uniform", "quantile"]
@@ -52,20 +32,18 @@ _POINTS = 400  # at which the curve is fitted where samples are more
 def checked_event(
     probs: ArrayLike, came_true: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """P(y = 1) (n,), outcomes (n,) of 0 and 1, and weights (n,) of mean 1, without those of weight 0."""
+    """Check P(y = 1) (n,), outcomes (n,) of 0 and 1, and weights (n,) of mean 1; drop weights of 0."""
     p = as_floats(probs, "probs")
     p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
     y = as_array(came_true, "came_true").astype(np.float64)
-    w = np.ones(len(p)) if sample_weight is None else as_floats(sample_weight, "sample_weight")
-    if p.ndim != 1 or not len(p) or y.shape != p.shape or w.shape != p.shape:
-        raise ShapeError(
-            f"probs, came_true and sample_weight must be (n,), got {p.shape}, {y.shape}, {w.shape}"
-        )
+    if p.ndim != 1 or not len(p) or y.shape != p.shape:
+        raise ShapeError(f"probs and came_true must be (n,), got {p.shape} and {y.shape}")
     if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
         raise InputError("probs must lie in [0, 1], and came_true be 0 or 1")
-    if not (np.isfinite(w).all() and (w >= 0).all() and w.any()):
-        raise InputError("weights must be finite, not negative and not all zero")
-    kept = w > 0
+    if checked_weights(sample_weight, len(p)) is None:
+        return p, y, np.ones(len(p))
+    w = as_floats(sample_weight)
+    kept = w > 0  # a row of weight 0 is no sample
     return p[kept], y[kept], w[kept] / w[kept].mean()
 
 
@@ -75,9 +53,10 @@ def _logit(p: Floats) -> Floats:
 
 
 def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any) -> tuple[Floats, Floats]:
-    """Coefficients (k,) of y on columns (k, n) and their robust standard errors (sandwich, by groups)."""
+    """Return coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
     theta = np.zeros(len(columns))
     for _ in range(_ROUNDS):
+        # Beyond 30 exp gains nothing in float64, and may overflow.
         fitted = 1 / (1 + np.exp(-np.clip(offset + theta @ columns, -30, 30)))
         curvature = (columns * (w * fitted * (1 - fitted))) @ columns.T
         step = np.linalg.lstsq(curvature, columns @ (w * (y - fitted)), rcond=None)[0]
@@ -113,7 +92,7 @@ def calibration_intercept(
     groups: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Estimate:
-    """The intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
+    """Return the intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
 
     Above 0 the probabilities are too low on average. Its interval is Wald's, robust, over groups where there
     are any. NaN where all outcomes are alike.
@@ -137,12 +116,13 @@ def calibration_slope(
     groups: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Estimate:
-    """The slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme.
+    """Return the slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme.
 
     NaN where it has no finite value: all outcomes are alike, or one p tells all events from the others.
     """
     p, y, w = checked_event(probs, came_true, sample_weight)
     events, others = p[y == 1], p[y == 0]
+    # Separated outcomes have no finite slope: Newton would run away.
     if not (len(events) and len(others) and events.min() < others.max() and others.min() < events.max()):
         return Estimate(math.nan)
     codes = _kept_groups(groups, sample_weight, len(p))
@@ -154,7 +134,7 @@ def calibration_slope(
 def observed_expected(
     probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None, level: float = 0.95
 ) -> Estimate:
-    """Events that were observed over those expected, the sum of p; its interval is on the log scale.
+    """Return events that were observed over those expected, the sum of p; its interval is on the log scale.
 
     >>> observed_expected([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0]).value
     0.5
@@ -168,7 +148,7 @@ def observed_expected(
 
 
 def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
-    """Local quadratic regression (Cleveland 1979) of y (n,) on x (n,), at points (m,): R's, of span 0.75.
+    """Smooth y (n,) on x (n,) at points (m,) by local quadratic regression (Cleveland 1979): R's, span 0.75.
 
     Each point sees the nearest three quarters of the samples, by the tricube kernel.
     """
@@ -188,7 +168,7 @@ def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
 
 
 def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
-    """|p - smoothed y| (n,), by loess at each p, or between points where there are many."""
+    """Return the distances of p from the smoothed y (n,), by loess at each p, or between points if many."""
     at = np.unique(p)
     if len(at) > _POINTS:
         at = np.unique(np.quantile(p, np.linspace(0, 1, _POINTS)))
@@ -197,18 +177,21 @@ def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
 
 
 def ici(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """The integrated calibration index: the mean of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the integrated calibration index: the mean of |p - loess(y on p)|.
+
+    Austin and Steyerberg 2019.
+    """
     p, y, w = checked_event(probs, came_true, sample_weight)
     return float(np.average(_errors(p, y, w), weights=w))
 
 
 def e50(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """The median of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the median of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
     return _quantile(probs, came_true, sample_weight, 0.5)
 
 
 def e90(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """The 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
     return _quantile(probs, came_true, sample_weight, 0.9)
 
 
@@ -234,7 +217,7 @@ def event_bins(
     edges: Edges = "right",
     sample_weight: ArrayLike | None = None,
 ) -> tuple[Bins, Floats]:
-    """Sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
+    """Return sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
 
     "quantile" bins are numpy's quantiles, right-closed as scikit-learn's ``calibration_curve`` has them.
     """
@@ -257,7 +240,7 @@ def event_ece(
     strategy: Strategy = "uniform",
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """The expected calibration error of P(y = 1) over bins of [0, 1], of equal width or of equal counts.
+    """Return the ECE of P(y = 1) over bins of [0, 1], of equal width or of equal counts.
 
     >>> event_ece([0.1, 0.3], [0, 1], bins=1)
     0.3
@@ -267,14 +250,16 @@ def event_ece(
 
 
 def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
-    """The smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class."""
+    """Return the smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class."""
     p, y, _ = checked_event(probs, came_true)
     return float(smooth_curve(p, y > 0, level=0.95, replicates=0, seed=0).ece)
 
 
 @dataclass(frozen=True, repr=False)
-class EventEvaluation:
-    """The result of ``evaluate_event``: ``n`` samples, how many ``events``, and each metric of P(y = 1)."""
+class EventEvaluation(Estimates):
+    """Hold the result of ``evaluate_event``: ``n`` samples, ``events`` of them, and metrics of P(y = 1)."""
+
+    _ENDS = ("value", "low", "high")
 
     n: int
     events: int
@@ -288,26 +273,6 @@ class EventEvaluation:
     e90: Estimate
     brier: Estimate
     nll: Estimate
-
-    def estimates(self) -> dict[str, Estimate]:
-        """The metrics by name."""
-        return {name: e for name, e in self._values() if isinstance(e, Estimate)}
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = {name: e.as_dict() for name, e in self.estimates().items()}
-        return {"n": self.n, "events": self.events, **found}
-
-    def to_frame(self) -> DataFrame:
-        """A pandas frame, a row per metric: value, low, high. MissingDependency without pandas."""
-        found = self.estimates()
-        ends = ("value", "low", "high")
-        return frame(
-            {end: [getattr(e, end) for e in found.values()] for end in ends}, list(found), name="metric"
-        )
-
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={e}" for name, e in self.estimates().items())
@@ -323,7 +288,7 @@ def evaluate_event(
     bins: int = 15,
     level: float = 0.95,
 ) -> EventEvaluation:
-    """Every metric of P(y = 1) against whether it came true: what a clinical model is judged by.
+    """Return every metric of P(y = 1) against whether it came true: what a clinical model is judged by.
 
     Intercept, slope and observed over expected have intervals of the given level.
 

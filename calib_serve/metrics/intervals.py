@@ -1,34 +1,144 @@
-"""Confidence intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths."""
+"""Compute intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths.
+
+scipy is imported with the first tail that is asked for: whoever serves predictions imports metrics and needs
+none.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
+from calib_serve.arrays import as_floats, frame, html_table
 from calib_serve.errors import InputError
-from calib_serve.metrics.grouped import mean_error
-from calib_serve.metrics.per_sample import row_blocks
-from calib_serve.metrics.tails import accuracy_at_least, beta_quantile, student_quantile
+from calib_serve.metrics.samples import mean_error, row_blocks
 
-__all__ = [
-    "Estimate",
-    "beta_binomial_at_most",
-    "conformal_rank",
-    "coverage_range",
-    "exact_interval",
-    "mean_interval",
-    "resamples",
-    "wilson_interval",
-]
+
+@functools.cache
+def _special() -> Any:
+    from scipy import special  # noqa: PLC0415
+
+    return special
+
+
+def beta_below(x: float, a: float, b: float) -> float:
+    """Return I_x(a, b), the share of Beta(a, b) below x.
+
+    >>> round(beta_below(0.25, 1, 1), 12), round(beta_below(0.5, 3, 3), 12)
+    (0.25, 0.5)
+    """
+    # Effective numbers may round a little beyond the ends.
+    return float(_special().betainc(a, b, min(max(x, 0.0), 1.0)))
+
+
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """Return the x below which the share of Beta(a, b) lies.
+
+    >>> round(beta_quantile(0.25, 1, 1), 12)
+    0.25
+    """
+    return float(_special().betaincinv(a, b, share))
+
+
+def binomial_at_most(k: float, n: float, p: float) -> float:
+    """Return P(X <= k) for X ~ Binomial(n, p); both numbers may be effective ones.
+
+    >>> round(binomial_at_most(1, 3, 0.5), 12)  # (1 + 3) / 8
+    0.5
+    """
+    return 1.0 if k >= n else beta_below(1 - p, n - k, k + 1)
+
+
+def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
+    """Return the lower bound of a share that fails with probability ``risk`` (Clopper and Pearson 1934).
+
+    >>> round(accuracy_at_least(10, 10, risk=0.05), 4)  # 0.05 ** (1 / 10)
+    0.7411
+    """
+    # The quantile is not defined at a = 0, where the bound is 0.
+    return 0.0 if correct == 0 else beta_quantile(risk, correct, n - correct + 1)
+
+
+def student_beyond(t: float, freedom: float) -> float:
+    """Return the two-sided P(abs(T) > abs(t)) of Student's t.
+
+    >>> round(student_beyond(1.0, 1), 12)  # Cauchy
+    0.5
+    """
+    return float(2 * _special().stdtr(freedom, -abs(t)))
+
+
+def student_quantile(level: float, freedom: float) -> float:
+    """Return the two-sided quantile of Student's t.
+
+    >>> round(student_quantile(0.95, 4), 4), round(student_quantile(0.95, math.inf), 4)
+    (2.7764, 1.96)
+    """
+    return float(_special().stdtrit(freedom, (1 + level) / 2))
+
+
+def chi_square_below(x: float, freedom: float, distance: float = 0.0) -> float:
+    """Return P(X <= x) for chi-square of ``freedom`` degrees and noncentrality ``distance``.
+
+    >>> round(chi_square_below(2.0, 2), 4), round(chi_square_below(3.0, 3, 4.0), 4)  # 1 - 1 / e
+    (0.6321, 0.202)
+    """
+    return float(_special().chndtr(x, freedom, distance)) if math.isfinite(distance) else 0.0
+
+
+def chi_square_beyond(x: float, freedom: float) -> float:
+    """Return P(X > x) for chi-square of ``freedom`` degrees.
+
+    >>> round(chi_square_beyond(3.841459, 1), 6)
+    0.05
+    """
+    return float(_special().chdtrc(freedom, max(x, 0.0)))
+
+
+def chi_square_median(freedom: float) -> float:
+    """Return the x with P(X <= x) = 1 / 2.
+
+    >>> round(chi_square_median(2), 12) == round(2 * math.log(2), 12)
+    True
+    """
+    return float(_special().chdtri(freedom, 0.5))
+
+
+def detectable_distance(freedom: float, *, risk: float, power: float) -> float:
+    """Return the noncentrality that is told from 0, at this risk, with this power: of equivalence tests.
+
+    >>> round(math.sqrt(detectable_distance(1, risk=0.05, power=0.9)), 2)  # about 1.645 + 1.645
+    3.29
+    """
+    limit = _special().chdtri(freedom, 1 - power)
+    return float(_special().chndtrinc(limit, freedom, risk))
+
+
+def equivalence_power(distance: Any, freedom: float, *, risk: float) -> Any:
+    """Return how often calibrated gaps prove that they are not so far from 0, for this ``freedom``.
+
+    The inverse of ``detectable_distance``, of distances (...,). Gaps below the median count as it, so that
+    few samples prove nothing.
+
+    >>> round(float(equivalence_power(detectable_distance(3, risk=0.05, power=0.9), 3, risk=0.05)), 6)
+    0.9
+    """
+    limit = _special().chndtrix(risk, freedom, distance)
+    power = _special().chdtr(freedom, limit)
+    return np.where(power > 0.5, power, 0.0)
+
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +170,7 @@ class Estimate(float):
     def __new__(
         cls, value: float, low: float = math.nan, high: float = math.nan, debiased: float = math.nan
     ) -> Estimate:
-        """Of numbers, or what ``float`` takes."""
+        """Take numbers, or what ``float`` takes."""
         found = super().__new__(cls, value)
         for name, number in (("low", low), ("high", high), ("debiased", debiased)):
             object.__setattr__(found, name, float(number))
@@ -78,7 +188,10 @@ class Estimate(float):
         return type(self), (self.value, self.low, self.high, self.debiased)
 
     def as_dict(self) -> dict[str, float | None]:
-        """For JSON; None stands for NaN and infinity, and ``debiased`` is left out where there is none."""
+        """Return it for JSON.
+
+        None stands for NaN and infinity, and ``debiased`` is left out where there is none.
+        """
         ends: dict[str, float | None] = {
             name: number if math.isfinite(number) else None
             for name, number in (("value", self.value), ("low", self.low), ("high", self.high))
@@ -96,15 +209,49 @@ class Estimate(float):
     __str__ = __repr__
 
 
+class Estimates:
+    """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a frame, a notebook's table."""
+
+    _ENDS: ClassVar[tuple[str, ...]] = ("value", "debiased", "low", "high")
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Return the metrics by name."""
+        return {name: e for name, e in vars(self).items() if isinstance(e, Estimate)}
+
+    def counts(self) -> dict[str, int]:
+        """Return the whole numbers of the record by name, such as n."""
+        return {name: v for name, v in vars(self).items() if type(v) is int}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON: counts, and each metric as {value, low, high} and, if biased, debiased."""
+        return {**self.counts(), **{name: e.as_dict() for name, e in self.estimates().items()}}
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas frame, a row per metric; MissingDependency without pandas."""
+        found = self.estimates()
+        columns = {end: [getattr(e, end) for e in found.values()] for end in self._ENDS}
+        return frame(columns, list(found), name="metric")
+
+    def _repr_html_(self) -> str:
+        found = self.estimates().items()
+        rows = [(name, *(_digits(getattr(e, end)) for end in self._ENDS)) for name, e in found]
+        title = ", ".join(f"{number} {name}" for name, number in self.counts().items())
+        return html_table(title, ("metric", *self._ENDS), rows)
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4f}"
+
+
 def quantile_of(level: float) -> float:
-    """The two-sided normal quantile of a level: 1.96 for 0.95."""
+    """Return the two-sided normal quantile of a level: 1.96 for 0.95."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, got {level}; 0.95 means 95 %")
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
-    """A share and its score interval (Wilson 1927).
+    """Return a share and its score interval (Wilson 1927).
 
     >>> str(wilson_interval(8, 10))
     '0.8000 [0.4902, 0.9433]'
@@ -124,7 +271,10 @@ def mean_interval(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Estimate:
-    """A mean and its normal interval, mean +- z s / sqrt(n); Student's over groups, where there are any."""
+    """Return a mean and its normal interval, mean +- z s / sqrt(n).
+
+    Student's over groups, where there are any.
+    """
     v = as_floats(values)
     mean = float(np.average(v, weights=weight))
     if len(v) < 2 or not math.isfinite(mean):
@@ -135,7 +285,7 @@ def mean_interval(
 
 
 def share_interval(value: float, error: float, *, level: float) -> Estimate:
-    """Value +- z error, within [0, 1], of a share with a known standard error."""
+    """Return value +- z error, within [0, 1], of a share with a known standard error."""
     if not math.isfinite(error):
         return Estimate(value)
     half = quantile_of(level) * error
@@ -145,7 +295,7 @@ def share_interval(value: float, error: float, *, level: float) -> Estimate:
 def bootstrap_interval(
     value: float, replicates: Floats, *, level: float, lowest: float, highest: float
 ) -> Estimate:
-    """The basic bootstrap interval (Davison and Hinkley 1997, eq. 5.6), within the metric's range.
+    """Return the basic bootstrap interval (Davison and Hinkley 1997, eq. 5.6), within the metric's range.
 
     For metrics that are smooth in the sample's sums. Errors, which are absolute values, are ``inverted``.
     """
@@ -154,13 +304,14 @@ def bootstrap_interval(
         return Estimate(value)
     near, far = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     low, high = max(2 * value - far, lowest), min(2 * value - near, highest)
+    # Near an end of its range a value may lie outside of the basic interval; it always holds its own value.
     return Estimate(value, float(min(low, value)), float(max(high, value)))
 
 
 def inverted(
     observed: float, truth: Floats, drawn: Floats, *, level: float, wider: Floats | float = 1.0
 ) -> Estimate:
-    """An error's debiased value and interval: the true errors under which the observed one is no surprise.
+    """Find an error's debiased value and interval: the true errors that make it no surprise.
 
     ``truth`` (k,) are true errors, rising from that of a calibrated model, and ``drawn`` (k, r) what samples
     then show; ``wider`` (k,) multiplies their standard errors. The low end is the true error whose upper
@@ -192,12 +343,15 @@ def inverted(
 
 @lru_cache
 def drawn_quantile(level: float, draws: int) -> float:
-    """The normal quantile of a level, made larger for a mean and a standard error of so many draws."""
+    """Return the normal quantile of a level, made larger for a mean and a standard error of so many draws."""
     return student_quantile(level, draws - 1) * math.sqrt(1 + 1 / draws)
 
 
 def _crossing(truth: Floats, seen: Floats, observed: float) -> float:
-    """The true error (k,) at which what is seen (k,), made to rise, is as observed; extrapolated beyond."""
+    """Return the true error (k,) at which what is seen (k,), made to rise, is as observed.
+
+    Extrapolated beyond.
+    """
     # What rounding leaves of no error is none: an interval that begins above 0 says that there is one.
     truth = np.where(truth < _NONE, 0.0, np.maximum.accumulate(truth))
     seen = np.maximum.accumulate(seen)
@@ -213,7 +367,7 @@ def drawn_labels(
     seed: int,
     truth: Callable[[Floats], Floats] = np.asarray,
 ) -> Iterator[NDArray[np.intp]]:
-    """Class ids (r, n) drawn from the ``truth`` of rows of probs (n, K), in blocks of bounded memory."""
+    """Draw class ids (r, n) from the ``truth`` of rows of probs (n, K), in blocks of bounded memory."""
     rng = np.random.default_rng([seed, 2])
     n, classes = probs.shape
     step = max(1, _BLOCK // n)
@@ -233,13 +387,14 @@ def drawn_labels(
 def resamples(
     n: int, replicates: int, *, seed: int, groups: NDArray[np.intp] | None = None
 ) -> Iterator[Floats]:
-    """How often each of n samples is drawn, (r, n), in blocks of bounded memory.
+    """Draw how often each of n samples counts, (r, n), in blocks of bounded memory.
 
     ``groups`` (n,) are drawn whole (Davison and Hinkley 1997, section 3.8); as they differ in size, what is
     drawn is then scaled to n.
     """
     rng = np.random.default_rng(seed)
     step = max(1, _BLOCK // n)
+    # Groups are drawn, not rows: rows of a group come together or not at all.
     units = n if groups is None else int(groups.max()) + 1
     for start in range(0, replicates, step):
         r = min(step, replicates - start)
@@ -253,7 +408,7 @@ def resamples(
 
 
 def exact_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
-    """A share and its exact interval (Clopper and Pearson 1934); both numbers may be effective ones.
+    """Return a share and its exact interval (Clopper and Pearson 1934); both numbers may be effective ones.
 
     >>> str(exact_interval(8, 10))
     '0.8000 [0.4439, 0.9748]'
@@ -270,7 +425,7 @@ def _ends(successes: float, n: float, risk: float) -> tuple[float, float]:
 
 
 def conformal_rank(n: int, coverage: float) -> int:
-    """The rank k = ceil((n + 1) coverage): the k-th smallest of n scores is the threshold (Vovk 2005).
+    """Return the rank k = ceil((n + 1) coverage): the k-th smallest of n scores is the threshold (Vovk 2005).
 
     Above n there is none: then no finite threshold keeps the promise. Computed without rounding.
 
@@ -279,11 +434,12 @@ def conformal_rank(n: int, coverage: float) -> int:
     """
     if not 0 < coverage < 1:
         raise InputError(f"coverage must lie between 0 and 1, got {coverage}; 0.9 means 90 %")
+    # As a float, (n + 1) coverage may round up past a whole number, and the rank with it.
     return math.ceil((n + 1) * Fraction(repr(float(coverage))))
 
 
 def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
-    """The share of new samples that sets from n samples hold: its mean, and where it lies at ``level``.
+    """Return the share of new samples that sets from n samples hold: its mean, and its range at ``level``.
 
     It is Beta(k, n + 1 - k) over the draws of the n samples, where no scores are tied (Vovk 2012, prop. 2a).
 
@@ -299,7 +455,7 @@ def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
 
 
 def beta_binomial_at_most(x: int, n: int, a: float, b: float) -> float:
-    """P(X <= x) for X ~ Binomial(n, p), p ~ Beta(a, b): how many of n new samples the sets hold.
+    """Return P(X <= x) for X ~ Binomial(n, p), p ~ Beta(a, b): how many of n new samples the sets hold.
 
     >>> round(beta_binomial_at_most(0, 1, 3, 1), 12)  # b / (a + b)
     0.25

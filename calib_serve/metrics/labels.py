@@ -8,32 +8,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import are_counts, as_array, as_floats, frame, html_table, repeated
-from calib_serve.bins import Bins, Edges, check_binning
+from calib_serve.arrays import are_counts, as_array, as_floats, frame, repeated
+from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import (
     Estimate,
+    Estimates,
     inverted,
     mean_interval,
-    quantile_of,
     wilson_interval,
 )
-from calib_serve.metrics.per_sample import checked_weights, truths
+from calib_serve.metrics.samples import checked_weights
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
-from calib_serve.scores.links import LEAST
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import MeasureOptions
+from calib_serve.scores import LEAST, truths
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-__all__ = ["LabelEvaluation", "LabelsEvaluation", "checked_label_probs", "decisions", "evaluate_label_probs"]
 
 Floats = NDArray[np.float64]
 
 _DRAWS = 200  # of signs, at most
 _STEPS = np.linspace(0, 1, 16) ** 1.5
 """Where possible truths lie between calibrated and much further off than it looks."""
-
-_ENDS = ("value", "debiased", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True, repr=False)
-class LabelsEvaluation:
+class LabelsEvaluation(Estimates):
     """The result of ``evaluate_labels``: means over the labels, ``labels`` one by one, and ``bins``.
 
     ``bins`` are of all labels' decisions: the confidence max(p, 1 - p) of each against whether it was right.
@@ -79,13 +77,8 @@ class LabelsEvaluation:
     critical: float
     p: float
 
-    def estimates(self) -> dict[str, Estimate]:
-        """The metrics of the whole model by name."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: e for name, e in named.items() if isinstance(e, Estimate)}
-
     def worst(self) -> list[int]:
-        """The labels (L,) by how miscalibrated they surely are, then by ECE beyond what chance gives."""
+        """Sort the labels (L,) by how miscalibrated they surely are, then by ECE beyond chance."""
 
         def badness(k: int) -> tuple[float, float]:
             ece = self.labels[k].positive_ece
@@ -95,15 +88,15 @@ class LabelsEvaluation:
         return sorted(range(len(self.labels)), key=badness)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: n, each metric as {value, low, high}, and the same of every label."""
+        """Return it for JSON: n, each metric as {value, low, high}, and the same of every label."""
         rows = [
             {name: v.as_dict() if isinstance(v, Estimate) else v for name, v in vars(row).items()}
             for row in self.labels
         ]
-        return {"n": self.n, **{name: e.as_dict() for name, e in self.estimates().items()}, "labels": rows}
+        return {**super().as_dict(), "labels": rows}
 
     def to_frame(self) -> DataFrame:
-        """A pandas frame of one row per label. Raises MissingDependency without pandas."""
+        """Return a pandas frame of one row per label. Raises MissingDependency without pandas."""
         names = [f.name for f in fields(LabelEvaluation)]
         columns = {name: [float(getattr(row, name)) for row in self.labels] for name in names}
         return frame(columns, [str(k) for k in range(len(self.labels))], name="label")
@@ -113,15 +106,11 @@ class LabelsEvaluation:
         found = f"accuracy={self.accuracy}, positive_ece={self.positive_ece}, nll={self.nll}"
         return f"LabelsEvaluation({counts}, {found})"
 
-    def _repr_html_(self) -> str:
-        rows = [(name, *(f"{getattr(e, end):.4f}" for end in _ENDS)) for name, e in self.estimates().items()]
-        return html_table(f"{self.n} samples, {len(self.labels)} labels", ("metric", *_ENDS), rows)
-
 
 def checked_label_probs(
     probs: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Probabilities of labels (n, L) and whether each is true, 0 or 1, or an error that says what to pass."""
+    """Check probabilities of labels (n, L) and whether each is true, 0 or 1, or say what to pass."""
     p = as_array(probs, "probs")
     if p.ndim != 2 or not p.size:
         raise ShapeError(f"probs of labels must be (n, L), one probability a label, got {p.shape}")
@@ -131,7 +120,7 @@ def checked_label_probs(
 
 
 def decisions(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Each label's confidence max(p, 1 - p) and whether its decision, p > 0.5, is right; both (n, L).
+    """Return each label's confidence max(p, 1 - p) and whether its decision, p > 0.5, is right; both (n, L).
 
     >>> confidence, right = decisions(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
     >>> confidence.tolist(), right.tolist()
@@ -145,14 +134,12 @@ def evaluate_label_probs(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
-    bins: int = 15,
-    edges: Edges = "right",
-    replicates: int = 200,
-    level: float = 0.95,
-    seed: int = 0,
     sample_weight: ArrayLike | None = None,
+    **how: Any,
 ) -> LabelsEvaluation:
-    """All metrics of probabilities of labels (n, L) and whether each is true (n, L), with intervals.
+    """Evaluate probabilities of labels (n, L) against whether each is true (n, L), with intervals.
+
+    ``how`` are fields of ``MeasureOptions``.
 
     Samples are independent and labels of a sample are not: intervals of means over the labels are those of
     samples. ECEs are debiased and have the interval of the true errors under which what is observed is no
@@ -163,22 +150,22 @@ def evaluate_label_probs(
     >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels
     (0.175, 0.75)
     """
-    check_binning(bins, edges)
-    quantile_of(level)
-    if replicates < 0:
-        raise InputError(f"replicates must be 0 or more, got {replicates}")
+    options = changed(MeasureOptions(), how)
+    level = options.level
     p, y = checked_label_probs(probs, labels)
     w = checked_weights(sample_weight, len(p))
     if w is not None:
         raw = as_floats(sample_weight, "sample_weight")
         counted = are_counts(raw)
+        # Counts are rows that are there as often, each a sample of its own.
         kept = repeated(raw) if counted else np.flatnonzero(w)
         p, y, w = p[kept], y[kept], None if counted else w[kept] / w[kept].mean()
     w = np.ones(len(p)) if w is None else w
     n, count = p.shape
+    # Wilson's interval needs a number of samples: as many equal ones as are as much evidence.
     worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
-    gaps = _Gaps(p, y, w, bins, edges)
-    true, drawn = gaps.eces(min(replicates, _DRAWS), seed)
+    gaps = _Gaps(p, y, w, bins=options.bins, edges=options.edges)
+    true, drawn = gaps.eces(min(options.replicates, _DRAWS), options.seed)
 
     def error(value: float, column: int) -> Estimate:
         return inverted(value, true[:, column], drawn[:, :, column], level=level)
@@ -230,9 +217,11 @@ def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
 
 
 class _Gaps:
-    """What each sample adds to the gaps of a label's bins, and to those of all decisions."""
+    """The part that each sample has in the gaps of a label's bins, and in those of all decisions."""
 
-    def __init__(self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, bins: int, edges: Edges) -> None:
+    def __init__(
+        self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, *, bins: int, edges: Edges
+    ) -> None:
         self.p, self.y, self.weight = p, y, weight
         self.binning: Any = {"bins": bins, "edges": edges}
         self.decided = Bins.zeros(bins)
@@ -244,11 +233,11 @@ class _Gaps:
             self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
 
     def event(self, k: int) -> Event:
-        """The probability of label k."""
+        """Return the probability of label k."""
         return Event(self.p[:, k], **self.binning)
 
     def eces(self, draws: int, seed: int) -> tuple[Floats, Floats]:
-        """ECEs of possible truths (16, L + 2), and those that samples of them show (16, draws, L + 2).
+        """Return ECEs of possible truths (16, L + 2), and those that samples of them show (16, draws, L + 2).
 
         Of each label, of all decisions, and the labels' mean.
         """
@@ -274,7 +263,7 @@ class _Gaps:
         return true, drawn
 
     def _far(self, k: int) -> tuple[Floats, Floats]:
-        """A label's gaps by filled bin if it is much further off than it looks, and its residuals (n,)."""
+        """Return a label's gaps by filled bin, if it is far further off than it looks, and residuals (n,)."""
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
         fitted = recalibrated(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])

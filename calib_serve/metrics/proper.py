@@ -1,17 +1,21 @@
-"""Proper scores (NLL, Brier), and predictive entropy."""
+"""Score probabilities by proper scores, and decompose these into calibration and refinement."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array, as_floats
+from calib_serve.bins import Bins, Edges, bin_index
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.per_sample import (
+from calib_serve.metrics.intervals import Estimate, mean_interval
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import (
     checked,
     checked_labels,
     checked_weights,
@@ -20,9 +24,7 @@ from calib_serve.metrics.per_sample import (
     row_blocks,
     top_label,
 )
-from calib_serve.scores.links import LARGEST, two_columns
-
-__all__ = ["brier", "brier_top_label", "entropy", "nll", "nll_from_logits", "soft_or_hard"]
+from calib_serve.scores.kinds import LARGEST, two_columns
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +34,7 @@ _ROUNDED = 1e-6  # sums of soft labels
 def soft_or_hard(
     probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
-    """Probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None; checked."""
+    """Return probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None; checked."""
     y = as_array(labels, "labels")
     if y.ndim != 2:
         p, ids = checked(probs, y)
@@ -47,7 +49,7 @@ def soft_or_hard(
 
 
 def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Mean of -log p_y in nats; infinite where a true class was given probability 0.
+    """Return mean of -log p_y in nats; infinite where a true class was given probability 0.
 
     Of soft labels (n, K), shares q of the classes, of -sum_k q_k log p_k.
 
@@ -61,7 +63,9 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
 
 
 def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Mean cross-entropy in nats, finite where the softmax would round to 0; logits (n, K), binary (n,).
+    """Return mean cross-entropy in nats, finite where the softmax would round to 0.
+
+    Logits (n, K), binary (n,).
 
     >>> nll_from_logits([[0.0, -1000.0]], [1])
     1000.0
@@ -73,7 +77,7 @@ def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
 def softmax_blocks(
     logits: NDArray[np.floating[Any]], labels: NDArray[np.intp]
 ) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Blocks of rows, their probabilities (m, K) and their -log p_y (m,), in float64."""
+    """Return blocks of rows, their probabilities (m, K) and their -log p_y (m,), in float64."""
     for rows, z in row_blocks(logits):
         np.subtract(z, z.max(axis=1, keepdims=True), out=z)
         z_true = z[np.arange(len(z)), labels[rows]]
@@ -86,7 +90,7 @@ def softmax_blocks(
 def checked_logits(
     logits: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Finite logits (n, K), K at least 2, and class ids (n,), or an error that says what to pass."""
+    """Check logits (n, K), finite and K at least 2, and class ids (n,), or say what to pass."""
     z = two_columns(logits)
     if not len(z):
         raise ShapeError(f"there is no sample: logits are {z.shape}")
@@ -101,7 +105,7 @@ def checked_logits(
 
 
 def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
+    """Return mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
 
     Of soft labels (n, K), shares of the classes, y_k is the share.
 
@@ -113,13 +117,218 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
 
 
 def brier_top_label(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Mean of (confidence - correct)^2: between 0 and 1."""
+    """Return mean of (confidence - correct)^2: between 0 and 1."""
     confidence, correct = top_label(probs, labels)
     weights = checked_weights(sample_weight, len(confidence))
     return float(np.average((confidence - correct) ** 2, weights=weights))
 
 
 def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean predictive entropy in nats; labels are checked and not used."""
+    """Return mean predictive entropy in nats; labels are checked and not used."""
     p, _ = checked(probs, labels)
     return sum(float(entropies(block).sum()) for _, block in row_blocks(p)) / len(p)
+
+
+def ranked_probability_score(
+    probs: ArrayLike, labels: ArrayLike, *, normalized: bool = False, sample_weight: ArrayLike | None = None
+) -> float:
+    """Return the mean over samples of sum_k (P(y <= k) - [y <= k])^2 over the K - 1 thresholds.
+
+    Epstein 1969.
+
+    Probabilities (n, K) are of classes in their order; labels class ids (n,), or soft (n, K). ``normalized``
+    divides by K - 1, so that it lies between 0 and 1; without it it is the sum, of which the Brier score of
+    two classes is twice as much.
+
+    >>> round(ranked_probability_score([[0.2, 0.5, 0.3]], [1]), 12)  # (0.2 - 0)^2 + (0.7 - 1)^2
+    0.13
+    """
+    p, q, w = soft_or_hard(probs, labels, sample_weight)
+    apart = np.cumsum(p - q, axis=1)[:, :-1]
+    found = np.einsum("nk,nk->n", apart, apart)
+    return float(np.average(found, weights=w)) / (p.shape[1] - 1 if normalized else 1)
+
+
+@dataclass(frozen=True)
+class EceTerms:
+    """ECE = confidence - refinement - base_rate + residual (Singh 2021, eq. 9).
+
+    ``confidence`` is the mean confidence (alpha), ``refinement`` 2 r P N / n^2 (beta), ``base_rate``
+    (P^2 + N^2) / (2 n^2) (gamma), for P right and N wrong predictions and r their AUROC. ``residual`` is what
+    the paper's two assumptions leave unexplained, and it is the sum of what each leaves:
+
+    - ``of_bins``: the ECE less the confidence less the accuracy (eq. 7). It is 0 where every bin is
+      overconfident, as the paper assumes, and otherwise twice the gaps of the bins that are not.
+    - ``of_equation_8``: the E[A] that equation 8 has, less the accuracy. That E[A] is an accuracy averaged
+      over all thresholds that could tell right from wrong predictions, and lies near 1/2 for any good
+      network: it is not the accuracy that equation 7 needs. Of real networks this is nearly the whole
+      residual, and larger than the ECE. So equation 9 does not describe the ECE, and a higher AUROC need
+      not lower it.
+    """
+
+    ece: float
+    confidence: float
+    refinement: float
+    base_rate: float
+    of_bins: float
+    of_equation_8: float
+
+    @property
+    def residual(self) -> float:
+        """ECE less (confidence - refinement - base_rate)."""
+        return self.of_bins + self.of_equation_8
+
+
+def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> EceTerms:
+    """Return mean confidence, refinement and base rate in the ECE, and the residual of each assumption.
+
+    Without right or without wrong predictions the refinement term is 0: there is no pair to rank.
+
+    Three right at .75 and one wrong: calibrated, yet by equation 9 the ECE is .75 - .1875 - .3125 = .25.
+    The AUROC is 1/2 (all tie), so that equation 8 has 1/2 in the place of the accuracy of 3/4.
+
+    >>> t = ece_terms([[0.75, 0.25]] * 4, [0, 0, 0, 1])
+    >>> t.ece, t.confidence - t.refinement - t.base_rate
+    (0.0, 0.25)
+    >>> t.residual, t.of_bins, t.of_equation_8
+    (-0.25, 0.0, -0.25)
+    """
+    confidence, correct = top_label(probs, labels)
+    ece = Bins.tally(confidence, correct, bins=bins, edges=edges).ece()
+    right = float(correct.mean())
+    auroc = float(Separation.of(confidence, correct).auroc()) if 0 < right < 1 else 0.0
+    mean = float(confidence.mean())
+    refinement = 2 * auroc * right * (1 - right)
+    base_rate = (right**2 + (1 - right) ** 2) / 2
+    return EceTerms(ece, mean, refinement, base_rate, ece - (mean - right), refinement + base_rate - right)
+
+
+@dataclass(frozen=True)
+class BrierTerms:
+    """Brier score = calibration - resolution + uncertainty + within_bins (Murphy 1973, eq. 9).
+
+    ``calibration`` is the mean squared gap of a bin (reliability), ``resolution`` how far the bins'
+    frequencies lie from the base rate, ``uncertainty`` the variance of the outcome. ``within_bins`` is the
+    effect of forecasts that differ inside a bin (Stephenson 2008); in Murphy's bins they are equal.
+    """
+
+    brier: float
+    calibration: float
+    resolution: float
+    uncertainty: float
+    within_bins: float
+
+    @property
+    def refinement(self) -> float:
+        """Uncertainty less resolution: the Brier score of the recalibrated bins (DeGroot 1983)."""
+        return self.uncertainty - self.resolution
+
+
+def brier_top_label_terms(
+    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
+) -> BrierTerms:
+    """Return the terms of mean (confidence - correct)^2.
+
+    >>> t = brier_top_label_terms([[0.75, 0.25]] * 4, [0, 0, 1, 1])
+    >>> t.brier, t.calibration, t.resolution, t.uncertainty, t.within_bins
+    (0.3125, 0.0625, 0.0, 0.25, 0.0)
+    """
+    confidence, correct = top_label(probs, labels)
+    tally = Bins.tally(confidence, correct, bins=bins, edges=edges)
+    sums = [s[None] for s in (tally.count, tally.confidence, tally.correct)]
+    return _terms(brier_top_label(probs, labels), *sums)
+
+
+def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> BrierTerms:
+    """Return the terms of the multiclass Brier score: each class's terms, summed over classes."""
+    p, y = checked(probs, labels)
+    classes = p.shape[1]
+    size, shape = classes * bins, (classes, bins)
+    count, confidence, correct = np.zeros(size), np.zeros(size), np.zeros(size)
+    offset = np.arange(classes) * bins
+    for rows, block in row_blocks(p):
+        code = bin_index(np.minimum(block, 1), bins=bins, edges=edges) + offset
+        count += np.bincount(code.ravel(), minlength=size)
+        confidence += np.bincount(code.ravel(), block.ravel(), minlength=size)
+        correct += np.bincount(code[np.arange(len(block)), y[rows]], minlength=size)
+    return _terms(brier(p, y), *(s.reshape(shape) for s in (count, confidence, correct)))
+
+
+def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> BrierTerms:
+    """Decompose the score, from sums (classes, bins)."""
+    n = count.sum(axis=1, keepdims=True)
+    size = np.maximum(count, 1)  # an empty bin adds 0
+    base = correct.sum(axis=1, keepdims=True) / n
+    calibration = float(((confidence - correct) ** 2 / size / n).sum())
+    resolution = float((count * (correct / size - base) ** 2 / n).sum())
+    uncertainty = float((base * (1 - base)).sum())
+    within = score - (calibration - resolution + uncertainty)
+    return BrierTerms(score, calibration, resolution, uncertainty, within)
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """A proper loss = calibration + refinement (Bröcker 2009, eq. 9), each with its interval.
+
+    ``refinement`` is the loss after recalibration, ``calibration`` what recalibration takes off, in pairs:
+    below 0 where it cost more than it mended.
+    """
+
+    loss: Estimate
+    calibration: Estimate
+    refinement: Estimate
+
+    @classmethod
+    def of(
+        cls,
+        before: ArrayLike,
+        after: ArrayLike,
+        *,
+        level: float = 0.95,
+        groups: NDArray[np.intp] | None = None,
+        weight: NDArray[np.float64] | None = None,
+    ) -> LossTerms:
+        """Take the losses (n,) of the same samples, as they are and recalibrated."""
+        old, new = np.asarray(before, np.float64), np.asarray(after, np.float64)
+        if old.ndim != 1 or old.shape != new.shape:
+            raise ShapeError(f"losses before and after must both be (n,), got {old.shape} and {new.shape}")
+        # An infinite loss is wholly calibration where recalibration makes it finite.
+        with np.errstate(invalid="ignore"):
+            how: dict[str, Any] = {"level": level, "groups": groups, "weight": weight}
+            return cls(*(mean_interval(loss, **how) for loss in (old, old - new, new)))
+
+
+def loss_terms(
+    probs: ArrayLike,
+    recalibrated: ArrayLike,
+    labels: ArrayLike,
+    *,
+    score: Literal["nll", "brier"] = "nll",
+    level: float = 0.95,
+) -> LossTerms:
+    """Split the NLL or the Brier score into calibration and refinement, without bins (Berta 2025, section 3).
+
+    ``probs`` and ``recalibrated`` are (n, K) of the same samples, class ids ``labels`` (n,). Recalibrate each
+    sample by a fit to others, as by cross-validation: a fit to the samples themselves mends chance as well.
+
+    >>> t = loss_terms([[0.75, 0.25]] * 4, [[0.5, 0.5]] * 4, [0, 0, 1, 1], score="brier")
+    >>> t.loss.value, t.calibration.value, t.refinement.value
+    (0.625, 0.125, 0.5)
+    """
+    if score not in ("nll", "brier"):
+        raise InputError(f"score must be 'nll' or 'brier', got {score!r}")
+    (p, y), (q, _) = checked(probs, labels), checked(recalibrated, labels)
+    if p.shape != q.shape:
+        raise ShapeError(f"probs and recalibrated must be of one shape, got {p.shape} and {q.shape}")
+    return LossTerms.of(*(sample_losses(each, y, score) for each in (p, q)), level=level)
+
+
+def sample_losses(
+    probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
+) -> Floats:
+    """Return the NLL or the Brier score of each sample (n,)."""
+    true = probs[np.arange(len(probs)), labels].astype(np.float64)
+    if score == "nll":
+        return np.asarray(negative_log(true))
+    squares = [np.einsum("ij,ij->i", block, block) for _, block in row_blocks(probs)]
+    return np.asarray(np.concatenate(squares) - 2 * true + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,29 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.equal_mass import cumulative, tie_ends
-from calib_serve.metrics.per_sample import top_label
-
-__all__ = [
-    "Separation",
-    "aupr_correct",
-    "aupr_incorrect",
-    "aurc",
-    "e_aurc",
-    "fpr95",
-    "ood_auroc",
-    "refinement_auroc",
-]
+from calib_serve.metrics.calibration import cumulative, tie_ends
+from calib_serve.metrics.samples import top_label
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Separation:
-    """How many right and wrong predictions (..., g + 1) lie at or below each distinct confidence.
+    """Count right and wrong predictions (..., g + 1) at or below each distinct confidence.
 
-    In rising order and from 0; leading axes are replicates. Equal confidences are one step: ties
-    count half.
+    In rising order and from 0; leading axes are replicates. Equal confidences are one step: ties count half.
+    Of rows that weigh, counts are sums of weights.
     """
 
     rights: Floats
@@ -57,27 +47,30 @@ class Separation:
         """Wrong predictions at each distinct confidence (..., g)."""
         return np.diff(self.wrongs)
 
-    @cached_property
-    def harmonic(self) -> Floats:
-        """H(0) to H(n) for the largest n of the replicates."""
-        n = int((self.rights[..., -1] + self.wrongs[..., -1]).max())
-        return cumulative(1 / np.arange(1, n + 1))
-
     def auroc(self) -> Floats:
-        """P(right above wrong) + P(tie) / 2; NaN when either is missing."""
+        """Return P(right above wrong) + P(tie) / 2; NaN when either is missing."""
         pairs = _dot(self.right, self.wrongs[..., 1:] + self.wrongs[..., :-1]) / 2
         return _ratio(pairs, self.rights[..., -1] * self.wrongs[..., -1])
 
     def placements(self) -> tuple[Floats, Floats]:
-        """The shares of wrong and of right ones below each distinct confidence (..., g); ties count half."""
+        """Return the shares of wrong and of right ones below each confidence (..., g); ties count half."""
         wrong, right = self.wrongs[..., -1:], self.rights[..., -1:]
         return (
             _ratio(self.wrongs[..., 1:] + self.wrongs[..., :-1], 2 * wrong),
             _ratio(self.rights[..., 1:] + self.rights[..., :-1], 2 * right),
         )
 
+    def influence(self) -> tuple[Floats, Floats]:
+        """Return what a right and a wrong one of each confidence (g,) add to the AUROC (DeLong 1988)."""
+        wrong_below, right_below = self.placements()
+        area = self.auroc()
+        return (
+            _ratio(wrong_below - area, self.rights[..., -1:]),
+            _ratio(1 - right_below - area, self.wrongs[..., -1:]),
+        )
+
     def auroc_error(self) -> Floats:
-        """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or two wrong."""
+        """Return the AUROC's standard error (DeLong 1988); NaN with fewer than two right or two wrong."""
         n_right, n_wrong = self.rights[..., -1], self.wrongs[..., -1]
         won, lost = self.placements()
         variance = sum(
@@ -87,36 +80,56 @@ class Separation:
         return np.sqrt(np.maximum(variance, 0))
 
     def aupr_right(self) -> Floats:
-        """Average precision of finding the right ones from the highest confidence down."""
+        """Return average precision of finding the right ones from the highest confidence down."""
         hits = self.rights[..., -1:] - self.rights[..., :-1]
         misses = self.wrongs[..., -1:] - self.wrongs[..., :-1]
         return _average_precision(self.right, hits, misses)
 
     def aupr_wrong(self) -> Floats:
-        """Average precision of finding the wrong ones from the lowest confidence up."""
+        """Return average precision of finding the wrong ones from the lowest confidence up."""
         return _average_precision(self.wrong, self.wrongs[..., 1:], self.rights[..., 1:])
 
     def aurc(self) -> Floats:
-        """Mean over coverages i / n of the error among the i most confident (Geifman 2018)."""
+        """Return mean over coverages i / n of the error among the i most confident (Geifman 2018)."""
         seen = self.rights + self.wrongs
         above = seen[..., -1:] - seen
-        steps = -np.diff(self.harmonic[above.astype(np.intp)])
+        steps = -np.diff(_harmonic(above))
         # Within a tie errors come evenly: sum_j (E + j e / m) / (C + j) has this closed form.
-        rate = self.wrong / np.maximum(self.right + self.wrong, 1)
+        rate = _ratio(self.wrong, self.right + self.wrong, empty=0.0)
         errors_above = self.wrongs[..., -1:] - self.wrongs[..., 1:]
         risk = _dot(errors_above - above[..., 1:] * rate, steps) + self.wrongs[..., -1]
         return np.asarray(risk / seen[..., -1])
 
     def best_aurc(self) -> Floats:
-        """AURC if all errors came last, as an exact sum; the paper's r + (1 - r) ln(1 - r) is its limit."""
+        """Return AURC if all errors came last, as an exact sum.
+
+        The paper's r + (1 - r) ln(1 - r) is its limit.
+        """
         right, errors = self.rights[..., -1], self.wrongs[..., -1]
         n = right + errors
-        steps = self.harmonic[n.astype(np.intp)] - self.harmonic[right.astype(np.intp)]
-        return np.asarray((errors - right * steps) / n)
+        return np.asarray((errors - right * (_harmonic(n) - _harmonic(right))) / n)
+
+    def areas(self) -> dict[str, Floats]:
+        """Return every area by the name of its metric."""
+        aurc = self.aurc()
+        return {
+            "refinement_auroc": self.auroc(),
+            "aupr_correct": self.aupr_right(),
+            "aupr_incorrect": self.aupr_wrong(),
+            "aurc": aurc,
+            "e_aurc": aurc - self.best_aurc(),
+        }
+
+
+def _harmonic(n: Floats) -> Floats:
+    """Return the harmonic numbers H(n), but for Euler's constant, which differences do not have."""
+    from scipy.special import digamma  # noqa: PLC0415 - whoever serves predictions imports metrics and needs none
+
+    return np.asarray(digamma(n + 1))
 
 
 def _average_precision(found: Floats, hits: Floats, misses: Floats) -> Floats:
-    precision = hits / np.maximum(hits + misses, 1)
+    precision = _ratio(hits, hits + misses, empty=0.0)
     return _ratio(_dot(found, precision), found.sum(axis=-1))
 
 
@@ -124,13 +137,15 @@ def _dot(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.einsum("...i,...i->...", a, b))
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
+def _ratio(part: Floats, whole: Floats, empty: float = math.nan) -> Floats:
+    """Return part / whole, and ``empty`` for 0 / 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(part / whole)
+        found = np.asarray(part / whole)
+    return found if math.isnan(empty) else np.where(whole > 0, found, empty)
 
 
 def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Area under the ROC of right against wrong predictions by confidence; ties count half.
+    """Return area under the ROC of right against wrong predictions by confidence; ties count half.
 
     NaN when all predictions are right or all are wrong.
 
@@ -141,28 +156,28 @@ def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def aupr_correct(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Average precision of finding right predictions by high confidence."""
+    """Return average precision of finding right predictions by high confidence."""
     return float(Separation.of(*top_label(probs, labels)).aupr_right())
 
 
 def aupr_incorrect(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Average precision of finding wrong predictions by low confidence."""
+    """Return average precision of finding wrong predictions by low confidence."""
     return float(Separation.of(*top_label(probs, labels)).aupr_wrong())
 
 
 def aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Area under the risk-coverage curve (Geifman 2018); lower is better."""
+    """Return area under the risk-coverage curve (Geifman 2018); lower is better."""
     return float(Separation.of(*top_label(probs, labels)).aurc())
 
 
 def e_aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """AURC less that of the best possible order (Geifman 2018); 0 is best."""
+    """Return AURC less that of the best possible order (Geifman 2018); 0 is best."""
     separation = Separation.of(*top_label(probs, labels))
     return float(separation.aurc() - separation.best_aurc())
 
 
 def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
+    """Return P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
 
     Scores rise with familiarity: confidences, or negated entropies or energies.
 
@@ -174,7 +189,7 @@ def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
 
 
 def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
-    """The share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
+    """Return the share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
 
     The threshold is the highest score that at least 95 % of the inside samples reach.
 

@@ -11,10 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.per_sample import negative_log
+from calib_serve.metrics.samples import negative_log
 from calib_serve.scores import Scores
-
-__all__ = ["Tally"]
 
 Floats = NDArray[np.float64]
 
@@ -44,11 +42,11 @@ class Tally:
 
     @classmethod
     def empty(cls, classes: int, *, bins: int = 15) -> Tally:
-        """No sample yet."""
+        """Return no sample yet."""
         return cls(Bins.zeros(bins), np.zeros((classes, bins)), np.zeros((classes, bins)))
 
     def update(self, scores: Any, labels: Any, **how: Any) -> Tally:
-        """With these samples as well: scores and labels as ``Scores.of`` takes them, with its keywords.
+        """Add these samples: scores and labels as ``Scores.of`` takes them, with its keywords.
 
         Without ``outputs`` they are probabilities. ``ignore_label`` leaves samples out, and scores may be
         (n, K, H, W) with labels (n, H, W). Classes that have names are in the order of the first samples';
@@ -77,7 +75,10 @@ class Tally:
         )
 
     def merge(self, other: Tally) -> Tally:
-        """The sums over both; associative and commutative. InputError where they are of other classes."""
+        """Return the sums over both.
+
+        Associative and commutative. InputError where they are of other classes.
+        """
         names = self.class_names or other.class_names
         if self.said.shape != other.said.shape or other.class_names not in ((), names):
             raise InputError(
@@ -97,7 +98,7 @@ class Tally:
 
     @property
     def n(self) -> float:
-        """How many samples, or their weight."""
+        """The number of samples, or their weight."""
         return self.top.n
 
     @property

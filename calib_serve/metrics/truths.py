@@ -1,4 +1,4 @@
-"""Possible truths behind a sample of probabilities, from a calibrated model to one further off than it looks.
+"""Measure a sample of predictions under any weights, and under the truths that may be behind it.
 
 An error such as ECE is an absolute value, so label noise alone makes it large: what it would be for a given
 truth is found by drawing labels from that truth. The truths lie on a line from the model's own probabilities
@@ -16,24 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.bins import Bins, Edges, bin_index
-from calib_serve.metrics.classwise import Residuals
+from calib_serve.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.metrics.calibration import (
+    NODES,
+    Ranked,
+    Residuals,
+    cumulative,
+    gap_errors,
+    on_grid,
+    smoothed,
+    tie_ends,
+)
 from calib_serve.metrics.intervals import Estimate, inverted
-from calib_serve.metrics.per_sample import row_blocks
-
-__all__ = [
-    "STEPS",
-    "Event",
-    "Shift",
-    "event_error",
-    "fitted_shift",
-    "further_shifts",
-    "outcomes",
-    "possible_truths",
-    "recalibrated",
-    "signs",
-    "wider",
-]
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import PerSample, row_blocks
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -49,11 +45,12 @@ _PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and 
 
 
 def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
-    """P(event) (n,) that an event's probabilities (n,), of bins ``code`` (n,), stand for in this sample.
+    """Recalibrate an event's probabilities (n,), of bins ``code`` (n,), to this sample.
 
     A logistic regression on the log-odds (Platt 1999) with a weak prior; then each bin's residual, shrunk
     as far as all of them look like noise (James and Stein 1961).
     """
+    # Log-odds of 0 and 1 are infinite: a few saturated scores would decide the fit.
     inside = np.clip(probs, 1e-4, 1 - 1e-4)
     columns = np.stack([np.ones_like(inside), np.log(inside / (1 - inside))])
     theta, identity = np.array([0.0, 1.0]), np.array([0.0, 1.0])
@@ -62,6 +59,7 @@ def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Fl
         slope = columns @ (fitted - came_true) + _PRIOR * (theta - identity)
         curvature = (columns * (fitted * (1 - fitted))) @ columns.T + np.diag(_PRIOR)
         step = np.linalg.solve(curvature, slope)
+        # A full Newton step overshoots where all are right.
         theta = theta - np.clip(step, -1, 1)
         if np.abs(step).max() < 1e-8:
             break
@@ -79,7 +77,7 @@ def _logistic(log_odds: Floats) -> Floats:
 
 
 def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
-    """P(event) (8, n) from ``probs`` through ``fitted`` to where ECE clearly exceeds the ``observed`` one."""
+    """Return P(event) (8, n) from ``probs`` through ``fitted`` to where ECE clearly exceeds ``observed``."""
     shown = np.abs(np.bincount(code, probs - fitted, minlength=bins)).sum() / len(probs)
     # Four wrong predictions more: where all are right, the variance that is seen is 0.
     noise = math.sqrt(float(np.maximum(probs * (1 - probs), fitted * (1 - fitted)).sum()) + 4) / len(probs)
@@ -88,13 +86,13 @@ def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, obser
 
 
 def wider(probs: Floats, line: Floats) -> Floats:
-    """Factors (k,) of the standard errors: confidences are a sample too, and gaps differ between them."""
+    """Return factors (k,) of standard errors: confidences are a sample too, and their gaps differ."""
     between = np.abs(line - probs).var(axis=1)
     return np.asarray(np.sqrt(1 + between / np.maximum((line * (1 - line)).mean(axis=1), 1e-9)))
 
 
 def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iterator[Floats]:
-    """1 or -1 for each of n samples, the same within a group (n,): (r, n), in blocks of bounded memory."""
+    """Draw 1 or -1 for each of n samples, alike within a group (n,): (r, n), in bounded blocks."""
     rng = np.random.default_rng([seed, 1])
     units = n if groups is None else int(groups.max()) + 1
     for start in range(0, draws, step := max(1, _BLOCK // n)):
@@ -105,7 +103,7 @@ def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iter
 def outcomes(
     came_true: Floats, fitted: Floats, draws: int, *, seed: int, groups: Codes | None = None
 ) -> Iterator[Callable[[Floats], Floats]]:
-    """Blocks of draws: each makes outcomes (r, n) of a truth (n,), with the same chance for every truth.
+    """Yield blocks of draws: each makes outcomes (r, n) of a truth (n,), with one chance for all truths.
 
     Outcomes of independent samples are 0 or 1. Those of groups are the truth plus the residuals of
     ``fitted``, whose signs turn group by group (Cameron, Gelbach and Miller 2008).
@@ -127,7 +125,7 @@ def _below(chance: Floats, truth: Floats) -> Floats:
 def event_error(
     event: Event, came_true: Floats, *, draws: int, level: float, seed: int, groups: Codes | None = None
 ) -> Estimate:
-    """The ECE of an event's probabilities with its interval, given whether it came true (n,).
+    """Return the ECE of an event's probabilities with its interval, given whether it came true (n,).
 
     From ``draws`` of every truth; without an interval where these are fewer than two.
     """
@@ -150,13 +148,13 @@ class Event:
         self.bins = bins
 
     def tally(self, came_true: NDArray[Any], weight: Floats | None = None) -> Bins:
-        """The sums per bin, given whether the event came true (n,) and how often each sample counts (n,)."""
+        """Sum by bin, given whether the event came true (n,) and how often each sample counts (n,)."""
         w = np.ones(len(self.probs)) if weight is None else weight
         rows = (w, w * self.probs, w * came_true, w * self.probs * (1 - self.probs))
         return Bins(*(np.bincount(self.code, row, self.bins).astype(np.float64) for row in rows))
 
     def ece(self, came_true: Floats) -> Floats:
-        """ECE (r,) had the event so often come true (r, n)."""
+        """Return ECE (r,) had the event so often come true (r, n)."""
         sums = np.add.reduceat((self.probs - came_true)[:, self.order], self.starts, axis=1)
         return np.asarray(np.abs(sums).sum(axis=1) / len(self.probs))
 
@@ -167,7 +165,7 @@ class Event:
 
     @cached_property
     def starts(self) -> NDArray[np.intp]:
-        """Where in this order each filled bin starts."""
+        """The start of each filled bin in this order."""
         return np.flatnonzero(np.diff(self.code[self.order], prepend=-1))
 
 
@@ -190,7 +188,7 @@ class Shift:
     offset: Floats
 
     def applied(self, probs: Floats) -> Floats:
-        """The truths (m, K) behind rows of probabilities (m, K)."""
+        """Return the truths (m, K) behind rows of probabilities (m, K)."""
         z = np.maximum(probs, _LEAST)
         np.log(z, out=z)
         z *= math.exp(self.log_power)
@@ -201,18 +199,20 @@ class Shift:
         return z
 
     def times(self, far: float) -> Shift:
-        """As many times as far from no shift."""
+        """Return as many times as far from no shift."""
+        # Powers grow fast: further out every row is one-hot, and the line of truths stands still.
         power = float(np.clip(far * self.log_power, -_MOST, _MOST))
         return Shift(power, np.clip(far * self.offset, -3 * _MOST, 3 * _MOST))
 
 
 def fitted_shift(probs: NDArray[np.floating], labels: Ints) -> Shift:
-    """What the labels (n,) say: two scoring steps for the power, one for each class's offset.
+    """Fit a shift to the labels (n,): two scoring steps for the power, one for each class's offset.
 
     Offsets are shrunk by how much they vary beyond chance (Efron and Morris 1973).
     """
     shift = Shift(0.0, np.zeros(probs.shape[1]))
     for _ in range(2):
+        # Sums over blocks: probabilities of many classes do not fit into memory twice.
         slope = curvature = 0.0
         variance = np.zeros(probs.shape[1])
         surplus = np.bincount(labels, minlength=probs.shape[1]).astype(np.float64)
@@ -237,7 +237,7 @@ def fitted_shift(probs: NDArray[np.floating], labels: Ints) -> Shift:
 def further_shifts(
     residuals: Residuals, fitted: Shift, observed: float
 ) -> tuple[tuple[Shift, float], tuple[Shift, float]]:
-    """Two shifts on the way of ``fitted`` and their classwise ECEs, of which the second exceeds ``observed``.
+    """Return two shifts on the way of ``fitted``, the second beyond ``observed``, and their classwise ECEs.
 
     Far shifts are of few classes, as they grow by powers: what lies near is mixed from the first.
     """
@@ -252,3 +252,129 @@ def further_shifts(
         shown = residuals.true_ece(shift.applied)
     near = fitted.times(_NEAR * far)
     return (near, residuals.true_ece(near.applied)), (shift, shown)
+
+
+_WEIGHTS = 1 << 16  # weights processed together: intermediate arrays stay in a core's cache
+
+
+class Sample:
+    """Scores with everything that resampling does not change: bins, ties, grid nodes, residuals."""
+
+    def __init__(self, scores: PerSample, bins: int, edges: Edges) -> None:
+        check_binning(bins, edges)
+        self.scores = scores
+        self.bins = bins
+        inner = np.searchsorted(scores.confidence, np.linspace(0, 1, bins + 1)[1:-1], side=edges)
+        self.bin_ends = np.concatenate([[0], inner, [scores.n]])
+        ends = tie_ends(scores.confidence)
+        self.tie_ends = ends if len(ends) <= scores.n else slice(None)
+        self.node, self.share = on_grid(scores.confidence)
+        self._ranks, self._confidences = (
+            cumulative(s)[self.tie_ends] for s in (np.ones(scores.n), scores.confidence)
+        )
+        self.residuals = Residuals.of(scores.probs, bins=bins, edges=edges)
+        self.positive = Event(scores.positive, bins=bins, edges=edges) if scores.classes == 2 else None
+
+    def tally(self) -> Bins:
+        """Return the bins of the whole sample."""
+        count = np.diff(self.bin_ends)
+        starts = self.bin_ends[:-1][count > 0]
+        sums = np.zeros((3, self.bins))
+        said = self.scores.confidence
+        for row, column in zip(sums, (said, self.scores.correct, said * (1 - said)), strict=True):
+            row[count > 0] = np.add.reduceat(column, starts)
+        return Bins(count.astype(np.float64), *sums)
+
+    def code(self) -> NDArray[np.intp]:
+        """Return the bin of each confidence (n,), which rises."""
+        return np.repeat(np.arange(self.bins), np.diff(self.bin_ends))
+
+    def positive_tally(self) -> Bins | None:
+        """Return the bins of P(y = 1) against how often class 1 is true.
+
+        None unless there are two classes.
+        """
+        return None if self.positive is None else self.positive.tally(self.scores.came_true)
+
+    def values(self) -> dict[str, float]:
+        """Return every metric that is not a plain mean."""
+        whole = np.ones((1, self.scores.n))
+        found = {**self.errors(self.scores.correct[None]), **self.weighted(whole)}
+        if self.positive is not None:
+            found["positive_ece"] = self.positive.ece(self.scores.came_true[None])
+        values = {name: float(value[0]) for name, value in found.items()}
+        return {**values, "classwise_ece": self.residuals.ece(self.scores.labels)}
+
+    def auroc_error(self) -> float:
+        """Return the standard error of the whole sample's refinement AUROC."""
+        rights = cumulative(self.scores.correct)
+        ranks = np.arange(self.scores.n + 1.0)
+        whole = Separation(rights=rights[self.tie_ends], wrongs=(ranks - rights)[self.tie_ends])
+        return float(whole.auroc_error())
+
+    def weighted(self, weights: Floats) -> dict[str, Floats]:
+        """Compute what is no error (r,) for predictions, by rising confidence, drawn weights (r, n) times."""
+        found = _in_blocks(lambda part: self._weighted(weights[part]), weights.shape)
+        if self.positive is not None:
+            tallies = [self.positive.tally(self.scores.came_true, w) for w in weights]
+            found["positive_noise_floor"] = np.array([tally.noise_floor() for tally in tallies])
+        return found
+
+    def errors(self, correct: Floats) -> dict[str, Floats]:
+        """Compute calibration errors (r,) if predictions, by rising confidence, were ``correct`` (r, n)."""
+        return _in_blocks(lambda part: self._errors(correct[part]), correct.shape)
+
+    def _weighted(self, weights: Floats) -> dict[str, Floats]:
+        said = self.scores.confidence
+        columns = (weights, weights * said, weights * self.scores.correct, weights * (said * (1 - said)))
+        sums = [cumulative(s) for s in columns]
+        tallies = np.stack([np.diff(s[:, self.bin_ends]) for s in sums], axis=1)
+        floors = [Bins(*tally).noise_floor() for tally in tallies]
+        seen, rights = sums[0][:, self.tie_ends], sums[2][:, self.tie_ends]
+        return {
+            "noise_floor": np.array(floors),
+            **Separation(rights=rights, wrongs=seen - rights).areas(),
+        }
+
+    def _errors(self, correct: Floats) -> dict[str, Floats]:
+        rights = cumulative(correct)
+        whole = self.tally()
+        return {
+            **_binned(whole.count, whole.confidence, np.diff(rights[:, self.bin_ends])),
+            **self._equal_mass(rights[:, self.tie_ends]),
+            "smooth_ece": self._smooth((self.scores.confidence - correct) / self.scores.n),
+        }
+
+    def _equal_mass(self, rights: Floats) -> dict[str, Floats]:
+        drawn = [Ranked(self._ranks, self._confidences, right) for right in rights]
+        return {
+            "adaptive_ece": np.array([ranked.ece(self.bins) for ranked in drawn]),
+            "sweep_ece": np.array([ranked.sweep_ece() for ranked in drawn]),
+        }
+
+    def _smooth(self, gaps: Floats) -> Floats:
+        upper = gaps * self.share
+        mass = np.zeros((len(gaps), NODES + 1))
+        starts = np.flatnonzero(np.diff(self.node, prepend=-1))
+        nodes = self.node[starts]
+        mass[:, nodes] = np.add.reduceat(gaps - upper, starts, axis=1)
+        mass[:, nodes + 1] += np.add.reduceat(upper, starts, axis=1)
+        # Draws need fewer digits than the one error that is shown.
+        return smoothed(mass) if len(mass) == 1 else smoothed(mass, tolerance=1e-6)
+
+
+def _in_blocks(metrics: Callable[[slice], dict[str, Floats]], shape: tuple[int, ...]) -> dict[str, Floats]:
+    step = max(1, _WEIGHTS // shape[1])
+    parts = [metrics(slice(start, start + step)) for start in range(0, shape[0], step)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _binned(count: Floats, confidence: Floats, correct: Floats) -> dict[str, Floats]:
+    """Compute errors (r,) from counts and summed confidences (bins,) and how many are correct (r, bins)."""
+    full = count > 0
+    count, confidence, correct = count[full], confidence[full], correct[:, full]
+    gaps, accuracy = confidence - correct, correct / count
+    chance = accuracy * (1 - accuracy) / np.maximum(count - 1, 1)
+    squares = (count * ((gaps / count) ** 2 - chance))[:, count > 1].sum(axis=1) / count.sum()
+    errors = {name: error(gaps) for name, error in gap_errors(count, confidence).items()}
+    return {**errors, "rms_debiased": np.sqrt(np.maximum(squares, 0))}

@@ -1,18 +1,31 @@
-"""The interface of every deployed classifier, independent of its file format."""
+"""Serve every deployed classifier behind one face, whatever its file; cached on disk, shared among processes.
+
+``CachedClassifier`` keeps logits and features on disk: each input goes through the model once, even if a run
+is killed. ``RankedClassifier`` shares the work among processes (``torchrun --nproc-per-node N -m calib_serve
+fit ...``): every rank processes a run of whole batches and gets the whole result, so that fitters compute
+the same on every rank without changes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Head, InputShift, ModelFacts
 from calib_serve.data import check_input_shape
 from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.files import private_folder
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import (
     LABELS,
@@ -25,24 +38,8 @@ from calib_serve.scores import (
     to_logits,
 )
 
-__all__ = [
-    "Around",
-    "Classifier",
-    "Loss",
-    "Progress",
-    "batches",
-    "calibrated_probs",
-    "check_sizes",
-    "checked_batch",
-    "finite_logits",
-    "logits_under",
-    "measured_kind",
-    "width",
-]
-
 if TYPE_CHECKING:
     from torch import Tensor
-
 
 _SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
 
@@ -74,12 +71,12 @@ class Classifier(Protocol):
 
     @property
     def differentiable(self) -> bool:
-        """Whether ``input_gradient`` is available."""
+        """Tell whether ``input_gradient`` is available."""
         ...
 
     @property
     def outputs(self) -> Outputs:
-        """What the model itself returns, as measured."""
+        """The kind of scores that the model itself returns, as measured."""
         ...
 
     @property
@@ -98,30 +95,33 @@ class Classifier(Protocol):
         ...
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         ...
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities after a softmax, (0, z) of one logit z, log-odds of labels."""
+        """Return logits (n, K).
+
+        Log-probabilities after a softmax, (0, z) of one logit z, log-odds of labels.
+        """
         ...
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Return inputs (n, d) of the last linear layer."""
         ...
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
         ...
 
 
 def check_sizes(path: Path, sizes: Sequence[int | None], given: tuple[int, ...] | None) -> None:
-    """ModelError or ShapeError unless a file made for ``sizes`` takes inputs ``given``, in any batch.
+    """Raise ModelError or ShapeError unless a file made for ``sizes`` takes inputs ``given``, in any batch.
 
     ``sizes`` are with the batch, and None is any size; ``given`` without it, None where nobody said.
     """
@@ -135,7 +135,7 @@ def check_sizes(path: Path, sizes: Sequence[int | None], given: tuple[int, ...] 
 
 
 def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
-    """Batches of checked inputs, with their rows."""
+    """Return batches of checked inputs, with their rows."""
     if inputs.shape[1:] != input_shape:
         raise ShapeError(
             f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
@@ -146,7 +146,7 @@ def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator
 
 
 def checked_batch(batch: Floats, start: int = 0) -> Floats:
-    """One batch as float32, or InputError naming the first bad row."""
+    """Return one batch as float32, or InputError naming the first bad row."""
     if batch.dtype.kind not in "fiu":
         raise InputError(f"inputs must be numbers, got {batch.dtype}")
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is refused
@@ -161,7 +161,7 @@ def checked_batch(batch: Floats, start: int = 0) -> Floats:
 
 
 def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:
-    """A model's raw outputs as logits (n, K), or ModelError where they are not finite."""
+    """Return a model's raw outputs as logits (n, K), or ModelError where they are not finite."""
     z = to_logits(outputs, kind).astype(np.float32, copy=False)
     if not np.isfinite(z).all():
         raise ModelError(f"the model's outputs for {where} are NaN or infinite; is its file intact?")
@@ -169,12 +169,12 @@ def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.floa
 
 
 def width(classes: int, kind: Outputs) -> int:
-    """How many numbers a sample a model returns."""
+    """Return how many numbers a sample a model returns."""
     return 1 if kind in ONE_COLUMN else classes
 
 
 def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, int]:
-    """What a model returned for a few inputs, (n, K) or (n, 1): as ``told``, else by numbers; and K.
+    """Tell what a model returned for a few inputs, (n, K) or (n, 1): as ``told``, else by numbers; and K.
 
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
@@ -210,12 +210,12 @@ class Around:
 
     @property
     def differentiable(self) -> bool:
-        """Whether ``input_gradient`` is available."""
+        """Tell whether ``input_gradient`` is available."""
         return self.inner.differentiable
 
     @property
     def outputs(self) -> Outputs:
-        """What the model returns."""
+        """The kind of scores that the model returns."""
         return self.inner.outputs
 
     @property
@@ -234,14 +234,14 @@ class Around:
         return self.inner.head
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         return self.inner.facts()
 
 
 def calibrated_probs(
     classifier: Classifier, inputs: Floats, artifact: Artifact | None, *, progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """Probabilities (n, K) of inputs (n, *input_shape), of labels (n, L); with None the model's own.
+    """Return probabilities (n, K) of inputs (n, *input_shape), of labels (n, L); with None the model's own.
 
     The InputShift is added to the inputs, the Head reads the last linear layer's features, the other
     steps follow. One pass over the inputs. InputError where the model returns what the artifact was not
@@ -256,9 +256,183 @@ def calibrated_probs(
 def logits_under(
     classifier: Classifier, inputs: Floats, artifact: Artifact, *, progress: Progress | None = None
 ) -> Floats:
-    """Logits (n, K) of inputs (n, *input_shape) as the output steps take them: under its shift and head."""
+    """Return logits (n, K) of inputs as the output steps take them: under its shift and head."""
     shift = artifact.input_shift
     if artifact.head is None:
         artifact.check_takes(classifier.outputs, "what the model returns")
         return classifier.logits(inputs, shift=shift, progress=progress)
     return artifact.head(classifier.features(inputs, shift=shift, progress=progress))
+
+
+_BATCHES_AT_ONCE = 32  # batches between two writes to disk
+
+
+@dataclass(frozen=True, eq=False)
+class CachedClassifier(Around):
+    """See ``Classifier``; results of ``inner`` are memory-mapped from ``folder``.
+
+    A file's name identifies the model, the inputs, the shift and the batch size. Gradients are not cached:
+    they change with every step of a fit.
+    """
+
+    folder: Path
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return logits (n, K), memory-mapped."""
+        return self._kept("logits", self.classes, inputs, shift, progress)
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return features (n, d), memory-mapped."""
+        return self._kept("features", self.head.weights[0].shape[1], inputs, shift, progress)
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
+        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
+
+    def _kept(
+        self, what: str, width: int, inputs: Floats, shift: InputShift | None, progress: Progress | None
+    ) -> NDArray[np.float32]:
+        done = self.folder / f"{what}-{self._key(inputs, shift)}.npy"
+        if not done.exists():
+            run = partial(getattr(self.inner, what), shift=shift)
+            try:
+                self._compute(done, run, inputs, width=width, progress=progress)
+            except OSError as error:
+                raise ModelError(
+                    f"cannot keep {what} in {done}: {error}; fix that and run again, it resumes there"
+                ) from error
+        try:
+            return np.load(done, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        except (ValueError, OSError, EOFError) as error:
+            raise ModelError(f"cannot read {done}: {error}; delete it, and it is computed again") from error
+
+    def _compute(
+        self,
+        done: Path,
+        run: Callable[[Floats], NDArray[np.float32]],
+        inputs: Floats,
+        *,
+        width: int,
+        progress: Progress | None,
+    ) -> None:
+        private_folder(self.folder)
+        growing, count = done.with_suffix(".partial"), done.with_suffix(".rows")
+        first = _rows_done(growing, count, (len(inputs), width))
+        out = np.lib.format.open_memmap(growing, "r+" if first else "w+", np.float32, (len(inputs), width))
+        _take_room(growing)
+        step = self.batch_size * _BATCHES_AT_ONCE
+        for start in range(first, len(inputs), step):
+            rows = slice(start, min(start + step, len(inputs)))
+            out[rows] = run(inputs[rows])
+            out.flush()
+            count.write_text(str(rows.stop))
+            if progress:
+                progress(rows.stop, len(inputs))
+        # Renamed when whole: a file under its final name is complete.
+        growing.replace(done)
+        count.unlink(missing_ok=True)
+
+    def _key(self, inputs: Floats, shift: InputShift | None) -> str:
+        # Whatever changes a result is in the name: a stale file is never read.
+        digest = hashlib.sha256(f"{self.fingerprint} {self.batch_size} {self.facts()}".encode())
+        digest.update(f"{inputs.dtype.str}{inputs.shape}".encode())
+        for start in range(0, len(inputs), 1024):
+            digest.update(np.ascontiguousarray(inputs[start : start + 1024]).data)
+        if shift is not None:
+            digest.update(f"{shift.low} {shift.high}".encode())
+            digest.update(np.ascontiguousarray(shift.delta).data)
+        return digest.hexdigest()[:32]
+
+
+def _rows_done(growing: Path, count: Path, shape: tuple[int, int]) -> int:
+    """Count the rows that a killed run had computed; 0 where its files are missing or damaged."""
+    try:
+        done = int(count.read_text())
+        found = np.lib.format.open_memmap(growing, "r")
+    except (OSError, ValueError, EOFError):
+        return 0
+    return done if 0 < done <= shape[0] and found.shape == shape and found.dtype == np.float32 else 0
+
+
+def _take_room(path: Path) -> None:
+    """Allocate the file's disk space: a write to a mapped file on a full disk kills the process."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def rank_device() -> str | None:
+    """Return the GPU of this process where torchrun started it and there are GPUs, else None."""
+    rank = os.environ.get("LOCAL_RANK")
+    return f"cuda:{rank}" if rank is not None and torch.cuda.is_available() else None
+
+
+def join(classifier: Classifier) -> Classifier:
+    """Return the same classifier shared among the processes that torchrun started, if it did."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return classifier
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return RankedClassifier(classifier, dist.get_rank(), dist.get_world_size())
+
+
+@dataclass(frozen=True, eq=False)
+class RankedClassifier(Around):
+    """See ``Classifier``; ``inner`` does this rank's share."""
+
+    rank: int
+    world: int
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return logits (n, K) of all inputs, on every rank."""
+        mine = self._share(len(inputs))
+        return self._gathered(
+            self.inner.logits(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
+        )
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return features (n, d) of all inputs, on every rank."""
+        mine = self._share(len(inputs))
+        return self._gathered(
+            self.inner.features(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
+        )
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the gradient summed over all inputs and all logits, on every rank."""
+        mine = self._share(len(inputs))
+
+        def of_all(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+            return loss(logits, slice(rows.start + mine.start, rows.stop + mine.start))
+
+        gradient, logits = self.inner.input_gradient(inputs[mine], of_all, shift=shift, progress=progress)
+        return self._summed(gradient), self._gathered(logits, mine, len(inputs))
+
+    def _share(self, n: int) -> slice:
+        """Return whole batches, so that each has the inputs it would have in one process."""
+        size = self.batch_size
+        count = math.ceil(n / size)
+        first, end = (count * r // self.world for r in (self.rank, self.rank + 1))
+        return slice(first * size, min(end * size, n))
+
+    def _gathered(self, part: NDArray[np.float32], mine: slice, n: int) -> NDArray[np.float32]:
+        whole = np.zeros((n, part.shape[1]), np.float32)
+        whole[mine] = part
+        return self._summed(whole)  # the other ranks' rows are zeros here: a sum is exact
+
+    def _summed(self, array: NDArray[Any]) -> NDArray[Any]:
+        on_gpu = dist.get_backend() == "nccl"
+        tensor = torch.from_numpy(array).to(torch.device("cuda") if on_gpu else "cpu")
+        dist.all_reduce(tensor)
+        return tensor.cpu().numpy()

@@ -23,8 +23,6 @@ from calib_serve.model.torch_classifier import from_module
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Outputs
 
-__all__ = ["load_model", "model_data", "weights_remarks"]
-
 _OTHERS = {
     ".h5": "a Keras model",
     ".keras": "a Keras model",
@@ -56,7 +54,7 @@ def load_model(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> Classifier:
-    """The classifier of ``spec``: a .pt2 (torch.export), ONNX or TorchScript file, a folder, or a factory.
+    """Load the classifier of ``spec``: a .pt2, ONNX or TorchScript file, a folder, or a factory.
 
     A folder is one that Hugging Face's ``save_pretrained`` wrote, of a sequence or image classifier: its
     safetensors and settings alone are read, and no code of its own is run. A factory is
@@ -115,7 +113,7 @@ def load_model(
 
 
 def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
-    """What to know of the weights of a factory that was loaded without a file of them."""
+    """Say what to know of the weights of a factory that was loaded without a file of them."""
     if weights is not None or not isinstance(spec, (str, Path)) or Path(spec).exists():
         return []
     return [
@@ -125,7 +123,7 @@ def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
 
 
 def file_fingerprint(path: Path) -> str:
-    """The sha256 of a file's bytes."""
+    """Return the sha256 of a file's bytes."""
     try:
         return sha256(path)
     except OSError as error:
@@ -133,7 +131,7 @@ def file_fingerprint(path: Path) -> str:
 
 
 def _kind(path: Path) -> Kind:
-    """The file's format, from its content; only for ONNX from its suffix."""
+    """Return the file's format, from its content; only for ONNX from its suffix."""
     if path.suffix == ".onnx":
         return "onnx"
     if path.suffix == ".safetensors":
@@ -168,7 +166,7 @@ def _starts_as_pickle(path: Path) -> bool:
 
 
 def _is_pickled_module(path: Path) -> bool:
-    """Whether torch.save wrote a network there, and not its weights; nothing is unpickled."""
+    """Tell whether torch.save wrote a network there, and not its weights; nothing is unpickled."""
     with zipfile.ZipFile(path) as archive:
         data = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
         if data is None:
@@ -208,7 +206,7 @@ def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, tup
 
 
 def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:
-    """What a program of one tensor was exported for, with the batch; None is any size."""
+    """Return the sizes that a program of one tensor was exported for, with the batch; None is any size."""
     names = program.graph_signature.user_inputs
     found = [node.meta.get("val") for node in program.graph.nodes if node.name in names]
     if len(found) != 1 or not isinstance(found[0], torch.Tensor):
@@ -220,6 +218,7 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
     network = _made(spec)
     if weights is not None:
         _load_weights(network, weights)
+    # Weights that differ from call to call were never trained.
     elif not _same_weights(network, _made(spec)):
         raise ModelError(
             f"{spec} makes other weights every time, so they are random, not trained: give the file of the "
@@ -240,7 +239,7 @@ def _made(spec: str) -> nn.Module:
 
 
 def _same_weights(first: nn.Module, second: nn.Module) -> bool:
-    """Whether a factory made the same network twice: trained weights do not depend on chance."""
+    """Tell whether a factory made the same network twice: trained weights do not depend on chance."""
     one, other = first.state_dict(), second.state_dict()
     return one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
 
@@ -250,6 +249,7 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         if path.suffix == ".safetensors":
             state = load_file(path)
         else:
+            # Unpickling anything else would run its code.
             state = torch.load(path, map_location="cpu", weights_only=True)
         if "state_dict" in state and isinstance(state["state_dict"], dict):
             state = state["state_dict"]
@@ -265,7 +265,7 @@ def model_data(
     *,
     pictures: Preprocessing | None = None,
 ) -> list[Dataset]:
-    """Each of ``splits`` (None: what has no splits) of ``data``, as ``model`` takes it.
+    """Return each of ``splits`` (None: what has no splits) of ``data``, as ``model`` takes it.
 
     By ``load_data``, with ``pictures``; of a Hugging Face folder by its own tokenizer or image processor, so
     there ``pictures`` are refused. Raises InputError for data that cannot be read, ModelError for a folder

@@ -33,8 +33,6 @@ except ImportError as error:
     check_onnxruntime()  # pip would say that it is installed
     raise MissingDependency("onnxruntime", "onnx") from error
 
-__all__ = ["OnnxClassifier", "load_onnx"]
-
 _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
 _TOLERANCE = 1e-4  # relative to the largest logit
 
@@ -66,7 +64,7 @@ class OnnxClassifier:
         return self.last
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -78,14 +76,14 @@ class OnnxClassifier:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        """Return logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.session, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Return inputs (n, d) of the last linear layer."""
         return self._stream(self.body, inputs, shift, progress, self.head.weights[0].shape[1])
 
     def input_gradient(
@@ -121,7 +119,7 @@ def load_onnx(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> OnnxClassifier:
-    """A classifier of an ONNX file with one float32 input and logits as its first output.
+    """Return a classifier of an ONNX file with one float32 input and logits as its first output.
 
     ``last_linear`` names the weight's initializer. Raises ModelError for any other file.
     """
@@ -136,6 +134,7 @@ def load_onnx(
         check_sizes(path, [size if isinstance(size, int) else None for size in sizes], input_shape)
     shape = input_shape or _input_shape(session, path)
     rng = np.random.default_rng(0)
+    # Half in [0, 1] and half around zero, as pictures and features are.
     probe = np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(np.float32)
     out = _run(session, probe)
     if out.ndim not in (1, 2) or len(out) != len(probe):
@@ -154,6 +153,7 @@ def _session(graph: ModelProto, device: str | None) -> Any:
     if device != "cpu" and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         providers = ["CUDAExecutionProvider", *providers] if _has_gpu() else providers
     options = onnxruntime.SessionOptions()
+    # onnxruntime warns of initializers and providers that are no concern of a fit.
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
 
@@ -187,7 +187,7 @@ def _run(session: Any, inputs: Floats) -> Floats:
 def _features(
     graph: ModelProto, probe: Floats, logits: Floats, name: str | None, device: str | None
 ) -> tuple[Any | str, Head | None]:
-    """The session that stops before the last linear layer and that layer, verified on the probe.
+    """Return the session that stops before the last linear layer and that layer, verified on the probe.
 
     The input of a Gemm or MatMul is made the graph's output; the layer is the last one if its
     weight and bias, applied to that, give the logits.
@@ -220,7 +220,7 @@ def _cut(graph: ModelProto, output: str) -> ModelProto:
 
 
 def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
-    """A Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
+    """Return a Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
     if node.op_type == "Gemm":
         return [constants[node.input[2]]] if len(node.input) > 2 else [np.zeros(classes, np.float32)]
     vectors = [v for v in constants.values() if v.shape == (classes,)]

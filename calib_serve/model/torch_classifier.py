@@ -1,8 +1,17 @@
-"""A classifier that torch runs: TorchScript, an exported program, or a module of your own."""
+"""Run a classifier by torch: TorchScript, an exported program, or a module of your own.
+
+Its last linear layer is found by measurement: forward hooks do not fire inside a loaded TorchScript file,
+and names are not reliable. But in every kind of torch module a weight can be replaced: with an identity
+matrix in place of a candidate's weight and zeros in place of its bias, the model returns that layer's input.
+It is the last linear layer if those features, times the old weight plus the old bias, are the model's
+outputs.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,18 +25,106 @@ from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.data import layout_advice
 from calib_serve.errors import InputError, ModelError
 from calib_serve.model.face import Floats, Loss, Progress, batches, finite_logits, measured_kind, width
-from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_copy
-from calib_serve.scores import ONE_COLUMN, PROBABILITIES, Outputs
-from calib_serve.scores.links import LEAST
+from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
+from calib_serve.scores.kinds import LEAST
 
-__all__ = ["TorchClassifier", "from_module", "measured_outputs", "probe_inputs"]
+_TOLERANCE = 1e-4  # relative to the largest logit; the same sums in another order
+
+
+@dataclass(frozen=True, eq=False)
+class LastLinear:
+    """``name`` of the layer, its weight and bias, and ``body``: the model that stops before it."""
+
+    name: str
+    head: Head
+    body: nn.Module
+
+
+def frozen_copy(network: nn.Module) -> nn.Module:
+    """Return a copy whose weights do not require gradients, so that only inputs do."""
+    # Without no_grad the copy of a script module's weights would be part of a graph; and copying
+    # an exported program warns of torch's own internals.
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        copied = copy.deepcopy(network)
+    for parameter in copied.parameters():
+        parameter.requires_grad_(False)
+    return copied
+
+
+def find_last_linear(
+    network: nn.Module, probe: Tensor, outputs: Outputs, *, name: str | None = None
+) -> LastLinear:
+    """Return the layer whose product is the model's logits; ``name`` restricts the search to one layer.
+
+    Raises ModelError, which lists what was tried.
+    """
+    if outputs in (*ONE_COLUMN, *LABELS):
+        raise ModelError(f"the model returns {outputs}, and a new head makes a logit for each class")
+    if outputs != "logits":
+        raise ModelError(
+            f"the model returns {outputs}: a softmax follows its last linear layer; "
+            "export it without the softmax to reach its features"
+        )
+    with torch.no_grad():
+        logits = network(probe)
+        tried = _candidates(network, int(logits.shape[1]), name)
+        for candidate in reversed(tried):
+            found = _proved(network, candidate, probe, logits)
+            if found:
+                return found
+    if name is not None and not tried:
+        raise ModelError(f"{name!r} is not a linear layer with {logits.shape[1]} outputs; {_named(network)}")
+    raise ModelError(
+        f"no linear layer makes the model's {logits.shape[1]} logits (tried: {', '.join(tried) or 'none'}); "
+        "its output must be the last linear layer's product, with nothing after it, "
+        f"and its weights must be in the file (not frozen); {_named(network)}"
+    )
+
+
+def _candidates(network: nn.Module, classes: int, name: str | None) -> list[str]:
+    names = [
+        parameter.removesuffix("weight").removesuffix(".")
+        for parameter, value in network.named_parameters()
+        if parameter.rpartition(".")[2] == "weight" and value.ndim == 2 and value.shape[0] == classes
+    ]
+    wanted = None if name is None else name.removesuffix(".weight")
+    return [n for n in names if wanted in (None, n)]
+
+
+def _named(network: nn.Module) -> str:
+    layers = [n.removesuffix(".weight") for n, p in network.named_parameters() if p.ndim == 2]
+    return f"its matrices are: {', '.join(layers) or 'none'}"
+
+
+def _proved(network: nn.Module, name: str, probe: Tensor, logits: Tensor) -> LastLinear | None:
+    body = frozen_copy(network)
+    parameters = dict(body.named_parameters())
+    dot = f"{name}." if name else ""
+    weight, bias = parameters[f"{dot}weight"], parameters.get(f"{dot}bias")
+    old_weight = weight.detach().clone()
+    old_bias = logits.new_zeros(len(old_weight)) if bias is None else bias.detach().clone()
+    weight.data = torch.eye(old_weight.shape[1], dtype=weight.dtype, device=weight.device)
+    if bias is not None:
+        bias.data = bias.new_zeros(old_weight.shape[1])
+    try:
+        features = body(probe)
+        again = features @ old_weight.T + old_bias
+    except (RuntimeError, ValueError, TypeError):
+        return None  # the widened output does not fit what follows: not the last layer
+    if again.shape != logits.shape:
+        return None
+    if not float((again - logits).abs().max()) <= _TOLERANCE * (1 + float(logits.abs().max())):
+        return None
+    return LastLinear(name, Head((old_weight.cpu().numpy(),), (old_bias.cpu().numpy(),)), body)
+
 
 _ROWS = 8
 _NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as its batch changes
 
 
 def probe_inputs(input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """The same few inputs every time: half in [0, 1], half around zero."""
+    """Return the same few inputs every time: half in [0, 1], half around zero."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.rand((_ROWS // 2, *input_shape), generator=generator)
     centred = torch.randn((_ROWS // 2, *input_shape), generator=generator)
@@ -37,7 +134,7 @@ def probe_inputs(input_shape: tuple[int, ...], device: torch.device) -> Tensor:
 def measured_outputs(
     network: Callable[[Tensor], Tensor], probe: Tensor, told: Outputs | None = None
 ) -> tuple[Outputs, int]:
-    """What ``network`` returns, as ``told`` if that can be, and for how many classes.
+    """Measure what ``network`` returns, as ``told`` if that can be, and for how many classes.
 
     Raises ModelError for a model that refuses the probe, does not return (n, K), or answers one
     input differently from run to run or from batch to batch: it is in training mode.
@@ -131,7 +228,7 @@ class TorchClassifier:
         return self._last().head
 
     def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
+        """Return facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -146,21 +243,21 @@ class TorchClassifier:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        """Return logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.network, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Return inputs (n, d) of the last linear layer."""
         last = self._last()
         return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
         self._refuse_shift()
         total = np.zeros(self.input_shape)
         logits = np.empty((len(inputs), self.classes), np.float32)
@@ -243,7 +340,7 @@ def from_module(
     probe: Tensor | None = None,
     continuous: bool = True,
 ) -> TorchClassifier:
-    """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
+    """Return a classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
     ``last_linear`` names the last linear layer instead of finding it by measurement.
     ``outputs`` says what it returns, where numbers do not show it, as of labels. ``device`` defaults to CUDA
@@ -288,7 +385,7 @@ def from_module(
 
 
 def weights_fingerprint(network: nn.Module) -> str:
-    """The sha256 of a module's named weights, for a model without a file."""
+    """Return the sha256 of a module's named weights, for a model without a file."""
     digest = hashlib.sha256()
     for name, value in network.state_dict().items():
         digest.update(f"{name}{value.dtype}{tuple(value.shape)};".encode())

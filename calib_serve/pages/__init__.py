@@ -29,7 +29,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 class Said(NamedTuple):
-    """What a banner says, with the icon and colour of a level of ``Verdict``; a verdict is one itself."""
+    """The text of a banner, with the icon and colour of a level of ``Verdict``; a verdict is one itself."""
 
     level: str
     headline: str
@@ -72,9 +72,10 @@ class Table(NamedTuple):
 
 @functools.cache
 def environment(package: str) -> Environment:
-    """Templates of a package beside the shared ones, compiled once."""
+    """Return the templates of a package beside the shared ones, compiled once."""
     found = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader(__name__)]),
+        # Names of classes and models are users' text, and a value that is missing is a fault of ours.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -88,7 +89,7 @@ _MOST_TESTS = 12
 
 
 def table_of_tests(verdict: Verdict) -> Table:
-    """What a verdict rests on, the tests of the whole first; of single classes those that say most."""
+    """List the tests that a verdict rests on: those of the whole first, then classes that say most."""
     whole = [test for test in verdict.tests if not test.alone]
     each = sorted((test for test in verdict.tests if test.alone), key=lambda test: test.p)
     rows = [

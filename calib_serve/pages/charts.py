@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["WIDE", "Dot", "Series", "Step", "ece_by_time", "histogram", "picture", "reliability"]
-
 WIDE = 360.0
 """The width of a chart, in its own units."""
 
@@ -41,7 +39,7 @@ class _Frame:
         return picture(title, self.high, parts, wide=self.wide)
 
     def grid(self, *, x_axis: bool = True) -> list[str]:
-        """Lines and numbers of the axes."""
+        """Draw lines and numbers of the axes."""
         out = []
         digits = 0 if self.top >= 0.2 else 1
         for i in range(5):
@@ -56,7 +54,7 @@ class _Frame:
         return out
 
     def captions(self, across: str, up: str) -> str:
-        """What the axes are of."""
+        """Name the axes."""
         middle = (self.wide + _LEFT) / 2
         return (
             f'<text class="axis" x="{middle:g}" y="{self.high - 3}" text-anchor="middle">{across}</text>'
@@ -65,7 +63,7 @@ class _Frame:
 
 
 def picture(title: str, high: float, parts: Sequence[str], *, wide: float = WIDE) -> str:
-    """An ``<svg>`` of its parts, with a title for screen readers; the title holds no text of users."""
+    """Return an ``<svg>`` of its parts, with a title for screen readers; the title holds no text of users."""
     return (
         f'<svg viewBox="0 0 {wide:g} {high:g}" role="img" aria-label="{title}">'
         f"<title>{title}</title>{''.join(parts)}</svg>"
@@ -88,12 +86,12 @@ class Dot:
 
     @property
     def beyond(self) -> bool:
-        """Whether the confidence lies outside of the interval: more than chance."""
+        """Tell whether the confidence lies outside of the interval: more than chance."""
         return not self.low <= self.confidence <= self.high
 
     @property
     def vague(self) -> bool:
-        """Whether it tells too little to be looked at."""
+        """Tell whether it tells too little to be looked at."""
         return not self.beyond and not self.high - self.low < _VAGUE
 
 
@@ -107,7 +105,7 @@ class Series:
 
 
 def reliability(series: Sequence[Series], *, across: str = "confidence", up: str = "accuracy") -> str:
-    """Accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell."""
+    """Return accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell."""
     f = _Frame()
     parts = [*f.grid(), f'<line class="ideal" x1="{f.x(0)}" y1="{f.y(0)}" x2="{f.x(1)}" y2="{f.y(1)}"/>']
     drawn = [(one.style, dot) for one in series for dot in one.dots]
@@ -137,7 +135,7 @@ def _short(name: str) -> str:
 
 
 def histogram(edges: Sequence[float], shares: Sequence[float], reference: Sequence[float] | None) -> str:
-    """Shares of confidences by bin as bars, and a reference's as steps; ``edges`` (bins + 1,)."""
+    """Return shares of confidences by bin as bars, and a reference's as steps; ``edges`` (bins + 1,)."""
     top = max(*shares, *(reference or ()), 0.1)
     f = _Frame(top=math.ceil(top * 10) / 10)
     parts = f.grid()
@@ -163,7 +161,7 @@ class Step:
 
 
 def ece_by_time(steps: Sequence[Step], marks: Sequence[float], *, narrow: bool = False) -> str:
-    """ECE by the time of the prediction, dotted what chance shows, and incidents as vertical lines."""
+    """Return ECE by the time of the prediction, dotted what chance shows, and incidents as vertical lines."""
     wide, high = WIDE if narrow else 2 * WIDE, 0.75 * _HIGH
     if not steps:
         middle = f'<text class="axis" x="{wide / 2:g}" y="{high / 2:g}" text-anchor="middle">'
@@ -187,7 +185,7 @@ def ece_by_time(steps: Sequence[Step], marks: Sequence[float], *, narrow: bool =
 
 
 def _times(f: _Frame) -> list[str]:
-    """Times along the axis, as hours and minutes or as days."""
+    """Return times along the axis, as hours and minutes or as days."""
     form = "%H:%M" if f.x1 - f.x0 <= 2 * _DAY else "%b %d"
     last = 4 if f.wide > WIDE else 2
     parts = []

@@ -1,9 +1,9 @@
-"""All numbers of a report, before drawing."""
+"""Collect all numbers of a report, and its verdict, before drawing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from calib_serve.arrays import as_floats, repeated
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement import Verdict, of_own_samples
+from calib_serve.judgement import CALIBRATE, DEPLOY, MORE, Verdict, gain_of, of_own_samples
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import (
     Change,
@@ -26,11 +26,10 @@ from calib_serve.metrics import (
     paired_changes,
     smooth_reliability,
 )
-from calib_serve.metrics.comparison import change_of_mean
+from calib_serve.metrics.comparison import Moved, change_of_mean
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
-from calib_serve.metrics.moved import Moved
-from calib_serve.metrics.per_sample import checked, checked_weights, top_label
+from calib_serve.metrics.samples import checked, checked_weights, top_label
 from calib_serve.report.prepare import (
     BinCountCurve,
     ClassRow,
@@ -48,18 +47,7 @@ from calib_serve.report.prepare import (
     risk_coverage,
     to_json,
 )
-from calib_serve.report.verdict import compared
-
-__all__ = [
-    "Contents",
-    "LabelsContents",
-    "LabelsSide",
-    "Predictions",
-    "Side",
-    "prepare_labels_report",
-    "prepare_report",
-    "printable",
-]
+from calib_serve.words import p_value, percent
 
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,)."""
@@ -168,7 +156,7 @@ class LabelsContents(_Report[LabelsSide]):
 
 
 def printable(text: str) -> str:
-    r"""A user's text on one line, without control and direction characters, and not too long.
+    r"""Return a user's text on one line, without control and direction characters, and not too long.
 
     >>> printable("cat\x00\u202egod")
     'cat��god'
@@ -196,7 +184,7 @@ def prepare_report(
     groups: ArrayLike | None = None,
     own: str | None = None,
 ) -> Contents:
-    """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
+    """Prepare all that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
     acceptable mean gap, ``class_tolerance`` that of a class alone, ``target_risk`` the share of errors to
@@ -208,6 +196,7 @@ def prepare_report(
     if before is not None:
         _refuse_other_samples(checked(*before), checked(*after))
     pairs = [after] if before is None else [before, after]
+    # Figures and paired tests are of rows: weights become rows that are there as often.
     rows = slice(None) if sample_weight is None else repeated(as_floats(sample_weight, "sample_weight"))
     drawn = [(p[rows], y[rows]) for p, y in (checked(*pair) for pair in pairs)]
     of_drawn = None if groups is None else np.asarray(groups)[rows]
@@ -271,7 +260,7 @@ def _refuse_other_samples(before: Checked, after: Checked) -> None:
 
 
 def _of_metrics(changes: Mapping[str, Change], old: Evaluation, new: Evaluation) -> dict[str, Change]:
-    """Tests of rows that are there as often as they weigh, as changes of the weighted metrics."""
+    """Return tests of rows that are there as often as they weigh, as changes of the weighted metrics."""
     first, second = old.estimates(), new.estimates()
     return {name: change.moved(second[name].value - first[name].value) for name, change in changes.items()}
 
@@ -328,7 +317,7 @@ def prepare_labels_report(
     seed: int = 0,
     sample_weight: ArrayLike | None = None,
 ) -> LabelsContents:
-    """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
+    """Prepare all that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, L), labels (n, L), each 0 or 1) of the same samples in the same order, which may
     weigh (n,). Raises InputError or ShapeError where these do not match.
@@ -384,7 +373,7 @@ def prepare_labels_report(
 def _changes(
     before: NDArray[Any], after: NDArray[Any], labels: NDArray[np.intp], weight: Floats | None
 ) -> dict[str, Change]:
-    """Paired changes of means over the labels; samples are independent."""
+    """Return paired changes of means over the labels; samples are independent."""
     first, second = (_means(np.asarray(p, np.float64), labels) for p in (before, after))
     return {name: change_of_mean(second[name] - first[name], weight=weight) for name in first}
 
@@ -398,3 +387,75 @@ def _means(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
         "positive_brier": (p - labels) ** 2,
     }
     return {name: np.asarray(values, np.float64).mean(axis=1) for name, values in columns.items()}
+
+
+_CHANCE = 0.05
+
+
+def compared(
+    found: Verdict,
+    after: Evaluation | LabelsEvaluation,
+    *,
+    before: Evaluation | LabelsEvaluation | None = None,
+    changes: Mapping[str, Change] | None = None,
+    moved: Moved | None = None,
+    artifact: Artifact | None = None,
+) -> Verdict:
+    """Return the verdict ``found`` on samples with what changed from ``before``, and what that says to do.
+
+    A calibration that costs accuracy or likelihood beyond chance is not to be deployed, whatever the level.
+    """
+    refused = _refusals(changes or {})
+    do = [line for line in found.do if not (refused and line == DEPLOY)]
+    if found.level == "off" and isinstance(after, Evaluation) and (known := _repair(after, artifact)):
+        do = [known, *(line for line in do if line != CALIBRATE)]
+    found = replace(found, do=(*refused, *do))
+    if before is None:
+        return found
+    changed = (
+        *(moved.says() if moved else ()),
+        _likelihood(before.nll, after.nll, (changes or {}).get("nll")),
+    )
+    return replace(found, gain=gain_of([_ece(before, after)]), changed=changed)
+
+
+def _ece(
+    before: Evaluation | LabelsEvaluation, after: Evaluation | LabelsEvaluation
+) -> tuple[str, float, float, float]:
+    if isinstance(before, LabelsEvaluation) and isinstance(after, LabelsEvaluation):
+        return "P(label)", before.positive_ece, after.positive_ece, after.positive_noise_floor
+    return "", float(before.ece), float(after.ece), float(after.noise_floor)
+
+
+def _likelihood(old: float, new: float, change: Change | None) -> str:
+    """Say what became of the proper score, which also sees what the confidence hides."""
+    chance = "" if change is None else p_value(change.p)
+    return f"Negative log-likelihood {old:.4f} -> {new:.4f}{chance}."
+
+
+def _refusals(changes: Mapping[str, Change]) -> list[str]:
+    """Return reasons not to deploy, each beyond chance."""
+    bad = (("accuracy", -1, "accuracy fell"), ("nll", 1, "the negative log-likelihood rose"))
+    # A change within chance is no reason: a fit moves every number a little.
+    worse = [
+        words
+        for name, sign, words in bad
+        if name in changes and changes[name].p < _CHANCE and sign * changes[name].difference.value > 0
+    ]
+    return [f"Do not deploy this calibration: {' and '.join(worse)}."] if worse else []
+
+
+def _repair(found: Evaluation, artifact: Artifact | None) -> str:
+    """Say what else to do where the calibration's own samples are known; else nothing."""
+    reference = None if artifact is None else artifact.reference
+    if reference is None or not reference.n:
+        return ""
+    # Calibrated where it was fitted, and off by far more where it is tested.
+    learned = max(reference.ece() - reference.noise_floor(), 0.0)
+    beyond = found.ece.value - found.noise_floor.value
+    if beyond > max(2 * learned, reference.ece()):
+        return (
+            f"The test data differ from the calibration data, where the error is {percent(reference.ece())}: "
+            "fit again on samples of the data that it meets now."
+        )
+    return MORE

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics import SmoothReliability, smooth_reliability
+from calib_serve.metrics.calibration import smooth_curve
 from calib_serve.metrics.event import event_bins
-from calib_serve.metrics.smooth import smooth_curve
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -46,8 +46,6 @@ from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"]
 
 Data = TypeVar("Data")
 
@@ -78,7 +76,10 @@ class _Display(ABC, Generic[Data]):
     def from_estimator(
         cls, estimator: Any, X: Any, y: ArrayLike, *, name: str | None = None, **options: Any
     ) -> Self:
-        """Of a fitted classifier's ``predict_proba`` on X; ``options`` are those of ``from_predictions``."""
+        """Draw a fitted classifier's ``predict_proba`` on X.
+
+        ``options`` are those of ``from_predictions``.
+        """
         name = type(estimator).__name__ if name is None else name
         p, labels = estimator.predict_proba(X), estimator.classes_
         return cls.from_predictions(y, p, labels=labels, name=name, **options)
@@ -86,14 +87,14 @@ class _Display(ABC, Generic[Data]):
     @classmethod
     @abstractmethod
     def from_predictions(cls, *args: Any, **options: Any) -> Self:
-        """Of true labels and probabilities."""
+        """Draw true labels and probabilities."""
 
     @abstractmethod
     def _draw(self, ax: Axes, name: str, color: str) -> None: ...
 
 
 class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
-    """How often what is predicted comes true; ``line_`` joins the bins, or is the smooth curve.
+    """A reliability diagram; ``line_`` joins the bins, or is the smooth curve.
 
     ``of`` is "event", P(y = 1) over [0, 1] against the share of class 1, or "top", the confidence of the
     predicted class against its accuracy.
@@ -128,7 +129,7 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         ax: Axes | None = None,
         color: str | None = None,
     ) -> Self:
-        """Of true labels y (n,) and probabilities p (n, K), or (n,) of the second of two classes.
+        """Draw true labels y (n,) and probabilities p (n, K), or (n,) of the second of two classes.
 
         ``of``: "event" of two classes unless told, else "top". ``pos_label`` names the event's class, by
         default the second; ``strategy``: bins of equal width, or of equal counts ("quantile", of events).
@@ -189,7 +190,7 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
 
 
 class ConfidenceHistogramDisplay(_Display[Histogram]):
-    """How many predictions have which confidence, with their mean and the accuracy; ``bars_`` are the bins.
+    """A histogram of confidences, with their mean and the accuracy; ``bars_`` are the bins.
 
     >>> display = ConfidenceHistogramDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=2)
     >>> [float(bar.get_height()) for bar in display.bars_]
@@ -211,7 +212,7 @@ class ConfidenceHistogramDisplay(_Display[Histogram]):
         ax: Axes | None = None,
         color: str | None = None,
     ) -> Self:
-        """As ``ReliabilityDisplay.from_predictions``."""
+        """Draw as ``ReliabilityDisplay.from_predictions`` does."""
         data = confidence_histogram(*_pair(y, p, labels), bins=bins, edges=edges)
         return cls(data, name=name).plot(ax, color=color)
 
@@ -255,7 +256,7 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
         ax: Axes | None = None,
         color: str | None = None,
     ) -> Self:
-        """As ``ReliabilityDisplay.from_predictions``; marks where a risk of ``target`` (0 to 1) is held."""
+        """Draw as ``ReliabilityDisplay`` does, and mark where a risk of ``target`` (0 to 1) is held."""
         data = risk_coverage(*_pair(y, p, labels), target=target, level=level)
         return cls(data, name=name, marked=target is not None).plot(ax, color=color)
 
@@ -275,7 +276,10 @@ def _new_axes() -> Axes:
 
 
 def _next_color(ax: Axes) -> str:
-    """The first of our colours that no line of ``ax`` has yet; the diagonal and the target are grey."""
+    """Return the first of our colours that no line of ``ax`` has yet.
+
+    The diagonal and the target are grey.
+    """
     used = [line.get_color() for line in ax.lines]
     free = [c for c in _COLORS if not any(same_color(PALETTE[c], u) for u in used)]
     return PALETTE[free[0] if free else _COLORS[0]]
@@ -295,7 +299,7 @@ def _pair(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray
 
 
 def _event_class(given: Scores, pos_label: Any) -> int:
-    """The column of the event: of ``pos_label``, else the second of two."""
+    """Return the column of the event: of ``pos_label``, else the second of two."""
     if pos_label is None:
         if given.classes != _TWO:
             raise InputError(f"of {given.classes} classes the event is not known: say which, pos_label=")

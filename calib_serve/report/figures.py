@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Union
 
 import numpy as np
 from markupsafe import Markup
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from calib_serve.pages import Table
 from calib_serve.pages.charts import Dot, Series, histogram, reliability
-from calib_serve.report.contents import Contents, Side
+from calib_serve.report.contents import Contents, LabelsSide, Side
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -25,8 +25,6 @@ from calib_serve.report.plot import (
 )
 from calib_serve.report.prepare import Reliability
 from calib_serve.words import count, decimals, percent, span
-
-__all__ = ["Picture", "diagram", "dots", "pictures"]
 
 _WIDTH = 5.6  # inches: its text can be read on a phone
 
@@ -56,13 +54,13 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 
 def dots(data: Reliability) -> list[Dot]:
-    """The bins of a reliability diagram that hold anything."""
+    """Return the bins of a reliability diagram that hold anything."""
     columns = (data.confidence, data.accuracy, data.low, data.high, data.count / data.n, data.count)
     return [Dot(*map(float, row)) for row in np.column_stack(columns)[data.count > 0]]
 
 
 def _smooth(sides: Sequence[Side]) -> Picture:
-    """The smooth reliability diagram of each side."""
+    """Return the smooth reliability diagram of each side."""
     figure, axes = _figure(4.6)
     known = [(side, side.smooth) for side in sides if side.smooth is not None]
     for side, data in known:
@@ -86,19 +84,6 @@ def _smooth(sides: Sequence[Side]) -> Picture:
     )
 
 
-class Drawn(Protocol):
-    """What a reliability diagram is drawn of."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def color(self) -> str: ...
-
-    @property
-    def reliability(self) -> Reliability: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Diagram:
     """A reliability diagram with its name and color."""
@@ -108,8 +93,12 @@ class Diagram:
     reliability: Reliability
 
 
+Drawn = Union[Side, LabelsSide, Diagram]
+"""What has a reliability diagram."""
+
+
 def pictures(contents: Contents) -> tuple[Picture, ...]:
-    """All figures of a report below its first diagram, in its order."""
+    """Return all figures of a report below its first diagram, in its order."""
     with drawing():
         positive = (_positive,) if contents.after.positive is not None else ()
         smooth = (_smooth,) if contents.after.smooth is not None else ()
@@ -125,7 +114,7 @@ def diagram(
     across: str = "confidence",
     up: str = "accuracy",
 ) -> Picture:
-    """The reliability diagram of each side in one frame."""
+    """Return the reliability diagram of each side in one frame."""
     series = [Series(side.name, side.color, dots(side.reliability)) for side in sides]
     rows = [
         (
@@ -198,6 +187,7 @@ def _histograms(sides: Sequence[Side]) -> Picture:
         for data in (side.histogram,)
         for b in np.flatnonzero(data.count)
     ]
+    # Bars of two models hide one another: the first is a line.
     *before, after = (side.histogram.count / side.histogram.count.sum() for side in sides)
     reference = before[0].tolist() if before else None
     line = f" The line is {sides[0].name}." if before else ""

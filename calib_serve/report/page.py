@@ -1,16 +1,19 @@
-"""One self-contained HTML file: no network, no fonts, no libraries."""
+"""Write a report as one self-contained HTML file, or its first screen as a picture for a slide."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import io
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import calib_serve
 from calib_serve.artifact import Artifact
@@ -25,9 +28,8 @@ from calib_serve.report.contents import (
     prepare_report,
     printable,
 )
-from calib_serve.report.figures import Picture, diagram, pictures
-from calib_serve.report.plot import drawing
-from calib_serve.report.slide import slide
+from calib_serve.report.figures import Picture, diagram, dots, pictures
+from calib_serve.report.plot import PALETTE, drawing
 from calib_serve.report.tables import (
     DecisionRows,
     decision_rows,
@@ -37,8 +39,6 @@ from calib_serve.report.tables import (
     table_of_labels,
     table_of_metrics,
 )
-
-__all__ = ["render", "write_page", "write_report"]
 
 _MOST_ROWS = 1000  # larger tables are not readable
 _DRAWN = (".png", ".svg")
@@ -74,6 +74,7 @@ def write_page(path: str | Path, contents: Contents | LabelsContents) -> Path:
     kind = path.suffix.lower()
     made: str | bytes = _drawing(contents, kind[1:]) if kind in _DRAWN else render(contents)
     try:
+        # Whole or not at all: who reloads the page never sees half of it.
         write_whole(path, made)
     except OSError as error:
         raise InputError(f"cannot write the report {path}: {error}; choose another place") from error
@@ -82,6 +83,7 @@ def write_page(path: str | Path, contents: Contents | LabelsContents) -> Path:
 
 def _drawing(contents: Contents | LabelsContents, kind: str) -> bytes:
     file = io.BytesIO()
+    # Without a date the same contents give the same bytes.
     metadata = {"Title": contents.title, **({"Date": None} if kind == "svg" else {})}
     figure = slide(contents)
     with drawing(), mpl.rc_context({"svg.hashsalt": "slide"}):
@@ -90,7 +92,7 @@ def _drawing(contents: Contents | LabelsContents, kind: str) -> bytes:
 
 
 def render(contents: Contents | LabelsContents) -> str:
-    """The page of prepared contents. The same contents give the same bytes."""
+    """Return the page of prepared contents. The same contents give the same bytes."""
     script = _asset("report.js")
     first, more = _pictures(contents)
     return (
@@ -118,7 +120,7 @@ def render(contents: Contents | LabelsContents) -> str:
 
 
 def _each(contents: Contents | LabelsContents) -> Table:
-    """Class by class, or label by label."""
+    """Return class by class, or label by label."""
     if isinstance(contents, LabelsContents):
         return table_of_labels(contents.labels[:_MOST_ROWS])
     return table_of_classes(contents.classes[:_MOST_ROWS])
@@ -133,7 +135,7 @@ def _decisions(contents: Contents | LabelsContents) -> DecisionRows | None:
 
 
 def _pictures(contents: Contents | LabelsContents) -> tuple[Picture, tuple[Picture, ...]]:
-    """The first diagram, and those below it."""
+    """Return the first diagram, and those below it."""
     if isinstance(contents, LabelsContents):
         return diagram(contents.sides, title="Do the decisions' confidences mean what they say?"), ()
     return diagram(contents.sides), pictures(contents)
@@ -141,3 +143,61 @@ def _pictures(contents: Contents | LabelsContents) -> tuple[Picture, tuple[Pictu
 
 def _asset(name: str) -> Markup:
     return Markup((STATIC / name).read_text("utf-8"))  # noqa: S704 - ours
+
+
+_TONES = {"calibrated": "#00694f", "no_error_found": "#0f6ba8", "too_little": "#6b5600", "off": "#b03000"}
+
+
+def slide(contents: Contents | LabelsContents) -> Figure:
+    """Return the first screen of a report, 16 to 9."""
+    with drawing():
+        figure = Figure(figsize=(10, 5.625))
+        words, axes = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.05]})
+        figure.subplots_adjust(left=0.04, right=0.97, top=0.94, bottom=0.11, wspace=0.12)
+        _words(words, contents)
+        _diagram(axes, contents)
+    return figure
+
+
+def _words(axes: Axes, contents: Contents | LabelsContents) -> None:
+    axes.set_axis_off()
+    verdict = contents.verdict
+    title = textwrap.shorten(contents.title, 34, placeholder="…")
+    axes.text(0, 1, title, fontsize=16, weight="bold", va="top")
+    said = textwrap.fill(verdict.headline, 34)
+    axes.text(0, 0.86, said, fontsize=13.5, weight="bold", va="top", color=_TONES[verdict.level])
+    for row, fact in enumerate(facts(contents)):
+        y = 0.42 - 0.19 * row
+        old = f"{fact.old} → " if fact.old else ""
+        axes.text(0, y, f"{fact.name}: {old}{fact.value}", fontsize=14, va="top")
+        axes.text(0, y - 0.075, fact.note, fontsize=10.5, va="top", color=PALETTE["muted"])
+
+
+def _diagram(axes: Axes, contents: Contents | LabelsContents) -> None:
+    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
+    for side in contents.sides:
+        color = PALETTE[side.color]
+        axes.scatter([], [], color=color, label=side.name)
+        for dot in dots(side.reliability):
+            if dot.vague:
+                axes.scatter(dot.confidence, dot.accuracy, s=14, color=PALETTE["muted"], alpha=0.45)
+                continue
+            axes.vlines(dot.confidence, dot.low, dot.high, color=color, linewidth=1.5, alpha=0.6)
+            size, face = 30 + 120 * dot.share**0.5, "white" if dot.beyond else color
+            axes.scatter(
+                dot.confidence,
+                dot.accuracy,
+                s=size,
+                color=face,
+                edgecolors=color,
+                linewidths=2,
+                zorder=3,
+                clip_on=False,
+            )
+    axes.grid(True, color=PALETTE["grid"], linewidth=0.7)
+    axes.tick_params(length=0)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
+    axes.xaxis.set_major_formatter("{x:.0%}")
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    if len(contents.sides) > 1:
+        axes.legend(loc="upper left")

@@ -26,23 +26,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFo
 from calib_serve.metrics import SmoothReliability
 from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
 
-__all__ = [
-    "PALETTE",
-    "STYLE",
-    "Line",
-    "draw_curves",
-    "drawing",
-    "inline_svg",
-    "plot_bin_counts",
-    "plot_counts",
-    "plot_curves",
-    "plot_density",
-    "plot_histogram",
-    "plot_reliability",
-    "plot_risk_coverage",
-    "plot_smooth_reliability",
-]
-
 _PROLOGUE = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
 _SIZE = re.compile(r'(<svg\b[^>]*?) width="[^"]*"| height="[^"]*"')
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
@@ -50,7 +33,7 @@ _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The report's style, without changing the caller's; missing glyphs do not warn.
+    """Return the report's style, without changing the caller's; missing glyphs do not warn.
 
     Text stays text in the SVG, so the reader's own fonts draw it.
     """
@@ -60,7 +43,7 @@ def drawing() -> Iterator[None]:
 
 
 def inline_svg(figure: Figure, *, name: str, title: str, text: str) -> Markup:
-    """``figure`` as an ``<svg>`` element with a title and ``text`` as its alternative.
+    """Write ``figure`` as an ``<svg>`` element with a title and ``text`` as its alternative.
 
     ``name`` prefixes every id in it, so that many such figures share one page. The palette's
     colours become CSS variables (``var(--ink)``), which a dark page sets anew.
@@ -72,6 +55,7 @@ def inline_svg(figure: Figure, *, name: str, title: str, text: str) -> Markup:
     head, body = svg.split(">", 1)
     head = _SIZE.sub(r"\1", head)
     for meaning, color in PALETTE.items():
+        # A dark page sets the variables anew; fixed colours would vanish on it.
         body = body.replace(color, f"var(--{meaning})")
     body = _ID.sub(rf"\g<1>{name}-", body)
     label = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(text)}</desc>'
@@ -138,7 +122,7 @@ def _grid(axes: Axes, axis: Any = "both") -> None:
 def plot_reliability(
     axes: Axes, data: Reliability, *, color: str = PALETTE["after"], title: str = ""
 ) -> Axes:
-    """Accuracy against confidence, with Wilson intervals and the band of a calibrated model.
+    """Return accuracy against confidence, with Wilson intervals and the band of a calibrated model.
 
     A point outside of the grey band is more than chance.
     """
@@ -173,7 +157,10 @@ def plot_reliability(
 def plot_smooth_reliability(
     axes: Axes, data: SmoothReliability, *, color: str = PALETTE["after"], label: str = "", title: str = ""
 ) -> Axes:
-    """Accuracy against confidence as a curve with its pointwise band; thick where many predictions lie."""
+    """Return accuracy against confidence as a curve with its pointwise band.
+
+    Thick where many predictions lie.
+    """
     _grid(axes)
     axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
     x = data.confidence
@@ -189,7 +176,7 @@ def plot_smooth_reliability(
 
 
 def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"]) -> Axes:
-    """How many predictions are behind each point of the diagram; the count is written above its bar."""
+    """Draw how many predictions are behind each point; the count is written above its bar."""
     width = np.diff(data.edges)
     axes.bar(data.edges[:-1] + width / 2, data.count, width * 0.9, color=color, alpha=0.75)
     for left, w, count in zip(data.edges, width, data.count, strict=False):
@@ -214,7 +201,7 @@ def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"])
 
 
 def plot_histogram(axes: Axes, data: Histogram, *, color: str = PALETTE["after"], title: str = "") -> Axes:
-    """The histogram of confidences as shares, with the mean confidence and the accuracy as lines."""
+    """Return the histogram of confidences as shares, with the mean confidence and the accuracy as lines."""
     width = np.diff(data.edges)
     total = max(float(data.count.sum()), 1)
     axes.bar(data.edges[:-1] + width / 2, data.count / total, width * 0.92, color=color, alpha=0.7)
@@ -242,7 +229,7 @@ _ODDS_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.999999)
 
 
 def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
-    """Where right and where wrong predictions have their confidence, evenly spaced in log-odds."""
+    """Draw where right and wrong predictions have their confidence, evenly spaced in log-odds."""
     x = data.log_odds
     for name, density, count in (("right", data.right, data.n_right), ("wrong", data.wrong, data.n_wrong)):
         color = PALETTE[name]
@@ -269,7 +256,7 @@ def plot_risk_coverage(
     marked: bool = True,
     width: float = 1.7,
 ) -> Axes:
-    """Error by how much is answered; ``marked`` adds the point where the target is met."""
+    """Return error by how much is answered; ``marked`` adds the point where the target is met."""
     axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
     found = data.abstention
     if marked and found.answered:
@@ -299,7 +286,7 @@ def plot_risk_coverage(
 def plot_bin_counts(
     axes: Axes, data: BinCountCurve, *, color: str = PALETTE["after"], label: str = ""
 ) -> Axes:
-    """ECE by bin count: equal-width (solid), equal-mass (dashed), and what chance alone gives (dotted)."""
+    """Draw ECE by bin count: equal-width (solid), equal-mass (dashed), and by chance (dotted)."""
     named = f"{label}, " if label else ""
     axes.plot(data.bins, data.equal_width, "-o", color=color, markersize=3.5, label=f"{named}equal width")
     axes.plot(
@@ -347,7 +334,7 @@ class Line(Protocol):
 
 
 def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Axes:
-    """Each line in its own colour and dash, its spread shaded."""
+    """Return each line in its own colour and dash, its spread shaded."""
     for i, line in enumerate(lines):
         color = PALETTE[_COLORS[i % len(_COLORS)]]
         marker = "o" if len(line.x) < 50 else ""
@@ -375,7 +362,7 @@ def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Ax
 def draw_curves(
     lines: Iterable[Line], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
-    """A figure of ``plot_curves``, in the report's style."""
+    """Return a figure of ``plot_curves``, in the report's style."""
     with drawing():
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = plot_curves(figure.subplots(), lines, log_x=log_x)

@@ -17,26 +17,8 @@ from calib_serve.arrays import as_floats
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import ShapeError
 from calib_serve.metrics import Abstention, Estimate, abstention, refinement_auroc, wilson_interval
-from calib_serve.metrics.equal_mass import Ranked
-from calib_serve.metrics.per_sample import checked, top_label
-
-__all__ = [
-    "BinCountCurve",
-    "ClassRow",
-    "Density",
-    "Histogram",
-    "Reliability",
-    "RiskCoverage",
-    "bin_count_curve",
-    "class_table",
-    "confidence_density",
-    "confidence_histogram",
-    "default_risk",
-    "reliability",
-    "reliability_of",
-    "risk_coverage",
-    "to_json",
-]
+from calib_serve.metrics.calibration import Ranked
+from calib_serve.metrics.samples import checked, top_label
 
 Floats = NDArray[np.float64]
 
@@ -71,7 +53,7 @@ class Reliability:
 def reliability(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right", level: float = 0.95
 ) -> Reliability:
-    """The reliability diagram of probabilities (n, K) and class ids (n,).
+    """Return the reliability diagram of probabilities (n, K) and class ids (n,).
 
     >>> r = reliability([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)
     >>> r.confidence[~np.isnan(r.confidence)].tolist(), r.accuracy[~np.isnan(r.accuracy)].tolist()
@@ -81,7 +63,7 @@ def reliability(
 
 
 def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = None) -> Reliability:
-    """The reliability diagram of sums per bin: of confidences, or of the probability of one class.
+    """Return the reliability diagram of sums per bin: of confidences, or of the probability of one class.
 
     ``edges`` (bins + 1,) are the bins', of equal width if not given.
     """
@@ -111,7 +93,7 @@ def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = No
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How many predictions (bins,) have which confidence, with the two means that should agree."""
+    """A histogram of confidences (bins,), with the two means that should agree."""
 
     edges: Floats
     count: Floats
@@ -122,7 +104,7 @@ class Histogram:
 def confidence_histogram(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 20, edges: Edges = "right"
 ) -> Histogram:
-    """The histogram of top-1 confidences over equal-width bins."""
+    """Return the histogram of top-1 confidences over equal-width bins."""
     sums = Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
     return Histogram(np.linspace(0, 1, bins + 1), sums.count, sums.mean_confidence(), sums.accuracy())
 
@@ -150,7 +132,7 @@ class Density:
 
 
 def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201) -> Density:
-    """Gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
+    """Return gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
 
     Confidences beyond 0.0001 and 0.9999999 are drawn there.
     """
@@ -170,6 +152,7 @@ def _kernel_density(values: Floats, grid: Floats) -> Floats:
     low, high = np.quantile(values, [0.25, 0.75])
     spread = min(float(values.std()), float(high - low) / 1.349) or float(values.std())
     width = max(0.9 * spread * len(values) ** -0.2, _NARROWEST)
+    # Counted in cells first: a kernel per sample would cost grid times samples.
     fine = np.linspace(grid[0], grid[-1], _FINE)
     cell = np.rint((values - fine[0]) / (fine[1] - fine[0])).astype(np.intp)
     mass = np.bincount(cell, minlength=_FINE) / len(values)
@@ -200,7 +183,7 @@ def risk_coverage(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> RiskCoverage:
-    """The risk-coverage curve, and the threshold that holds the risk at ``target``.
+    """Return the risk-coverage curve, and the threshold that holds the risk at ``target``.
 
     ``target`` is a fraction in (0, 1), by default half the error of answering everything.
     Predictions of equal confidence are answered together. ``groups`` (n,) say which samples belong together:
@@ -227,7 +210,7 @@ def risk_coverage(
 
 
 def default_risk(correct: ArrayLike) -> float:
-    """Half of the error rate of (n,) answers; half an error where there is none."""
+    """Return half of the error rate of (n,) answers; half an error where there is none."""
     right = as_floats(correct, "correct")
     return max(1 - float(right.mean()), 1 / len(right)) / 2
 
@@ -252,7 +235,7 @@ def bin_count_curve(
     counts: tuple[int, ...] = _BIN_COUNTS,
     edges: Edges = "right",
 ) -> BinCountCurve:
-    """ECE over each of ``counts`` equal-width and equal-mass bins; counts above n are left out."""
+    """Return ECE over each of ``counts`` equal-width and equal-mass bins; counts above n are left out."""
     confidence, correct = top_label(probs, labels)
     counts = tuple(c for c in counts if c <= len(confidence))
     widths = [Bins.tally(confidence, correct, bins=c, edges=edges) for c in counts]
@@ -266,7 +249,7 @@ def bin_count_curve(
 
 
 def to_json(value: Any) -> Any:
-    """A prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
+    """Return a prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
     if isinstance(value, Estimate):
         return value.as_dict()
     if is_dataclass(value):
@@ -313,7 +296,7 @@ def class_table(
     edges: Edges = "right",
     level: float = 0.95,
 ) -> tuple[ClassRow, ...]:
-    """One row per class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
+    """Return one row per class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
 
     So a rare class with a wide interval never outranks a frequent one that is certainly miscalibrated. The
     intervals hold for all K classes at once (Bonferroni).
@@ -323,6 +306,7 @@ def class_table(
     if len(names) != p.shape[1]:
         raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
     predicted = p.argmax(axis=1)
+    # All classes are looked at, so that one of twenty would seem off by chance.
     together = 1 - (1 - level) / p.shape[1]
     rows = [
         _row(name, p[:, k], predicted == k, y == k, level=together, bins=bins, edges=edges)
@@ -340,7 +324,7 @@ def _row(
     level: float,
     **binning: Any,
 ) -> ClassRow:
-    """The row of one class from its probabilities, predictions and occurrences, each (n,)."""
+    """Return the row of one class from its probabilities, predictions and occurrences, each (n,)."""
     own = Bins.tally(np.clip(probs, 0, 1), occurs, **binning)
     counts = int(occurs.sum()), int(predicted.sum())
     if not predicted.any():

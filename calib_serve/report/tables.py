@@ -14,11 +14,6 @@ from calib_serve.report.contents import Contents, LabelsContents, LabelsSide, Si
 from calib_serve.report.prepare import ClassRow
 from calib_serve.words import MINUS, count, decimals, percent, signed_points, span
 
-__all__ = [
-    "DecisionRows", "decision_rows", "facts", "table_of_artifact", "table_of_classes", "table_of_labels",
-    "table_of_metrics",
-]  # fmt: skip
-
 _LONGEST = 200  # characters of a fact that is shown
 
 
@@ -75,7 +70,7 @@ _SHOWN_OF_LABELS = (
 
 
 def facts(contents: Contents | LabelsContents) -> tuple[Fact, ...]:
-    """The three figures below the verdict."""
+    """Return the three figures below the verdict."""
     metrics = contents.after.metrics
     before = contents.before
     if isinstance(metrics, LabelsEvaluation):
@@ -103,7 +98,7 @@ def facts(contents: Contents | LabelsContents) -> tuple[Fact, ...]:
 
 
 def table_of_metrics(contents: Contents | LabelsContents) -> Table:
-    """The metrics of each side with intervals, and what changed."""
+    """Return the metrics of each side with intervals, and what changed."""
     found = contents.after.metrics.estimates()
     known = _SHOWN_OF_LABELS if isinstance(contents, LabelsContents) else _SHOWN
     changed = ("change", "p", "judgement") if contents.before else ()
@@ -129,7 +124,7 @@ def _metric(contents: Contents | LabelsContents, shown: Shown) -> list[Cell]:
 
 
 def table_of_classes(rows: Sequence[ClassRow]) -> Table:
-    """The worst first, with what to sort by."""
+    """Return the worst first, with what to sort by."""
     heads = ("class", "occurs", "predicted", "confidence", "right", "gap", "certain gap", "class ECE")
     return Table("Classes", heads, [_class(row) for row in rows], sorted_by="certain gap")
 
@@ -150,13 +145,13 @@ def _class(row: ClassRow) -> list[Cell]:
 
 
 def _gap(gap: Estimate) -> Cell:
-    """Signed points, with the ends of the interval where it has one."""
+    """Show signed points, with the ends of the interval where it has one."""
     ends = "" if math.isnan(gap.low) else f"{signed_points(gap.low)} to {signed_points(gap.high)}"
     return Cell(signed_points(gap.value), ends, gap.value)
 
 
 def table_of_labels(rows: Sequence[tuple[str, LabelEvaluation]]) -> Table:
-    """The worst first, with what to sort by."""
+    """Return the worst first, with what to sort by."""
     heads = (
         *("label", "true", "accuracy", "mean P less share", "ECE", "ECE at least", "by chance"),
         *("Brier", "NLL"),
@@ -215,7 +210,7 @@ def _word(change: Change | None, better: int) -> Literal["better", "worse", "cha
 
 
 def table_of_artifact(artifact: Artifact) -> Table:
-    """The artifact's steps, data, fit and identity."""
+    """Return the artifact's steps, data, fit and identity."""
     steps = tuple(f"{step.kind} {_sizes(vars(step))}".strip() for step in artifact.steps)
     known: dict[str, Any] = {
         "method": artifact.method,
@@ -278,7 +273,7 @@ class DecisionRows:
 
 
 def decision_rows(artifact: Artifact, found: DecisionsEvaluation, class_names: Sequence[str]) -> DecisionRows:
-    """The section of an artifact that has decisions; ``class_names`` (K,) or ()."""
+    """Return the section of an artifact that has decisions; ``class_names`` (K,) or ()."""
     names = tuple(class_names)
     tables = () if found.sets is None else _tables_of_sets(found.sets, names)
     return DecisionRows(tuple(promises(artifact)), tuple(found.says(names)), tables)

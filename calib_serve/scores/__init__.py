@@ -2,6 +2,8 @@
 
 from calib_serve.scores.kinds import (
     LABELS,
+    LARGEST,
+    LEAST,
     ONE_COLUMN,
     PROBABILITIES,
     Outputs,
@@ -10,20 +12,16 @@ from calib_serve.scores.kinds import (
     class_count,
     exact,
     from_probs,
-    measured,
-    to_logits,
-    to_probs,
-)
-from calib_serve.scores.links import (
-    LARGEST,
-    LEAST,
     log_probs,
     log_softmax,
+    measured,
     sigmoid,
     softmax,
+    to_logits,
+    to_probs,
     two_columns,
 )
-from calib_serve.scores.scores import ProbsView, Scores
+from calib_serve.scores.scores import ProbsView, Scores, row_weights, truths
 
 __all__ = [
     "LABELS",
@@ -42,9 +40,11 @@ __all__ = [
     "log_probs",
     "log_softmax",
     "measured",
+    "row_weights",
     "sigmoid",
     "softmax",
     "to_logits",
     "to_probs",
+    "truths",
     "two_columns",
 ]

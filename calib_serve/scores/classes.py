@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import shown
-from calib_serve.scores.recognise import NUMBERED, Place
-
-__all__ = ["class_ids", "is_missing", "without"]
+from calib_serve.scores.kinds import NUMBERED, Place
 
 Ids = NDArray[np.intp]
 
@@ -35,7 +33,7 @@ def class_ids(
     column: str = "",
     place: Place = NUMBERED,
 ) -> tuple[Ids, tuple[str, ...], str]:
-    """The class ids (n,) of labels (n,) of any type, the class names if they are known by now, and a remark.
+    """Return class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
 
     ``names`` (K,) are the classes' own, ``column`` what the only column of a binary model is called.
     InputError for a label that is missing, that is no class, or that may be two.
@@ -57,7 +55,7 @@ def class_ids(
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label, as ``_distinct`` gives it, stands for none."""
+    """Tell whether a label, as ``_distinct`` gives it, stands for none."""
     return label is None or _is_nan(label) or (isinstance(label, str) and label.lower() in MISSING)
 
 
@@ -66,7 +64,7 @@ def _is_nan(label: Any) -> bool:
 
 
 def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
-    """Which rows (n,) have a label that is not ``ignored``; NA and NaN stand for a missing one.
+    """Tell which rows (n,) have a label that is not ``ignored``; NA and NaN stand for a missing one.
 
     >>> without(np.array([0, 255, 1]), [255]).tolist()
     [True, False, True]
@@ -81,7 +79,7 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
 
 
 def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
-    """Each different label, as a text, whole number, float, bool or None, and which of them each row has."""
+    """Return the different labels, as plain values or None, and which of them each row has."""
     if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < _FEW:
         low = labels.min()
         place = (labels.ravel() - low).astype(np.intp)
@@ -111,7 +109,7 @@ def _key(label: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A label as a text without blanks around it, a whole number, a bool, a float, or None."""
+    """Return a label as a text without blanks around it, a whole number, a bool, a float, or None."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, bytes):
@@ -162,7 +160,7 @@ def _mapped(
 
 
 def _by_name(found: list[Any], names: tuple[str, ...]) -> list[int] | None:
-    """The ids of labels that are all names; of numbers only where names are numbers, too."""
+    """Return the ids of labels that are all names; of numbers only where names are numbers, too."""
     index: dict[str, int] = {}
     for k, name in enumerate(names):
         if name in index:
@@ -222,7 +220,7 @@ def _are_positions(names: tuple[str, ...]) -> bool:
 
 
 def _of_two(found: list[Any], column: str) -> list[int] | None:
-    """Ids of two classes by what everybody means by yes and no, or by the name of the column."""
+    """Return ids of two classes by what everybody means by yes and no, or by the name of the column."""
     texts = [str(label).lower() for label in found]
     if all(text in (*_NEGATIVE, *_POSITIVE) for text in texts):
         return [int(text in _POSITIVE) for text in texts]

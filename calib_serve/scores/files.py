@@ -31,10 +31,7 @@ from calib_serve.errors import InputError, MissingDependency, ShapeError
 from calib_serve.files import ZIP_ERRORS, check_header, map_npy, most_unpacked, open_parquet, read_npz
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.source import Source, of_arrays, of_roles
-from calib_serve.scores.table import LISTS, TAKEN, Roles, roles_of
-
-__all__ = ["holds_files", "read_npy", "read_source"]
+from calib_serve.scores.table import LISTS, TAKEN, Roles, Source, of_arrays, of_roles, roles_of
 
 _SCORES: Mapping[str, Outputs | None] = {
     "logits": "logits",
@@ -55,19 +52,18 @@ _TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 _ENDINGS = (".npz", ".npy", ".safetensors", ".csv", ".tsv", ".jsonl", ".parquet", ".feather")
 _OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 _ROWS = 1 << 14  # of a text, converted together
-_ALONE = ("label", "weight", "group")
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Which split and columns of a file, and what its label, weight and group are called."""
+    """The split and columns asked of a file, and what its label, weight and group are called."""
 
     split: str | None
     columns: Sequence[str] | None
     beside: Mapping[str, str | None]
 
     def roles(self, names: Sequence[str], index: Sequence[str] = ()) -> Roles:
-        """What each column is."""
+        """Find what each column is."""
         return roles_of(names, columns=self.columns, index=index, **dict[str, Any](self.beside))
 
 
@@ -80,7 +76,7 @@ def read_source(
     password_file: str | Path | None = None,
     **asked: str | None,
 ) -> Source:
-    """One split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
+    """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
 
     ``asked``: label, weight and group, each a column or array of the file by name, or an npy file beside it.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
@@ -116,12 +112,12 @@ def _beside(found: Source, what: str, array: NDArray[Any], name: str) -> Source:
 
 
 def holds_files(path: Path) -> bool:
-    """Whether this is a folder, or a pattern, of files; their rows come in any order."""
+    """Tell whether this is a folder, or a pattern, of files; their rows come in any order."""
     return path.is_dir() or (not path.is_file() and any(c in str(path) for c in "*?["))
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """The array of an npy file, memory-mapped; InputError where it is none."""
+    """Return the array of an npy file, memory-mapped; InputError where it is none."""
     try:
         return map_npy(path)
     except ValueError as error:
@@ -163,6 +159,7 @@ def _read_npy(path: Path, asked: _Asked) -> Source:
 
 
 def _read_npz(path: Path, asked: _Asked) -> Source:
+    # Only what is asked for is unpacked: such files may hold gigabytes of inputs, too.
     kept = {_in_split(name, asked.split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
     arrays, names = read_npz(path, wanted=kept.__contains__)
     return _from_arrays(path, names, arrays.__getitem__, asked)
@@ -234,7 +231,7 @@ def _splits(names: Collection[str]) -> list[str]:
 
 
 def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1) -> Source:
-    """The rows of a split of a table, whose columns' roles are known."""
+    """Return the rows of a split of a table, whose columns' roles are known."""
     if roles.split is not None:
         of = np.array([str(one) for one in table[roles.split].tolist()])
         known = sorted(set(of.tolist()))
@@ -262,7 +259,7 @@ def _read_text(path: Path, asked: _Asked) -> Source:
 
 
 def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> dict[str, NDArray[Any]]:
-    """The columns that are read, in pieces: numbers of scores and weights, what is written of the others."""
+    """Read columns in pieces: numbers of scores and weights, and the texts of the others."""
     kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
     numbers = {*roles.scores, roles.weight}
     place = [names.index(name) for name in kept]
@@ -278,7 +275,7 @@ def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> d
 
 
 def _floats(cells: list[Any]) -> NDArray[Any]:
-    """Numbers where all cells are, else the cells: whoever needs numbers says which is none."""
+    """Return numbers where all cells are, else the cells: whoever needs numbers says which is none."""
     if cells and isinstance(cells[0], list):
         try:
             return np.array(cells, np.float64)
@@ -289,6 +286,7 @@ def _floats(cells: list[Any]) -> NDArray[Any]:
     except (TypeError, ValueError):
         pass
     try:
+        # Spreadsheets write decimal commas where the language does.
         return np.array([cell.replace(",", ".") for cell in cells], np.float64)
     except (AttributeError, ValueError):
         return _texts(cells)
@@ -305,7 +303,7 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _rows(file: IO[str], path: Path) -> tuple[list[str], Iterator[list[Any]]]:
-    """The column names and the rows of a text, each as long as the names."""
+    """Return the column names and the rows of a text, each as long as the names."""
     if ".jsonl" in path.name.lower() or ".ndjson" in path.name.lower():
         return _json_rows(file)
     line = file.readline()
@@ -353,7 +351,7 @@ def _values(names: Sequence[str], row: Any, number: int) -> list[Any]:
 
 
 def _opened(path: Path) -> IO[str]:
-    """A text, unpacked as far as no bomb would be; spreadsheets put a mark before it."""
+    """Return a text, unpacked as far as no bomb would be; spreadsheets put a mark before it."""
     if path.suffix.lower() != ".gz":
         return path.open(newline="", encoding="utf-8-sig")
     unpacked = _Bounded(gzip.GzipFile(path), most_unpacked(path.stat().st_size))
@@ -361,7 +359,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 class _Bounded(io.RawIOBase):
-    """What is unpacked, up to so many bytes; InputError beyond."""
+    """A stream that unpacks so many bytes at most; InputError beyond."""
 
     def __init__(self, packed: Any, most: int) -> None:
         self._packed, self._left = packed, most
@@ -383,7 +381,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _is_fraction(text: str) -> bool:
-    """Whether it is a number that no class is called by, such as -0.25."""
+    """Tell whether it is a number that no class is called by, such as -0.25."""
     try:
         return float(text) != int(float(text)) or "." in text
     except (ValueError, OverflowError):  # no number; or infinity, or NaN
@@ -411,7 +409,7 @@ def _of_arrow(
     path: Path,
     asked: _Asked,
 ) -> Source:
-    """Of an Arrow table, of which pandas' own row names are known."""
+    """Read an Arrow table, of which pandas' own row names are known."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
@@ -429,7 +427,7 @@ def _of_arrow(
 
 
 def _lists_first(roles: Roles, lists: set[str]) -> Roles:
-    """Where a column of lists holds the scores, columns beside it are none."""
+    """Keep the column of lists alone, where one holds the scores."""
     held = [name for name in roles.scores if name in lists]
     if not held:
         return roles
@@ -441,12 +439,12 @@ def _lists_first(roles: Roles, lists: set[str]) -> Roles:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether a row of this type of Arrow's is a list."""
+    """Tell whether a row of this type of Arrow's is a list."""
     return "list<" in str(kind)
 
 
 def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
-    """A column of Arrow's as an array (n,), of lists (n, K), in which None stands for what is missing."""
+    """Convert a column of Arrow's to an array (n,), of lists (n, K); None stands for what is missing."""
     if not is_list(column.type):
         found = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
         return np.asarray(found)
@@ -466,7 +464,7 @@ def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
 
 
 def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> Source:
-    """A table of an engine, or the parquet files of a folder or pattern, read once in Arrow batches.
+    """Return a table of an engine, or the parquet files of a folder or pattern, read once in Arrow batches.
 
     The scores go into a file without a name in the folder for temporary files, which fits read in chunks.
     """
@@ -511,7 +509,7 @@ def _of_split(engine: Any, rows: Any, table: str, split: str | None, column: str
 def _spooled(
     batches: Iterator[Any], file: IO[bytes], roles: Roles, table: str
 ) -> tuple[NDArray[np.floating[Any]], dict[str, NDArray[Any]]]:
-    """The scores of all batches in ``file``, memory-mapped, and the columns beside them."""
+    """Return the scores of all batches in ``file``, memory-mapped, and the columns beside them."""
     beside: dict[str, list[NDArray[Any]]] = {name: [] for name in roles.others}
     rows = width = 0
     try:
@@ -533,6 +531,7 @@ def _spooled(
         ) from error
     if not rows:
         raise InputError(f"{table} has column names but no rows")
+    # The file has no name, so that it goes with the process, however that ends.
     values = np.memmap(file, np.float64, "r", shape=(rows, width))
     return values, {name: np.concatenate(parts) for name, parts in beside.items()}
 
@@ -549,7 +548,7 @@ def _without_gaps(arrays: list[NDArray[Any]], roles: Roles, rows: int) -> list[N
 def _of_spooled(
     roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]]
 ) -> Source:
-    """Columns are views of what is memory-mapped, so nothing is copied but a check of the first rows."""
+    """Make a source of memory-mapped columns: nothing is copied but a check of the first rows."""
     if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
         found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1)
         return replace(found, values=values)

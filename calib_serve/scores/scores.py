@@ -15,11 +15,19 @@ from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
-from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
-from calib_serve.scores.recognise import Place, recognise
-from calib_serve.scores.source import Source, of_arrays, of_columns
-
-__all__ = ["ProbsView", "Scores"]
+from calib_serve.scores.kinds import (
+    LABELS,
+    NUMBERED,
+    ONE_COLUMN,
+    PROBABILITIES,
+    Outputs,
+    Place,
+    exact,
+    recognise,
+    to_logits,
+    to_probs,
+)
+from calib_serve.scores.table import Source, of_arrays, of_columns
 
 Floats = NDArray[np.floating[Any]]
 
@@ -70,7 +78,7 @@ class Scores:
         expected: Outputs | None = None,
         name: str = "the scores",
     ) -> Scores:
-        """Of arrays of any library, a frame, or a mapping of column names to arrays.
+        """Make scores of arrays of any library, a frame, or a mapping of column names to arrays.
 
         ``scores``: (n, K), (n,) for one number a sample of a binary model, or (n, K, ...) or (n, ..., K) with
         labels (n, ...), as of pictures, whose pixels are then samples and each picture a group. ``labels``
@@ -97,7 +105,7 @@ class Scores:
 
     @classmethod
     def of_top(cls, probs: Any, classes: Any, labels: Any, **how: Any) -> Scores:
-        """Of the k largest probabilities (n, k) and their classes (n, k); the others are a rest.
+        """Make scores of the k largest probabilities (n, k) and their classes (n, k); the others are a rest.
 
         What is calibrated are the ranks: the classes are "1" to "k" and "rest", and a label (n,), an id or
         name as in ``classes``, is the rank that it has, or the rest. ``how`` as in ``of``.
@@ -131,7 +139,7 @@ class Scores:
         class_names: Sequence[str] = (),
         name: str = "the scores",
     ) -> Scores:
-        """Of logits (n, K) that ``to_logits`` made of what a model returns, of the kind ``outputs``."""
+        """Make scores of logits (n, K) that ``to_logits`` made of a model's, of the kind ``outputs``."""
         z: Floats = as_array(logits, name)
         kinds: dict[Outputs, Outputs] = {"logits": "logits", "logit": "logit"}
         kind = "label_logits" if outputs in LABELS else kinds.get(outputs, "log_probs")
@@ -155,7 +163,7 @@ class Scores:
         engine: str | None = None,
         password_file: str | Path | None = None,
     ) -> Scores:
-        """Of one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet, feather, safetensors.
+        """Read one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet, feather, safetensors.
 
         See ``calib_serve.scores.files``. ``labels``, ``sample_weight`` and ``groups`` name a column or array
         of the file, or an npy file; the others are as in ``of``. ``path`` may be a folder or pattern of
@@ -185,12 +193,12 @@ class Scores:
 
     @property
     def is_multilabel(self) -> bool:
-        """Whether any number of labels may be true of a sample."""
+        """Tell whether any number of labels may be true of a sample."""
         return self.outputs in LABELS
 
     @cached_property
     def logits(self) -> Floats:
-        """As the logits that calibrations act on, (n, K); (n, L) log-odds of labels."""
+        """The logits that calibrations act on, (n, K); (n, L) log-odds of labels."""
         return to_logits(self.values, self.outputs)
 
     @property
@@ -199,7 +207,7 @@ class Scores:
         return ProbsView(self.values, self.outputs)
 
     def labelled(self) -> NDArray[Any]:
-        """The labels; InputError where they are not known."""
+        """Return the labels; InputError where they are not known."""
         if self.labels is None:
             raise InputError(
                 f"{self.name} have no labels: give them (labels=, --labels), or name their column 'label'"
@@ -207,7 +215,7 @@ class Scores:
         return self.labels
 
     def take(self, index: NDArray[Any] | slice) -> Scores:
-        """Some of the samples, by position or mask."""
+        """Return some of the samples, by position or mask."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[index]
             for name in ("labels", "weights", "groups", "ids")
@@ -215,7 +223,7 @@ class Scores:
         return replace(self, values=self.values[index], **parts)
 
     def in_order(self, names: Sequence[str], *, of: str = "the artifact") -> Scores:
-        """With the columns in the order of ``names``, as ``of`` knows the classes.
+        """Put the columns into the order of ``names``, as ``of`` knows the classes.
 
         Without names on either side columns are taken by position. InputError where the names differ.
         """
@@ -228,6 +236,7 @@ class Scores:
                 f"the classes of {self.name} are {_few(own)}, those of {of} {_few(names)}: {_few(strange)} "
                 "is not in both; name the columns alike, or choose them (--columns, columns=)"
             )
+        # By name alone: columns in another order give wrong probabilities that look right.
         order = np.array([own.index(name) for name in names])
         labels = self.labels
         if labels is not None:
@@ -242,7 +251,7 @@ class Scores:
         )
 
     def _again(self, labels: Any, outputs: Outputs | None, sample_weight: Any, groups: Any) -> Scores:
-        """The same with labels, weights or groups that it lacks."""
+        """Return the same with labels, weights or groups that it lacks."""
         if outputs is not None and exact(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
         given = Source(self.values, labels=labels, class_names=self.class_names, name=self.name)
@@ -250,7 +259,7 @@ class Scores:
         if labels is not None and labels is not self.labels:
             found = replace(found, labels=made(given, outputs=self.outputs).labels)
         if sample_weight is not None:
-            found = replace(found, weights=_weights(sample_weight, len(self)))
+            found = replace(found, weights=row_weights(sample_weight, len(self)))
         return found if groups is None else replace(found, groups=_column(groups, len(self), "groups"))
 
 
@@ -283,16 +292,17 @@ class ProbsView:
             return np.concatenate([1 - p, p], axis=1)
         if self._outputs == "probabilities":
             total = p.sum(axis=1, keepdims=True)
+            # Half precision rounds rows further from 1 than metrics in float64 may see.
             if np.abs(total - 1).max(initial=0) > _NORMAL:
                 p /= total
         return p
 
     def take(self, rows: NDArray[np.intp], axis: int = 0) -> ProbsView:
-        """Some rows, as a view; ``axis`` as numpy's arrays have it, and 0."""
+        """Return some rows, as a view; ``axis`` as numpy's arrays have it, and 0."""
         return ProbsView(self._values.take(rows, axis=0), self._outputs)
 
     def described(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[np.float64], ...]:
-        """Of some rows the probabilities (m, K), -log p_y (m,), finite of logits, and the entropies (m,)."""
+        """Describe some rows: probabilities (m, K), -log p_y (m,), finite of logits, and entropies (m,)."""
         if self._outputs in PROBABILITIES:
             p = self[rows]
             logs = np.log(np.maximum(p, np.finfo(np.float64).tiny))
@@ -314,7 +324,7 @@ class ProbsView:
 
 
 def _classes(values: Floats, outputs: Outputs) -> int:
-    """One column of a binary model is of two classes."""
+    """Return one column of a binary model is of two classes."""
     columns = int(values.shape[1])
     return columns if columns > 1 or outputs in LABELS else 2
 
@@ -322,7 +332,8 @@ def _classes(values: Floats, outputs: Outputs) -> int:
 def made(
     source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
 ) -> Scores:
-    """Checked scores of what a file or a caller gave."""
+    """Check what a file or a caller gave, and make scores of it."""
+    # First: a void label often stands beside a void score.
     source, remarks = _kept(source, ignore_label)
     values = source.values
     n = len(values)
@@ -356,7 +367,7 @@ def made(
         outputs=kind,
         labels=labels,
         class_names=tuple(names),
-        weights=None if source.weights is None else _weights(source.weights, n),
+        weights=None if source.weights is None else row_weights(source.weights, n),
         groups=None if source.groups is None else _column(source.groups, n, "groups"),
         ids=None if source.ids is None else _column(source.ids, n, "ids"),
         remarks=(*source.remarks, *remarks),
@@ -366,7 +377,7 @@ def made(
 
 
 def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outputs | None:
-    """What the scores are by the name of their array, else as expected of so many columns."""
+    """Tell what the scores are by the name of their array, else as expected of so many columns."""
     if expected is None or (own is not None and (own != "logits" or expected not in LABELS)):
         return own
     several: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
@@ -374,7 +385,7 @@ def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outp
 
 
 def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
-    """Without the samples whose label stands for none."""
+    """Leave out the samples whose label stands for none."""
     if ignore_label is None or source.labels is None:
         return source, []
     ignored = [ignore_label] if np.ndim(ignore_label) == 0 else list(ignore_label)
@@ -389,10 +400,10 @@ def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
 def _labels_of(
     labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: Place
 ) -> tuple[NDArray[Any], tuple[str, ...], str]:
-    """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
+    """Return class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
     names = place.names
     if kind in LABELS:
-        return _truths(labels, classes, place), names, ""
+        return truths(labels, (len(labels), classes), place), names, ""
     if labels.ndim == 1:
         return class_ids(labels, classes, names, column=column, place=place)
     soft = as_floats(labels, "labels")
@@ -404,19 +415,22 @@ def _labels_of(
 
 
 def _is_soft(labels: NDArray[Any]) -> bool:
-    """Whether rows (n, K) are shares of classes, or one-hot."""
+    """Tell whether rows (n, K) are shares of classes, or one-hot."""
     if labels.dtype.kind not in "fiub" or labels.shape[1] < 2:
         return False
     shares = labels.astype(np.float64)
     return bool((shares >= 0).all() and (np.abs(shares.sum(axis=1) - 1) < 1e-6).all())
 
 
-def _truths(labels: NDArray[Any], count: int, place: Place) -> NDArray[np.intp]:
-    y = labels[:, None] if labels.ndim == 1 and count == 1 else labels
-    if y.shape[1:] != (count,):
-        raise ShapeError(
-            f"labels must be (n, {count}), 0 or 1 for each label of each sample, got {labels.shape}"
-        )
+def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDArray[np.intp]:
+    """Check whether each label is true, 0 or 1, (n, L) as ``shape``; a single label may be (n,).
+
+    Raises ShapeError, or InputError, which names the ``place`` of a label that is neither.
+    """
+    given = as_array(labels, "labels")
+    y = given[:, None] if given.ndim == 1 and shape[1:] == (1,) else given
+    if y.shape != shape:
+        raise ShapeError(f"labels must be {shape}, 0 or 1 for each label of each sample, got {given.shape}")
     try:
         numbers = y.astype(np.float64)
     except ValueError as error:
@@ -433,7 +447,10 @@ def _truths(labels: NDArray[Any], count: int, place: Place) -> NDArray[np.intp]:
 
 
 def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
-    """Labels (n,) or (n, L); a single column is (n,), unless scores are one column too and it is 0 or 1."""
+    """Return labels (n,) or (n, L).
+
+    A single column is (n,), unless scores are one column too and it is 0 or 1.
+    """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or len(labels) != len(values) or (labels.ndim == 2 and values.shape[1] < 2):
@@ -443,7 +460,8 @@ def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
     return labels
 
 
-def _weights(given: Any, n: int) -> NDArray[np.float64]:
+def row_weights(given: Any, n: int) -> NDArray[np.float64]:
+    """Check weights (n,): finite, not negative, not all zero; ShapeError or InputError for others."""
     weights = as_floats(given, "sample_weight")
     if weights.shape != (n,):
         raise ShapeError(f"sample_weight must be ({n},), got {weights.shape}")
@@ -460,7 +478,10 @@ def _column(given: Any, n: int, what: str) -> NDArray[Any]:
 
 
 def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
-    """A frame of pandas or polars, an Arrow table or a mapping as columns by name; None of anything else."""
+    """Return a frame of pandas or polars, an Arrow table or a mapping as columns by name.
+
+    None of anything else.
+    """
     names = getattr(scores, "column_names", None)  # pyarrow
     names = getattr(scores, "columns", None) if names is None else names
     if isinstance(scores, Mapping):

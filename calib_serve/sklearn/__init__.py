@@ -11,7 +11,6 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "scikit-learn", "sklearn") from error
 
-from calib_serve.sklearn.classifier import CalibratedClassifier
-from calib_serve.sklearn.scores import ScoreCalibrator
+from calib_serve.sklearn.estimators import CalibratedClassifier, ScoreCalibrator
 
 __all__ = ["CalibratedClassifier", "ScoreCalibrator"]

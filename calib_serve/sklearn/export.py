@@ -25,8 +25,6 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "skl2onnx", "sklearn") from error
 
-__all__ = ["TOLERANCE", "write_onnx"]
-
 TOLERANCE = 1e-5
 """How far the file's probabilities may be from ``predict_proba``."""
 
@@ -41,7 +39,9 @@ class Calibrated(Protocol):
     estimator_: Any
     response_method_: str
 
-    def predict_proba(self, X: Any) -> Array: ...
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities (n, K)."""
+        ...
 
 
 def write_onnx(
@@ -75,13 +75,14 @@ def write_onnx(
             outputs="logits" if raw else "probabilities",
             inputs={graph.graph.input[0].name: x},
         )
+        # In a file beside it first: a file at ``path`` has been proved.
         _check(fused, x, model.predict_proba(x))
         fused.replace(path)
     return report
 
 
 def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
-    """The classifier as a graph of one output: its decision function if ``raw``, else its probabilities."""
+    """Convert the classifier to a graph of one output: its decision function if ``raw``, else probs."""
     estimator, last = _inner(estimator), _last(estimator)
     scores = {"raw_scores": True} if raw else {}
     # Not every converter knows every option, and there is no public list of them.
@@ -106,7 +107,7 @@ def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
 
 
 def _scores_alone(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Without the label: it is what the classifier says without the calibration."""
+    """Remove the label: it is what the classifier says without the calibration."""
     model = ir.from_proto(graph)
     del model.graph.outputs[0]
     RemoveUnusedNodesPass()(model)
@@ -114,7 +115,7 @@ def _scores_alone(graph: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _inner(estimator: Any) -> Any:
-    """The classifier itself, where it was frozen or found by a search."""
+    """Return the classifier itself, where it was frozen or found by a search."""
     while hasattr(estimator, "best_estimator_") or type(estimator).__name__ == "FrozenEstimator":
         estimator = getattr(estimator, "best_estimator_", None) or estimator.estimator
     return estimator
@@ -126,7 +127,7 @@ def _last(estimator: Any) -> Any:
 
 
 def _logits(graph: onnx.ModelProto, x: Array, classes: int) -> onnx.ModelProto:
-    """A decision function as logits (n, K); of two classes d (n, 1) or (-d, d) (n, 2) becomes (0, d).
+    """Return a decision function as logits (n, K); of two classes d (n, 1) or (-d, d) (n, 2) becomes (0, d).
 
     By a MatMul in any case: the calibration folds into it, and its output has a shape where scikit-learn's
     converters declare none, or a wrong one.
@@ -142,7 +143,7 @@ def _logits(graph: onnx.ModelProto, x: Array, classes: int) -> onnx.ModelProto:
 
 
 def _shaped(graph: onnx.ModelProto, classes: int) -> onnx.ModelProto:
-    """With the shape of what goes into a Softmax: onnx infers none behind a Scaler."""
+    """Declare the shape of what goes into a Softmax: onnx infers none behind a Scaler."""
     known = {value.name for value in graph.graph.value_info}
     kind = graph.graph.output[0].type.tensor_type.elem_type
     for node in graph.graph.node:
@@ -153,7 +154,7 @@ def _shaped(graph: onnx.ModelProto, classes: int) -> onnx.ModelProto:
 
 
 def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Probabilities of trees with 0 where rounding left less than 2e-6: its logarithm must not count.
+    """Return probabilities of trees with 0 where rounding left less than 2e-6: its logarithm must not count.
 
     A forest's probabilities are means of shares of samples, so they are 0 or well above; in float32 their
     sum is off by some 1e-7, and one of two classes is 1 minus the other.
@@ -179,7 +180,10 @@ def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:
 def _with(
     graph: onnx.ModelProto, name: str, classes: int, values: list[onnx.TensorProto], *nodes: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """``nodes`` behind the scores; they give ``name`` (n, K), of the type of the last of ``values``."""
+    """Append ``nodes`` behind the scores.
+
+    They give ``name`` (n, K), of the type of the last of ``values``.
+    """
     scores = graph.graph.output[0].name
     graph.graph.initializer.extend(values)
     last = ""

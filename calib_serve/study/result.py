@@ -1,4 +1,4 @@
-"""What every study returns."""
+"""Fit the methods of a study, on logits or on the inputs of a model, and hold what it finds."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array, repeated
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
+from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name
+from calib_serve.metrics import two_columns
 from calib_serve.scores import Scores
-
-__all__ = ["Curve", "Progress", "Samples", "Study", "arrays", "in_logits"]
 
 Samples = Union[Scores, tuple[Any, Any]]
 """A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""
 
 
 def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Scores and labels as logits (n, K) and class ids (n,); those that weigh are there as often."""
+    """Return scores and labels as logits (n, K) and class ids (n,); those that weigh are there as often."""
     given = samples if isinstance(samples, Scores) else Scores.of(*samples)
     given = given if given.weights is None else given.take(repeated(given.weights))
     return given.logits, given.labelled()
 
 
 def arrays(samples: Samples, fit: object) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Samples as a study takes them: scores as logits; under the ``fit`` of a model inputs as they are."""
+    """Return samples as a study takes them: scores as logits.
+
+    Under the ``fit`` of a model inputs as they are.
+    """
     if fit is None or isinstance(samples, Scores):
         return in_logits(samples)
     return as_array(samples[0]), as_array(samples[1])
@@ -68,7 +73,7 @@ class Study:
     log_x: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: None stands for unknown values."""
+        """Return it for JSON: None stands for unknown values."""
         return {
             "title": self.title,
             "rows": [dict(zip(self.header, map(_known, row), strict=True)) for row in self.rows],
@@ -83,7 +88,7 @@ class Study:
         }
 
     def as_csv(self) -> str:
-        """The table, one row per line."""
+        """Return the table, one row per line."""
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows([self.header, *self.rows])
         return file.getvalue()
@@ -115,9 +120,50 @@ def _known(value: Cell) -> Cell:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them.
+    """Return names as a sentence lists them.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class Fit(Protocol):
+    """Methods by name, on one kind of inputs: ``calib_serve.fit.on_model.FitOnModel`` is one, too."""
+
+    def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
+        """Fit ``method`` to inputs (n, ...) and class ids (n,); FitError where it has no optimum."""
+        ...
+
+    def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return calibrated probabilities (n, K) of inputs (n, ...)."""
+        ...
+
+
+@dataclass(frozen=True)
+class OutputFit:
+    """The output methods, on logits (n, K) or (n,), or on inputs of which ``logits_of`` makes logits.
+
+    >>> found = OutputFit()
+    >>> found.probs(found.fit("none", np.zeros((2, 2)), [0, 1]), np.array([[0.0, 0.0]])).tolist()
+    [[0.5, 0.5]]
+    """
+
+    logits_of: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    seed: int = 0
+
+    def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
+        """See ``Fit``; InputError for a method that needs the model."""
+        if method not in (*CANDIDATES, *TWO_CLASSES):
+            raise InputError(
+                f"{method} is none of the output methods, {', '.join((*CANDIDATES, *TWO_CLASSES))}; a method "
+                "inside the model needs the model itself: give --model with --data, or fit=FitOnModel(...)"
+            )
+        return fit_by_name(method, self._logits(inputs), labels, seed=self.seed)
+
+    def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """See ``Fit``."""
+        return artifact.of_logits(self._logits(inputs))
+
+    def _logits(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        return two_columns(inputs if self.logits_of is None else self.logits_of(inputs))

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
-from calib_serve.metrics.intervals import quantile_of
-from calib_serve.metrics.tails import student_quantile
+from calib_serve.metrics.intervals import quantile_of, student_quantile
 from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps
 from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.noisy_ece import noisy_error

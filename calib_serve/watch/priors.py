@@ -2,7 +2,7 @@
 
 A prevalence that moves (a season, a new customer) makes calibrated probabilities wrong, and is seen here
 days before labels come. It is told from other changes by what class shares alone can explain
-(``calib_serve.priors``).
+(``calib_serve.metrics.shares``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
-from calib_serve.priors import Confusion, ShareEstimate, bbse
+from calib_serve.metrics.shares import Confusion, ShareEstimate, bbse
 from calib_serve.watch.estimates import Number, estimate
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sums import Key, Sums, Version

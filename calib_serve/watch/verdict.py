@@ -8,8 +8,8 @@ import numpy as np
 
 from calib_serve.errors import InputError
 from calib_serve.judgement import TOLERANCE, Verdict
-from calib_serve.judgement.cells import Cells, finest
 from calib_serve.judgement.conclude import conclude, direction, line_of
+from calib_serve.judgement.gaps import Cells, finest
 from calib_serve.watch.estimates import BinRow, Estimates
 from calib_serve.words import points
 

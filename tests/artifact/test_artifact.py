@@ -1,10 +1,12 @@
-"""An artifact comes back from disk as it was, or not at all."""
+"""Artifacts: built, saved, loaded; their decisions, tensors and what is known of the model."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
-from small_models import TABLE, everything
+from small_models import TABLE, everything, temperature
 
 from calib_serve import Artifact
-from calib_serve.artifact import LogitMap, ProbTable
-from calib_serve.errors import ArtifactError, IntegrityError, SchemaError
+from calib_serve.artifact import Abstain, LogitMap, ModelFacts, PredictionSets, ProbTable
+from calib_serve.artifact.manifest import digest
+from calib_serve.errors import ArtifactError, CalibServeError, IntegrityError, SchemaError
+from calib_serve.pictures import Preprocessing
 
 
 def tamper(folder: Path, change) -> None:
@@ -141,3 +145,104 @@ def test_tables_give_distributions(logits: np.ndarray) -> None:
         probs = Artifact((table,), method="histogram", classes=3).probs(logits)
         assert np.allclose(probs.sum(axis=1), 1)
         assert (probs >= 0).all()
+
+
+PLAIN = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
+
+
+def test_aps_takes_each_class_that_less_mass_than_the_threshold_lies_above() -> None:
+    p = np.random.default_rng(1).dirichlet(np.ones(6), size=200)
+    inside = PredictionSets(np.array(0.8), coverage=0.9, score="aps")(p)
+    for row, kept in zip(p, inside, strict=True):
+        order = np.argsort(-row, kind="stable")
+        above = np.cumsum(row[order]) - row[order]
+        size = max(1, int((above <= 0.8).sum()))
+        assert sorted(np.flatnonzero(kept)) == sorted(order[:size])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"coverage": 1.0},
+        {"threshold": np.array([[0.5]])},
+        {"threshold": np.array(-0.5)},
+        {"threshold": np.array(np.nan)},
+        {"score": "saps"},
+        {"penalty": 0.1},
+        {"score": "raps", "penalty": -1.0},
+    ],
+)
+def test_rules_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(CalibServeError):
+        PredictionSets(**{"threshold": np.array(0.5), "coverage": 0.9, **wrong})
+
+
+def test_thresholds_of_other_classes_and_decisions_on_labels_are_refused() -> None:
+    with pytest.raises(CalibServeError, match="3 classes but 2"):
+        replace(PLAIN, sets=PredictionSets(np.array([0.5, 0.5]), coverage=0.9))
+    with pytest.raises(CalibServeError, match="not for labels"):
+        Artifact(
+            (), method="none", classes=3, model={"outputs": "label_logits"}, abstain=Abstain(0.5, risk=0.1)
+        )
+    with pytest.raises(CalibServeError, match="threshold"):
+        Abstain(1.5, risk=0.1)
+
+
+def with_model(folder: Path, model: Any) -> Path:
+    """An artifact whose manifest says ``model``, its hashes right."""
+    saved = temperature().save(folder / "artifact")
+    manifest = yaml.safe_load((saved / "manifest.yaml").read_text())
+    manifest = {**manifest, "model": model}
+    manifest.pop("sha256")
+    (saved / "manifest.yaml").write_text(yaml.safe_dump({**manifest, "sha256": digest(manifest)}))
+    return saved
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"sha256": 7},
+        {"source": {"a": 1}},
+        {"input_shape": "3,224,224"},
+        {"input_shape": [True]},
+        {"input_dtype": 32},
+        {"outputs": "scores"},
+        {"mixed_precision": "yes"},
+        {"pictures": "normalised"},
+        {"pictures": {"mean": 0, "std": 0}},
+        "model.onnx",
+        ["sha256"],
+    ],
+    ids=str,
+)
+def test_facts_of_the_wrong_type_are_refused_when_the_artifact_is_read(tmp_path: Path, model: Any) -> None:
+    with pytest.raises(SchemaError, match="model"):
+        Artifact.load(with_model(tmp_path, model))
+
+
+def test_what_a_file_held_is_written_back_as_it_was(tmp_path: Path) -> None:
+    held = {
+        "sha256": "ab" * 32,
+        "outputs": "log_probs",
+        "input_shape": [3, 8, 8],
+        "last_linear": None,
+        "a key of later": [1, {"x": 2.5}],
+    }
+    artifact = Artifact.load(with_model(tmp_path, held))
+    assert artifact.model == ModelFacts(sha256="ab" * 32, outputs="log_probs", input_shape=(3, 8, 8))
+    again = artifact.save(tmp_path / "again")
+    assert yaml.safe_load((again / "manifest.yaml").read_text())["model"] == held
+    assert (again / "manifest.yaml").read_bytes() == artifact.save(tmp_path / "b" / "again").joinpath(
+        "manifest.yaml"
+    ).read_bytes()
+    assert Artifact.load(again).fingerprint == artifact.fingerprint
+
+
+def test_how_pictures_became_inputs_is_a_fact_that_is_written_and_read(tmp_path: Path) -> None:
+    pictures = {"mean": [0.5] * 3, "std": [0.2, 0.3, 0.4], "resize": 256, "crop": [224, 224], "channels": 3}
+    artifact = Artifact(everything().steps, method="x", classes=3, model={"pictures": pictures})
+    again = Artifact.load(artifact.save(tmp_path / "a"))
+    assert again.model.pictures == Preprocessing.of(pictures)
+    assert again.model.as_dict() == {"pictures": pictures}
+    assert ModelFacts(pictures=Preprocessing.of(pictures)).as_dict() == {"pictures": pictures}
+    assert "pictures" not in ModelFacts(sha256="ab").as_dict()

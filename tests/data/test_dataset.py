@@ -1,12 +1,14 @@
-"""Calibration sets of every kind become the same inputs and class ids, or are refused."""
+"""Calibration sets: what loads, in which layout, and what is refused."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from calib_serve.data import Dataset, load_data
+from calib_serve.data import Dataset, check_input_shape, load_data
 from calib_serve.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(0)
@@ -93,3 +95,32 @@ def test_data_is_held_against_the_model_before_anything_runs() -> None:
         Dataset(X, np.ones(12, int)).check((3, 4, 4), 3)
     with pytest.raises(ShapeError, match="has 4 classes, the data names 3"):
         Dataset(X, Y, ("a", "b", "c")).check((3, 4, 4), 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ((28, 28), (1, 28, 28)),
+        ((28, 28), (None, 28, 28)),
+        ((28, 28, 3), (3, 28, 28)),
+        ((32, 28, 3), (3, None, None)),
+        ((3, 28, 32), (28, 32, 3)),
+        ((28, 28), (3, 28, 28)),
+        ((1, 28, 28), (3, 28, 28)),
+        ((784,), (1, 28, 28)),
+        ((1, 28, 28), (784,)),
+    ],
+)
+def test_inputs_that_are_turned_as_told_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> None:
+    with pytest.raises(ShapeError) as refused:
+        check_input_shape(given, wanted)
+    (how,) = re.findall(r"(?:np\.repeat\(inputs|inputs[.\[]).*", str(refused.value))
+    turned = eval(how, {"np": np, "inputs": np.zeros((2, *given))})
+    assert turned.ndim == 1 + len(wanted)
+    check_input_shape(turned.shape[1:], wanted)
+
+
+@pytest.mark.parametrize("given", [(5, 7), (3, 28, 28), (2, 28, 28), (28, 28, 28)])
+def test_no_wrong_advice_is_given(given: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match=r"as in its training$"):
+        check_input_shape(given, (1, 28, 28))

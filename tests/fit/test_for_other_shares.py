@@ -12,7 +12,7 @@ from calib_serve.artifact import Abstain, LogitMap, Mixture, ProbTable
 from calib_serve.errors import InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.priors import correctable, for_shares
-from calib_serve.priors import corrected
+from calib_serve.metrics.shares import corrected
 
 K = 4
 OLD, NEW = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.2, 0.5])

@@ -15,8 +15,7 @@ from sizes import sized
 from torch import nn
 
 from calib_serve import Artifact
-from calib_serve.artifact import InputShift, LogitMap, ProbTable
-from calib_serve.artifact.results import Examples
+from calib_serve.artifact import Examples, InputShift, LogitMap, ProbTable
 from calib_serve.bins import bin_index
 from calib_serve.errors import CalibServeError, FuseError, InputError, ModelError, ShapeError
 from calib_serve.fuse.torch import calibrated, fuse_torch

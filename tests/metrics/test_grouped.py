@@ -8,7 +8,7 @@ from grouped_samples import grouped
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import evaluate, paired_changes
-from calib_serve.metrics.grouped import group_codes
+from calib_serve.metrics.samples import group_codes
 
 
 def two_columns(c: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""One value holds what a classifier gave, and everything that takes scores takes it, with one rule."""
+"""Scores: one value, made once, from arrays, frames and files, with labels by name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from command_line import invoke
 from hypothesis import given, settings
@@ -16,8 +18,8 @@ from scipy.optimize import minimize_scalar
 
 from calib_serve import Artifact, calibrate, compare, decide, evaluate, judge
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import ece
-from calib_serve.scores import Scores, softmax
+from calib_serve.metrics import ece, log_softmax, softmax
+from calib_serve.scores import Scores
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -184,3 +186,105 @@ def test_what_cannot_be_or_may_be_two_things_is_refused(scores: Any, how: dict[s
 def test_an_artifact_without_a_kind_takes_logits() -> None:
     made = Artifact((), method="none", classes=2)
     assert made.probs([[0.0, 1.0]]).tolist() == softmax([[0.0, 1.0]]).tolist()
+
+
+RNG = np.random.default_rng(0)
+ONE = 4 * RNG.standard_normal(300)
+LABELS = (RNG.random(300) < 1 / (1 + np.exp(-ONE / 2))).astype(int)
+TWO = np.stack([np.zeros_like(ONE), ONE], axis=1)
+
+
+def splits(logits: np.ndarray, name: str = "logits") -> dict[str, np.ndarray]:
+    return {
+        f"{split}_{what}": values
+        for split in ("cal", "test")
+        for what, values in ((name, logits), ("labels", LABELS))
+    }
+
+
+@pytest.mark.parametrize("shape", [(300,), (300, 1)])
+def test_one_logit_a_sample_is_two_columns(shape: tuple[int, ...], tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", **splits(ONE.reshape(shape)))
+    found = Scores.read(tmp_path / "one.npz", split="cal")
+    assert found.name == "one"
+    np.testing.assert_array_equal(found.logits, TWO)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert found.labels.dtype == np.intp
+    assert len(found) == 300
+
+
+@pytest.mark.parametrize("shape", [(300,), (300, 1)])
+@pytest.mark.parametrize("name", ["probs", "log_probs"])
+def test_one_probability_a_sample_is_class_1(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    values = softmax(TWO) if name == "probs" else log_softmax(TWO)
+    np.savez(tmp_path / "p.npz", **splits(values[:, 1].reshape(shape), name))
+    found = Scores.read(tmp_path / "p.npz", split="cal")
+    np.testing.assert_allclose(softmax(found.logits), softmax(TWO), atol=1e-12)
+
+
+def test_labels_that_a_table_holds_as_floats_are_class_ids(tmp_path: Path) -> None:
+    (tmp_path / "z.csv").write_text("label,score\n0.0,-1.5\n1.0,2.0\n")
+    found = Scores.read(tmp_path / "z.csv")
+    assert found.labels.tolist() == [0, 1]
+    assert found.logits.tolist() == [[0.0, -1.5], [0.0, 2.0]]
+
+
+def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> None:
+    path = tmp_path / "z.npz"
+    np.savez(path, cal_logits=TWO, logits=TWO, test_logits=TWO, test_labels=LABELS + 1)
+    with pytest.raises(InputError, match="have no labels"):
+        Scores.read(path, split="cal").labelled()
+    with pytest.raises(InputError, match=r"z\.npz: labels must lie in \[0, 2\), got 1 to 2"):
+        Scores.read(path, split="test")
+    np.savez(path, logits=TWO, labels=LABELS + 0.5)
+    with pytest.raises(InputError, match="must be class ids or names"):
+        Scores.read(path)
+
+
+def csv(folder: Path, header: str, *labels: str) -> Path:
+    path = folder / "z.csv"
+    rows = [f"{k}.5,{-k}.25,0.1,{label}\n" for k, label in enumerate(labels)]
+    path.write_text(f"{header},label\n" + "".join(rows))
+    return path
+
+
+def test_a_label_is_a_name_or_the_digits_of_an_id(tmp_path: Path) -> None:
+    assert Scores.read(csv(tmp_path, "a,b,c", "a", " c", "b ")).labels.tolist() == [0, 2, 1]
+    assert Scores.read(csv(tmp_path, "a,b,c", "2", " 1", "1.0")).labels.tolist() == [2, 1, 1]
+    assert Scores.read(csv(tmp_path, "0,1,2", "0", "2", "1")).labels.tolist() == [0, 2, 1]
+    assert Scores.read(csv(tmp_path, "2,0,1", "0", "2", "1")).labels.tolist() == [1, 0, 2]
+    assert Scores.read(csv(tmp_path, "1,2,3", "1", "2", "1")).labels.tolist() == [0, 1, 0]
+
+
+def test_a_label_that_is_no_class_or_may_be_two_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no class is called 'd'"):
+        Scores.read(csv(tmp_path, "a,b,c", "a", "d"))
+    with pytest.raises(InputError, match=r"\[0, 3\)"):
+        Scores.read(csv(tmp_path, "a,b,c", "1", "3"))
+    with pytest.raises(InputError, match="no class is called '2'"):
+        Scores.read(csv(tmp_path, "a,b,c", "a", "2"))
+    with pytest.raises(InputError, match="'0' is none of the classes '1', '2', '3'"):
+        Scores.read(csv(tmp_path, "1,2,3", "0", "2", "1"))
+
+
+def test_labels_are_names_where_names_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "z.parquet"
+    scores = {name: np.arange(3) * 0.1 for name in ("1", "2", "3")}
+    pq.write_table(pa.table({**scores, "label": [1, 2, 3]}), path)
+    assert Scores.read(path, outputs="logits").labels.tolist() == [0, 1, 2]
+    pq.write_table(pa.table({**scores, "label": ["1", "3", "2"]}), path)
+    assert Scores.read(path, outputs="logits").labels.tolist() == [0, 2, 1]
+    pq.write_table(pa.table({**scores, "label": [0, 1, 2]}), path)
+    with pytest.raises(InputError, match="--class-names"):
+        Scores.read(path, outputs="logits")
+    assert Scores.read(path, outputs="logits", class_names=[0, 1, 2]).labels.tolist() == [0, 1, 2]
+
+
+def test_a_parquet_of_scores_that_is_a_bomb_or_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "z.parquet"
+    pq.write_table(pa.table({"a": pa.repeat(0.5, 10**7), "label": pa.repeat(1, 10**7)}), path)
+    with pytest.raises(InputError, match="as a bomb does"):
+        Scores.read(path)
+    pq.write_table(pa.Table.from_arrays([pa.array([0.5])] * 3, ["a", "b", "a"]), path)
+    with pytest.raises(InputError, match="names a column twice: a"):
+        Scores.read(path)

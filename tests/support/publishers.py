@@ -61,7 +61,7 @@ def watch(folder: Path) -> None:
 
     from calib_serve.artifact import Clause, Contract
     from calib_serve.bins import Bins
-    from calib_serve.priors import Confusion
+    from calib_serve.metrics.shares import Confusion
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.watch.batch import ServedPrediction
     from calib_serve.watch.classes import Classes

@@ -13,7 +13,7 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.lbfgs import Minimum
 from calib_serve.fit.solve.logistic import logistic, platt_targets
-from calib_serve.scores.links import LARGEST
+from calib_serve.scores.kinds import LARGEST
 
 __all__ = ["check_range", "fit_beta", "fit_platt", "platt"]
 

@@ -20,9 +20,9 @@ from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve.folds import folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs, softmax
+from calib_serve.metrics.comparison import Moved, Tops
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import Estimate, mean_interval
-from calib_serve.metrics.moved import Moved, Tops
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Event, event_error
 

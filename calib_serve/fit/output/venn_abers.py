@@ -19,7 +19,7 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.output.binning import table_of
 from calib_serve.fit.samples import ClassWeight, Samples, sample_weights
 from calib_serve.metrics import softmax
-from calib_serve.metrics.per_sample import checked
+from calib_serve.metrics.samples import checked
 
 __all__ = ["VennAbers", "fit_venn_abers"]
 

@@ -22,7 +22,7 @@ from calib_serve.fuse._decisions import (
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, users, work_type
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, class_axis, ignores_shift
 from calib_serve.scores import LABELS, PROBABILITIES
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 
 def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -20,7 +20,7 @@ from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixtu
 from calib_serve.errors import FuseError, ShapeError
 from calib_serve.fuse._decisions import act_least, decided, lac_least, rank_offsets, rounded_down, rounded_up
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
-from calib_serve.scores.links import LEAST
+from calib_serve.scores.kinds import LEAST
 
 
 class Shift(nn.Module):

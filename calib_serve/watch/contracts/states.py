@@ -22,7 +22,7 @@ from calib_serve.artifact import Clause, Contract
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError
 from calib_serve.judgement import MeanBets
-from calib_serve.metrics.tails import accuracy_at_least
+from calib_serve.metrics.intervals import accuracy_at_least
 from calib_serve.names import as_duration
 from calib_serve.receipts import DAY
 from calib_serve.watch.anew import note_anew

@@ -1,0 +1,371 @@
+"""Compute every metric in one pass over the rows: of millions of them, and of rows that weigh.
+
+A row is kept as its confidence and whether it is right. Values are exact; intervals are normal: of means and
+the AUROC by the influence of each row, over groups where there are any; of calibration errors by drawing the
+gaps of their cells; of areas by those of a smaller sample whose rows are drawn by their weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.arrays import are_counts
+from calib_serve.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.metrics.calibration import (
+    NODES,
+    Ranked,
+    cumulative,
+    equal_mass_edges,
+    gap_errors,
+    on_grid,
+    smoothed,
+    tie_ends,
+)
+from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval, student_quantile
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import entropies, negative_log
+from calib_serve.metrics.truths import STEPS
+from calib_serve.options.evaluate import MeasureOptions
+from calib_serve.scores import ProbsView
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+_THREADS = 2
+_BLOCK = 1 << 17  # probabilities of a block of rows
+_RUN = 1 << 17  # rows of which one number each is read
+_FAR = 4.0  # standard errors beyond the observed error that the line of truths goes
+_MEANS = (
+    "accuracy",
+    "mean_confidence",
+    "signed_gap",
+    "nll",
+    "brier",
+    "brier_top_label",
+    "entropy",
+    "positive_gap",
+    "positive_brier",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The result of one pass: confidences (n,), which are right, sums of columns, and class cells.
+
+    ``weight`` (n,) are counts, or of mean 1; ``groups`` (n,) codes or None.
+    ``sums`` (3, m) are of w x, w^2 x and w^2 x^2; with groups ``totals`` (m, G) of w x by group. ``said``,
+    ``came`` and ``noise`` (K, bins) are sums of w p, w y and w^2 p (1 - p); ``positive`` is P(y = 1) (n,) of
+    two classes.
+    """
+
+    confidence: Floats
+    right: NDArray[np.bool_]
+    weight: Floats
+    groups: Codes | None
+    sums: Floats
+    totals: Floats | None
+    said: Floats
+    came: Floats
+    noise: Floats
+    positive: Floats | None
+    labels: Codes
+
+    @classmethod
+    def of(
+        cls, p: Any, y: Codes, weight: Floats | None, groups: Codes | None, *, bins: int, edges: Edges
+    ) -> Rows:
+        """Return one pass, on both of two cores.
+
+        ``p`` (n, K) is an array or makes its rows when they are read.
+        """
+        check_binning(bins, edges)
+        n, classes = p.shape
+        w = np.broadcast_to(1.0, n) if weight is None else _counts(weight)
+        confidence, right = np.empty(n), np.empty(n, bool)
+        positive = np.empty(n) if classes == 2 else None
+
+        def block(start: int) -> tuple[Floats, Floats | None, Floats]:
+            rows = slice(start, min(start + step, n))
+            probs, losses, entropy = _described(p, rows, y[rows])
+            if positive is not None:
+                positive[rows] = np.clip(probs[:, 1], 0, 1)
+            columns = _columns(probs, losses, entropy, y[rows])
+            right[rows], confidence[rows] = columns[:2]
+            v = w[rows]
+            found = np.stack([columns @ v, columns @ v**2, columns**2 @ v**2])
+            of_groups = None
+            if groups is not None:
+                count = int(groups.max()) + 1
+                by_group = [np.bincount(groups[rows], column * v, count) for column in columns]
+                of_groups = np.stack(by_group).astype(np.float64)
+            return found, of_groups, _cells(probs, y[rows], v, bins, edges)
+
+        step = max(1, _BLOCK // classes)
+        # numpy releases the interpreter's lock in these loops, so two threads use two cores.
+        with np.errstate(invalid="ignore"), ThreadPoolExecutor(_THREADS) as pool:
+            parts = list(pool.map(block, range(0, n, step)))
+        sums = _added(found for found, _, _ in parts)
+        of_groups = [totals for _, totals, _ in parts if totals is not None]
+        said, came, noise = _added(cells for _, _, cells in parts)
+        return cls(
+            confidence=confidence,
+            right=right,
+            weight=w,
+            groups=groups,
+            sums=sums,
+            totals=_added(of_groups) if of_groups else None,
+            said=said,
+            came=came,
+            noise=noise,
+            positive=positive,
+            labels=y,
+        )
+
+    @property
+    def mass(self) -> float:
+        """The weight of all rows."""
+        return float(self.weight.sum())
+
+    def by_bin(self, values: Floats, came: NDArray[Any], bins: int, edges: Edges) -> Bins:
+        """Return sums over cells of ``values`` (n,)."""
+
+        def sums(rows: slice) -> Floats:
+            v, true, w = values[rows], came[rows], self.weight[rows]
+            code = bin_index(v, bins=bins, edges=edges)
+            columns = (w, w * v, w * true, w * w * v * (1 - v))
+            return np.stack([np.bincount(code, column, bins) for column in columns])
+
+        count, said, true, noise = _summed(sums, len(values))
+        if self.groups is not None:
+            code = bin_index(values, bins=bins, edges=edges)
+            gaps = ((said - true) / np.maximum(count, 1e-300))[code]
+            noise *= self._effect(self.weight * (values - came - gaps), code, bins)
+        return Bins(count, said, true, noise)
+
+    def _effect(self, errors: Floats, code: Codes, bins: int) -> Floats:
+        """Return how much more each cell's gap varies as rows come in groups, at least 1."""
+        assert self.groups is not None
+        key, place = np.unique(self.groups * bins + code, return_inverse=True)
+        together = np.bincount(key % bins, np.bincount(place, errors) ** 2, bins)
+        alone = np.bincount(code, errors**2, bins)
+        return np.maximum(together / np.maximum(alone, 1e-300), 1)
+
+
+def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
+    """Return the sum of ``function`` over runs of rows that cover 0..n."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return _added(pool.map(function, (slice(i, min(i + _RUN, n)) for i in range(0, n, _RUN))))
+
+
+def _added(parts: Iterable[Floats]) -> Floats:
+    return functools.reduce(np.add, parts)
+
+
+def _counts(weight: Floats) -> Floats:
+    """Return counts as they are, other weights of mean 1."""
+    if are_counts(weight):
+        return weight
+    return np.broadcast_to(1.0, len(weight)) if np.ptp(weight) == 0 else weight / weight.mean()
+
+
+def _described(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats, Floats]:
+    """Return the probabilities (m, K) of some rows, -log p_y (m,) and the entropies (m,)."""
+    if isinstance(p, ProbsView):
+        probs, losses, entropy = p.described(rows, labels)
+        return probs, losses, entropy
+    probs = p[rows].astype(np.float64)
+    return probs, negative_log(probs[np.arange(len(probs)), labels]), entropies(probs)
+
+
+def _columns(p: Floats, losses: Floats, entropy: Floats, y: Codes) -> Floats:
+    """Return the values (m, rows) whose means are metrics, in the order of their names."""
+    at, top = np.arange(len(p)), p.argmax(axis=1)
+    confidence, right = np.minimum(p[at, top], 1), top == y
+    gap = confidence - right
+    true = p[at, y]
+    squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
+    rows = [right.astype(np.float64), confidence, gap, losses, squares, gap**2, entropy]
+    if p.shape[1] == 2:
+        excess = np.clip(p[:, 1], 0, 1) - (y == 1)
+        rows += [excess, excess**2]
+    return np.stack(rows)
+
+
+def _cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
+    """Return sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
+    classes = p.shape[1]
+    code = bin_index(np.minimum(p, 1).ravel(), bins=bins, edges=edges).reshape(p.shape)
+    code += bins * np.arange(classes)
+    size = classes * bins
+    of_all = w.strides == (0,)  # one weight for all: it multiplies the sums
+    # Without weights two products of the size of the block are saved.
+    once, twice = (1.0, 1.0) if of_all else (w[:, None], (w * w)[:, None])
+    said = np.bincount(code.ravel(), (once * p).ravel(), size)
+    noise = np.bincount(code.ravel(), (twice * p * (1 - p)).ravel(), size)
+    came = np.bincount(code[np.arange(len(p)), y], w, size)
+    return np.stack([said, came, noise]).astype(np.float64).reshape(3, classes, bins)
+
+
+def estimates(
+    rows: Rows, options: MeasureOptions, *, draws: int
+) -> tuple[dict[str, Estimate], Bins, Bins | None]:
+    """Return each metric, the bins, and those of P(y = 1); areas and noise floors have no interval yet."""
+    bins, edges, level, seed = options.bins, options.edges, options.level, options.seed
+    found = _means(rows, level)
+    draw = _Drawn(draws, level, seed)
+    top = rows.by_bin(rows.confidence, rows.right, bins, edges)
+    found |= _binned(top, draw)
+    if not are_counts(rows.weight):  # chance is what the weights make of it
+        found["rms_debiased"] = _debiased(top, found["rms"])
+    found |= _ranked(rows, bins, draw, level)
+    found["smooth_ece"] = _smooth(rows, draw)
+    gaps, cells = rows.said - rows.came, rows.noise
+    scale = rows.said.shape[0] * rows.mass
+    found["classwise_ece"] = draw(gaps, cells, lambda g: np.abs(g).sum(axis=(1, 2)) / scale)
+    found["noise_floor"] = Estimate(top.noise_floor())
+    of_event = None
+    if rows.positive is not None:
+        came = rows.labels == 1
+        of_event = rows.by_bin(rows.positive, came, bins, edges)
+        mass = rows.mass
+        found["positive_ece"] = draw(
+            of_event.confidence - of_event.correct, of_event.noise, lambda g: np.abs(g).sum(axis=1) / mass
+        )
+        found["positive_noise_floor"] = Estimate(of_event.noise_floor())
+    return found, top, of_event
+
+
+def _means(rows: Rows, level: float) -> dict[str, Estimate]:
+    mass, (first, second, squares) = rows.mass, rows.sums
+    mean = first / mass
+    if rows.totals is None:
+        with np.errstate(invalid="ignore"):
+            variance = squares - 2 * mean * second + mean**2 * float((rows.weight**2).sum())
+        quantile, more = quantile_of(level), len(rows.weight) / max(len(rows.weight) - 1, 1)
+    else:
+        assert rows.groups is not None
+        groups = rows.totals.shape[1]
+        share = np.bincount(rows.groups, rows.weight, groups)
+        with np.errstate(invalid="ignore"):
+            variance = ((rows.totals - mean[:, None] * share) ** 2).sum(axis=1)
+        quantile, more = student_quantile(level, groups - 1), groups / max(groups - 1, 1)
+    with np.errstate(invalid="ignore"):
+        half = quantile * np.sqrt(np.maximum(variance * more, 0)) / mass
+    found = {}
+    for name, value, wide in zip(_MEANS, mean, half, strict=False):
+        ends = (value - wide, value + wide) if math.isfinite(value) and math.isfinite(wide) else ()
+        found[name] = Estimate(float(value), *(float(end) for end in ends))
+    accuracy = found["accuracy"]
+    found["accuracy"] = Estimate(accuracy.value, max(accuracy.low, 0.0), min(accuracy.high, 1.0))
+    return found
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Intervals of errors of gaps, by normal draws of the gaps."""
+
+    draws: int
+    level: float
+    seed: int
+
+    def __call__(self, gaps: Floats, variance: Floats, error: Callable[[Floats], Floats]) -> Estimate:
+        """Return the error of gaps (...,) with these variances; ``error`` takes (r, ...)."""
+        observed = float(error(gaps[None])[0])
+        if self.draws < 2:
+            return Estimate(observed)
+        rng = np.random.default_rng([self.seed, 5])
+        noise = rng.standard_normal((self.draws, *gaps.shape)) * np.sqrt(np.maximum(variance, 0))
+        usual = float(error(noise).std()) if self.draws else 0.0
+        # Where all gaps are 0 there is no direction; chance gives one.
+        shape = gaps if np.abs(gaps).sum() > 0 else noise[0]
+        far = (observed + _FAR * max(usual, 1e-12)) / max(float(error(shape[None])[0]), 1e-300)
+        line = (STEPS * far).reshape(-1, *[1] * gaps.ndim) * shape
+        drawn = np.stack([error(truth + noise) for truth in line])
+        return inverted(observed, error(line), drawn, level=self.level)
+
+
+def _binned(top: Bins, draw: _Drawn) -> dict[str, Estimate]:
+    full = top.count > 0
+    gaps, variance = (top.confidence - top.correct)[full], top.noise[full]
+    errors = gap_errors(top.count[full], top.confidence[full])
+    found = {name: draw(gaps, variance, error) for name, error in errors.items()}
+    found["rms_debiased"] = _between(found["rms"], top.debiased_l2_squared())
+    return found
+
+
+def _debiased(top: Bins, rms: Estimate) -> Estimate:
+    full = top.count > 0
+    squares = ((top.confidence - top.correct)[full] ** 2 - top.noise[full]) / top.count[full]
+    return _between(rms, float(squares.sum()) / top.n)
+
+
+def _between(rms: Estimate, square: float) -> Estimate:
+    value = math.sqrt(max(square, 0.0))
+    return Estimate(value, min(rms.low, value), max(rms.high, value))
+
+
+def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Estimate]:
+    """Compute what depends on the order of the confidences: errors of equal mass, and how well they tell."""
+    alike = rows.groups is None and np.ptp(rows.weight) == 0
+    if alike:
+        c, right = _sorted(rows.confidence, rows.right)
+        w = rows.weight
+    else:
+        order = np.argsort(rows.confidence)
+        c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
+    ends = tie_ends(c)
+    mass, said, came, noise = (cumulative(row)[ends] for row in (w, w * c, w * right, w * w * c * (1 - c)))
+    ranked, n = Ranked(mass, said, came), float(mass[-1])
+    found = {}
+    for name, count in (("adaptive_ece", bins), ("sweep_ece", ranked.rising_bins())):
+        _, of_said, of_came = ranked.sums(count)
+        of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
+        found[name] = draw(of_said - of_came, of_noise, lambda g: np.abs(g).sum(axis=1) / n)
+    separation = Separation(came, mass - came)
+    areas = {name: float(area) for name, area in separation.areas().items()}
+    error = float(separation.auroc_error())
+    # DeLong's error is of rows that count once; of others their influence is summed.
+    if not alike:
+        won, lost = (np.repeat(one, np.diff(ends)) for one in separation.influence())
+        influence = w * np.where(right, won, lost)
+        if rows.groups is not None:
+            influence = np.bincount(rows.groups[order], influence).astype(np.float64)
+        error = math.sqrt(float((influence**2).sum()))
+    found |= {name: Estimate(area) for name, area in areas.items()}
+    found["refinement_auroc"] = share_interval(areas["refinement_auroc"], error, level=level)
+    return found
+
+
+def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Sort confidences and what belongs to them, several times faster than by an argsort."""
+    key = confidence.view(np.uint64) << 1  # rises with the number; its sign, never set, makes room for a bit
+    key |= right
+    key.sort()
+    right = (key & 1).astype(bool)
+    key >>= 1
+    return key.view(np.float64), right
+
+
+def _smooth(rows: Rows, draw: _Drawn) -> Estimate:
+    mass = rows.mass
+
+    def sums(run: slice) -> Floats:
+        c, w = rows.confidence[run], rows.weight[run] / mass
+        node, share = on_grid(c)
+        columns = (w * (c - rows.right[run]), w * w * c * (1 - c))
+        low, high = (
+            np.stack([np.bincount(node + side, x * part, NODES + 1) for x in columns])
+            for side, part in ((0, 1 - share), (1, share))
+        )
+        return np.asarray(low + high)
+
+    gaps, variance = _summed(sums, len(rows.confidence))
+    return draw(gaps, variance, lambda g: smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6))

@@ -1,0 +1,396 @@
+"""Measure what is decided by confidence: answers above a threshold, and prediction sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.arrays import as_array
+from calib_serve.bins import Bins
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.intervals import (
+    Estimate,
+    accuracy_at_least,
+    beta_binomial_at_most,
+    binomial_at_most,
+    conformal_rank,
+    exact_interval,
+    mean_interval,
+)
+from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
+
+Floats = NDArray[np.float64]
+
+# Thresholds are fixed before any sample is seen, so that each test is exact, also of tied confidences.
+_STEPS = 32  # thresholds to a doubling of the odds c / (1 - c)
+_MOST = 20  # doublings; above lie confidences that float32 hardly tells from 1
+# Doublings of the odds of a confidence of 1 - risk.
+_STARTS = (-16, -8, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 8)
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """Answer where confidence is at least ``threshold``, abstain elsewhere.
+
+    ``answered`` is the share answered and ``risk`` the share of the answers that is wrong, both on the
+    sample; ``risk_high`` bounds that of new samples. Where no threshold keeps the promise, ``threshold`` is
+    infinite, ``answered`` 0 and the risks NaN.
+    """
+
+    threshold: float
+    answered: float
+    risk: float
+    risk_high: float
+
+
+def abstention(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    risk: float,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+    seed: int = 0,
+) -> Abstention:
+    """Return the confidence from which on at most the share ``risk`` of answers is wrong, at the level given.
+
+    The promise holds with probability ``level`` over draws of samples like these, independent of each other,
+    whatever the model. Each threshold is tested once, by the binomial, in an order that is fixed beforehand,
+    from the strictest on (Learn then Test, Angelopoulos 2021, section 2.2). Half of 1 - level is spent from
+    the confidence 1 - risk on, from which a calibrated model keeps the promise; even shares of the rest from
+    15 others. A test that succeeds hands what it had to the next one (the fallback procedure, Wiens 2003).
+    Of ``groups`` (n,), samples that belong together, the tests are of one sample each, drawn by ``seed``.
+
+    >>> sure, unsure = [[1.0, 0.0]] * 300, [[0.6, 0.4]] * 100
+    >>> found = abstention(sure + unsure, [0] * 300 + [0, 1] * 50, risk=0.05)
+    >>> round(found.threshold, 2), found.answered, found.risk
+    (0.6, 0.75, 0.0)
+    """
+    for name, share in (("risk", risk), ("level", level)):
+        if not 0 < share < 1:
+            raise InputError(f"{name} must lie between 0 and 1, got {share}; 0.05 means 5 %")
+    confidence, correct = top_label(probs, labels)
+    codes = group_codes(groups, len(correct))
+    # The binomial test needs independent samples: one of each group is.
+    rows = slice(None) if codes is None else one_of_each(codes, seed=seed)
+    thresholds = _sequence(np.shape(probs)[1], risk)
+    threshold, high = _lowest(confidence[rows], correct[rows], thresholds, risk=risk, level=level)
+    answered = confidence >= threshold
+    wrong = float((~correct[answered]).mean()) if math.isfinite(threshold) else math.nan
+    return Abstention(threshold, float(answered.mean()), wrong, high)
+
+
+def _lowest(
+    confidence: Floats,
+    correct: NDArray[np.bool_],
+    thresholds: Iterator[tuple[float, float]],
+    *,
+    risk: float,
+    level: float,
+) -> tuple[float, float]:
+    """Return the lowest threshold that passes its test, and the bound of its risk.
+
+    Infinite and NaN if none does.
+    """
+    order = np.argsort(-confidence)
+    falling, errors = -confidence[order], np.concatenate([[0], np.cumsum(~correct[order])])
+    best, spent = None, 0.0
+    for threshold, share in thresholds:
+        spent += (1 - level) * share
+        if not spent:
+            continue
+        # The threshold itself is answered, so ties are on its side.
+        n = int(np.searchsorted(falling, -threshold, side="right"))
+        k = int(errors[n])
+        if n and binomial_at_most(k, n, risk) <= spent:
+            best = (threshold, n, k, spent)
+        else:
+            spent = 0.0
+    if best is None:
+        return math.inf, math.nan
+    threshold, n, k, paid = best
+    return threshold, 1 - accuracy_at_least(n - k, n, risk=paid)
+
+
+def _sequence(classes: int, risk: float) -> Iterator[tuple[float, float]]:
+    """Yield thresholds from the strictest to 0, which answers all, and the share of errors spent there.
+
+    They are evenly spaced in the logarithm of the odds, down to a confidence below 1 / K, which all reach.
+    """
+    last = -math.ceil(math.log2(classes)) * _STEPS
+    usual = math.log2((1 - risk) / risk)
+    shares = {_step(usual, last): 0.5}
+    for doublings in _STARTS:
+        step = _step(usual + doublings, last)
+        shares[step] = shares.get(step, 0.0) + 0.5 / len(_STARTS)
+    for step in range(_MOST * _STEPS, last, -1):
+        yield 1 / (1 + 2 ** (-step / _STEPS)), shares.get(step, 0.0)
+    yield 0.0, shares.get(last, 0.0)
+
+
+def _step(doublings: float, last: int) -> int:
+    return min(max(round(doublings * _STEPS), last), _MOST * _STEPS)
+
+
+@dataclass(frozen=True)
+class SelectiveEvaluation:
+    """The effect of a threshold on ``n`` samples: shares ``answered``, and wrong among answers, ``risk``.
+
+    ``promised`` is the risk that was to be kept, None where none was; ``risk`` is NaN where nothing is
+    answered.
+    """
+
+    n: int
+    threshold: float
+    answered: Estimate
+    risk: Estimate
+    promised: float | None = None
+
+    def says(self) -> str:
+        """Return a sentence for a person, and another where the promise is surely broken."""
+        promise = "" if self.promised is None else f" (promised at most {100 * self.promised:.4g} %)"
+        said = f"Answers from {self.threshold:.4f} confidence on: {with_interval(self.answered)} are answered"
+        if math.isnan(self.risk.value):
+            return f"{said}."
+        said += f", {with_interval(self.risk)} of these are wrong{promise}."
+        if self.promised is not None and self.risk.low > self.promised:
+            said += " That is more than promised: these samples are not like those that the threshold is of."
+        return said
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it for JSON."""
+        shares = {"answered": self.answered.as_dict(), "risk": self.risk.as_dict()}
+        return {"n": self.n, "threshold": self.threshold, "promised": self.promised, **shares}
+
+
+def evaluate_abstention(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    threshold: float,
+    promised: float | None = None,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+) -> SelectiveEvaluation:
+    """Measure the answers where the top probability is at least ``threshold``, with exact intervals.
+
+    ``groups`` (n,) say which samples belong together: intervals are then of as many as they are worth.
+
+    >>> found = evaluate_abstention([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]], [0, 1, 0], threshold=0.7)
+    >>> round(found.answered, 2), found.risk.value
+    (0.67, 0.5)
+    """
+    confidence, correct = top_label(probs, labels)
+    codes = group_codes(groups, len(correct))
+    kept = confidence >= threshold
+    answered = share_of(kept, codes, level=level)
+    of_answers = Estimate(math.nan)
+    if kept.any():
+        of_answers = share_of(~correct[kept], None if codes is None else codes[kept], level=level)
+    return SelectiveEvaluation(len(correct), float(threshold), answered, of_answers, promised)
+
+
+def with_interval(share: Estimate) -> str:
+    """Return a share in percent with its interval, for a person."""
+    ends = "" if math.isnan(share.low) else f" [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    return f"{100 * share.value:.1f} %{ends}"
+
+
+def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
+    """Return the share of hits (n,) with its exact interval, of as many samples as groups leave."""
+    share, n = float(hits.mean()), float(len(hits))
+    if codes is not None:
+        codes = np.unique(codes, return_inverse=True)[1]
+        groups = int(codes.max()) + 1
+        if groups == 1:  # how much groups vary cannot be told from one
+            return Estimate(share)
+        # Where all are alike nothing varies: each group then counts once.
+        n = float(groups) if share in (0, 1) else n / design_effect(hits.astype(np.float64), codes)
+    return exact_interval(share * n, n, level=level)
+
+
+_SIZES = (1, 2, 3, 5, 10, 30, 100, 300)  # the last size of each group of sizes
+
+
+@dataclass(frozen=True)
+class SizeGroup:
+    """The ``count`` sets of ``smallest`` to ``largest`` classes, and how many of these hold the true one."""
+
+    smallest: int
+    largest: int
+    count: int
+    coverage: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class SetEvaluation:
+    """Measures of prediction sets on ``n`` labelled samples.
+
+    ``coverage`` is the share of sets that hold the true class, ``promised`` what it should be (None where
+    nothing was), ``mean_size`` the mean number of classes in a set, ``sizes`` (K + 1,) how many sets are of
+    0 to K classes. ``by_class`` (K,): the coverage of each true class, NaN where it never occurs, with
+    intervals that hold for all classes at once; ``by_size``: of groups of sizes; ``by_confidence``: bins of
+    the top probability, whose ``correct`` are the sets that hold the true class, None where it was not given.
+    ``p`` is the chance of so few sets with the true class if the promise is kept, over the draws of these
+    samples and of those of the thresholds; NaN where that is not known.
+    """
+
+    n: int
+    coverage: Estimate
+    mean_size: Estimate
+    sizes: tuple[int, ...]
+    by_class: tuple[Estimate, ...]
+    by_size: tuple[SizeGroup, ...]
+    by_confidence: Bins | None = None
+    promised: float | None = None
+    p: float = math.nan
+
+    @property
+    def singletons(self) -> float:
+        """The share of sets of one class."""
+        return self.sizes[1] / self.n
+
+    @property
+    def worst_class(self) -> int:
+        """The class that is most surely missed: see ``worst_classes``."""
+        return self.worst_classes()[0]
+
+    def worst_classes(self) -> list[int]:
+        """Return the classes that occur, the one with the smallest upper end first.
+
+        Its value where it has none.
+        """
+        ends = {k: e.value if math.isnan(e.high) else e.high for k, e in enumerate(self.by_class)}
+        return sorted((k for k, end in ends.items() if not math.isnan(end)), key=ends.__getitem__)
+
+    def says(self, class_names: Sequence[str] = ()) -> str:
+        """Return two sentences for a person."""
+        promise = "" if self.promised is None else f" (promised {100 * self.promised:.4g} %)"
+        worst = self.worst_class
+        name = class_names[worst] if class_names else f"class {worst}"
+        found = self.by_class[worst]
+        said = (
+            f"The sets hold the true class in {with_interval(self.coverage)}{promise}, {self.mean_size:.2f} "
+            f"classes on average, {100 * self.singletons:.1f} % of them one class alone. Worst class: "
+            f"{name}, {with_interval(found)}."
+        )
+        if self.p < 0.025:
+            said += (
+                " That is fewer than the promise allows by chance: these samples are not like those that the "
+                "thresholds are of."
+            )
+        return said
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        bins = self.by_confidence
+        names = ("count", "confidence", "correct")
+        return {
+            "n": self.n,
+            "promised": self.promised,
+            "coverage": self.coverage.as_dict(),
+            "p": None if math.isnan(self.p) else self.p,
+            "mean_size": self.mean_size.as_dict(),
+            "singletons": self.singletons,
+            "sizes": list(self.sizes),
+            "by_class": [e.as_dict() for e in self.by_class],
+            "by_size": [{**vars(group), "coverage": group.coverage.as_dict()} for group in self.by_size],
+            "by_confidence": None if bins is None else {n: getattr(bins, n).tolist() for n in names},
+        }
+
+
+def evaluate_sets(
+    inside: ArrayLike,
+    labels: ArrayLike,
+    *,
+    confidence: ArrayLike | None = None,
+    promised: float | None = None,
+    fitted_on: int | None = None,
+    bins: int = 15,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+) -> SetEvaluation:
+    """Tell whether sets ``inside`` (n, K), True for the classes in them, hold the class ids ``labels`` (n,).
+
+    ``confidence`` (n,) is the top probability. ``promised`` is the coverage, and ``fitted_on`` the number of
+    samples that one threshold for all classes was found on: the number held is then beta-binomial. Shares
+    have exact intervals (Clopper and Pearson 1934); with ``groups`` (n,) they are of as many samples as the
+    groups are worth, and p is not known.
+
+    >>> found = evaluate_sets([[True, False], [True, True], [True, False]], [0, 1, 1])
+    >>> round(found.coverage, 2), found.sizes, round(found.mean_size, 2)
+    (0.67, (0, 2, 1), 1.33)
+    """
+    sets = as_array(inside, "sets")
+    if sets.ndim != 2 or not len(sets) or sets.dtype.kind != "b":
+        raise ShapeError(f"sets must be (n, K) booleans with n >= 1, got {sets.shape} {sets.dtype}")
+    n, classes = sets.shape
+    y = checked_labels(labels, n, classes)
+    codes = group_codes(groups, n)
+    held = sets[np.arange(n), y]
+    size = sets.sum(axis=1)
+    known = promised is not None and fitted_on is not None and codes is None
+    return SetEvaluation(
+        n,
+        coverage=share_of(held, codes, level=level),
+        mean_size=mean_interval(size, level=level, groups=codes),
+        sizes=tuple(np.bincount(size, minlength=classes + 1).tolist()),
+        by_class=_by_class(held, y, classes, level=level, codes=codes),
+        by_size=_by_size(held, size, level=level, codes=codes),
+        by_confidence=None if confidence is None else _by_confidence(held, confidence, bins),
+        promised=promised,
+        p=_p(int(held.sum()), n, float(promised or 0), int(fitted_on or 0)) if known else math.nan,
+    )
+
+
+def _p(held: int, n: int, promised: float, fitted_on: int) -> float:
+    """Return the chance of so few, over the draws of calibration and test.
+
+    Vovk 2012; Angelopoulos 2023, C.
+    """
+    k = conformal_rank(fitted_on, promised)
+    return float(held == n) if k > fitted_on else beta_binomial_at_most(held, n, k, fitted_on + 1 - k)
+
+
+def _by_class(
+    held: NDArray[np.bool_],
+    labels: NDArray[np.intp],
+    classes: int,
+    *,
+    level: float,
+    codes: NDArray[np.intp] | None,
+) -> tuple[Estimate, ...]:
+    each = 1 - (1 - level) / max(1, len(np.unique(labels)))  # Bonferroni: all hold at once
+    found = []
+    for k in range(classes):
+        of_class = labels == k
+        part = None if codes is None else codes[of_class]
+        found.append(share_of(held[of_class], part, level=each) if of_class.any() else Estimate(math.nan))
+    return tuple(found)
+
+
+def _by_size(
+    held: NDArray[np.bool_], size: NDArray[np.intp], *, level: float, codes: NDArray[np.intp] | None
+) -> tuple[SizeGroup, ...]:
+    found, smallest = [], 0
+    for largest in (*_SIZES, int(size.max()) + 1):
+        part = (size >= smallest) & (size <= largest)
+        if part.any():
+            of_part = share_of(held[part], None if codes is None else codes[part], level=level)
+            found.append(SizeGroup(int(size[part].min()), int(size[part].max()), int(part.sum()), of_part))
+        smallest = largest + 1
+    return tuple(found)
+
+
+def _by_confidence(held: NDArray[np.bool_], confidence: ArrayLike, bins: int) -> Bins:
+    c = np.asarray(confidence, np.float64)
+    if c.shape != held.shape:
+        raise ShapeError(f"confidence must be {held.shape}, one a set, got {c.shape}")
+    if not (c.min() >= 0 and c.max() <= 1):
+        raise InputError("confidence must lie in [0, 1]; give the top probability")
+    return Bins.tally(c, held, bins=bins)

@@ -1,0 +1,265 @@
+"""Samples as metrics take them: checked arrays, weights, groups, and per-sample numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.arrays import as_array
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.scores import row_weights
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_ROW_SUM = 1e-2  # tolerance of a row's sum: float16 and bfloat16 round many classes
+_OF_LABELS = ("", "; of labels, of which any number may be true, say --outputs label_logits (outputs=)")
+_BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
+
+
+@dataclass(frozen=True, eq=False)
+class PerSample:
+    """Per-sample numbers (n,), in order of rising confidence; float64.
+
+    ``confidence`` of the top class, whether it is ``correct`` (0 or 1), ``nll`` -log p_y,
+    ``brier`` sum_k (p_k - y_k)^2, ``entropy`` -sum_k p_k log p_k in nats, ``predicted`` the top
+    class. ``order`` (n,) are the rows of ``probs`` (n, K) and ``labels`` (n,) that they belong to.
+    """
+
+    confidence: Floats
+    correct: Floats
+    nll: Floats
+    brier: Floats
+    entropy: Floats
+    predicted: Ints
+    order: Ints
+    probs: NDArray[np.floating[Any]]
+    labels: Ints
+
+    @classmethod
+    def of(cls, probs: ArrayLike, labels: ArrayLike, *, nll: Floats | None = None) -> PerSample:
+        """Return one pass over checked probabilities; ``nll`` (n,) if known more precisely than -log p_y."""
+        p, y = checked(probs, labels)
+        columns = np.empty((4, len(p)))
+        for rows, block in row_blocks(p):
+            _describe(block, columns[:, rows])
+        confidence, predicted, squares, entropy = columns
+        p_true = p[np.arange(len(p)), y].astype(np.float64)
+        if nll is None:
+            nll = negative_log(p_true)
+        # What is binned or ranked reads runs of this order, so it is sorted once.
+        order = np.argsort(confidence)
+        correct = (predicted == y).astype(np.float64)
+        return cls(
+            confidence[order],
+            correct[order],
+            nll[order],
+            (squares - 2 * p_true + 1)[order],
+            entropy[order],
+            predicted=predicted[order].astype(np.intp),
+            order=order,
+            probs=p,
+            labels=y,
+        )
+
+    @property
+    def n(self) -> int:
+        """The number of predictions."""
+        return len(self.confidence)
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return int(self.probs.shape[1])
+
+    def columns(self) -> dict[str, Floats]:
+        """Return the values (n,) whose means are metrics."""
+        gap = self.confidence - self.correct
+        # Of two classes the top one alone hides errors that cancel, such as a changed share of each.
+        excess = self.positive - self.came_true if self.classes == 2 else None
+        of_positive = {} if excess is None else {"positive_gap": excess, "positive_brier": excess**2}
+        return {
+            "accuracy": self.correct,
+            "mean_confidence": self.confidence,
+            "signed_gap": gap,
+            "nll": self.nll,
+            "brier": self.brier,
+            "brier_top_label": gap**2,
+            "entropy": self.entropy,
+            **of_positive,
+        }
+
+    @property
+    def positive(self) -> Floats:
+        """P(y = 1), the probability of class 1, in this order."""
+        return np.asarray(np.clip(self.probs[self.order, 1].astype(np.float64), 0, 1))
+
+    @property
+    def came_true(self) -> Floats:
+        """Tell whether class 1 was true, 0 or 1."""
+        return np.asarray(self.labels[self.order] == 1, np.float64)
+
+    def by_row(self) -> dict[str, Floats]:
+        """Return the columns in the order of the rows of ``probs``."""
+        given = {name: np.empty(self.n) for name in self.columns()}
+        for name, column in self.columns().items():
+            given[name][self.order] = column
+        return given
+
+
+def _describe(p: Floats, out: Floats) -> None:
+    """Write confidence, predicted class, sum of squares and entropy of rows p (m, K) into ``out``."""
+    predicted = p.argmax(axis=1)
+    out[0] = np.minimum(p[np.arange(len(p)), predicted], 1)
+    out[1] = predicted
+    out[2] = np.einsum("ij,ij->i", p, p)
+    out[3] = entropies(p)
+
+
+def entropies(p: Floats) -> Floats:
+    """Return -sum_k p_k log p_k of each row (m,), in nats; 0 log 0 is 0."""
+    logs = np.maximum(p, np.finfo(np.float64).tiny)
+    np.log(logs, out=logs)
+    return np.asarray(np.maximum(-np.einsum("ij,ij->i", p, logs), 0))
+
+
+def negative_log(p: Floats) -> Floats:
+    """Return -log p; infinity at 0, without a warning."""
+    with np.errstate(divide="ignore"):
+        return np.abs(np.log(p))
+
+
+def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
+    """Return blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
+    step = max(1, _BLOCK // p.shape[1])
+    for start in range(0, len(p), step):
+        rows = slice(start, min(start + step, len(p)))
+        yield rows, p[rows].astype(np.float64)
+
+
+def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
+    p, y = checked(probs, labels)
+    predicted = p.argmax(axis=1)
+    return np.minimum(p[np.arange(len(p)), predicted].astype(np.float64), 1), predicted == y
+
+
+def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:
+    """Return probabilities (n, K) and class ids (n,), or an error that says what to pass."""
+    p = as_array(probs, "probs")
+    if p.dtype.kind not in "fiu":
+        raise InputError(f"probs must be numbers, got dtype {p.dtype}")
+    if p.ndim != 2 or not len(p) or p.shape[1] < 2:
+        raise ShapeError(
+            f"probs must be (n, K) with n >= 1 and K >= 2, got {p.shape}; for a binary "
+            "classifier pass np.stack([1 - p, p], axis=1)"
+        )
+    if p.dtype.kind != "f":
+        p = p.astype(np.float64)
+    # Written so that a NaN fails too.
+    if not (p.min() >= 0 and np.abs(_row_sums(p) - 1).max() <= _ROW_SUM):
+        raise InputError(
+            "each row of probs must be non-negative and sum to 1; pass probabilities, or "
+            "softmax(logits) if these are logits"
+        )
+    return p, checked_labels(labels, len(p), p.shape[1])
+
+
+def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
+    """Return weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
+    if sample_weight is None:
+        return None
+    w = row_weights(sample_weight, n)
+    return np.asarray(w / w.mean())
+
+
+def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    if p.dtype.itemsize < 4:
+        return np.asarray(p.sum(axis=1, dtype=np.float32))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(p @ np.ones(p.shape[1], p.dtype))  # by BLAS: much faster than sum on short rows
+
+
+def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
+    """Return class ids (n,) within [0, classes), or an error that says what to pass."""
+    y = as_array(labels, "labels")
+    if y.shape != (n,):
+        raise ShapeError(
+            f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot" + _OF_LABELS[y.ndim == 2]
+        )
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise InputError(f"label {int(np.isnan(y).argmax())} is missing (NaN); drop samples without a label")
+    if y.dtype.kind not in "iub":
+        how = "give each name its number" if y.dtype.kind in "USO" else "convert with .astype(int)"
+        raise InputError(f"labels must be integer class ids, got dtype {y.dtype}; {how}")
+    if n and not (y.min() >= 0 and y.max() < classes):
+        raise InputError(
+            f"labels must lie in [0, {classes}), got {y.min()} to {y.max()}; count classes from 0"
+        )
+    return y.astype(np.intp, copy=False)
+
+
+Codes = NDArray[np.intp]
+
+_FEWEST = 2
+
+
+def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
+    """Return the group of each of n samples as a number from 0; ``groups`` (n,) are numbers or text.
+
+    Each sample is its own group where there are none: then there are no codes.
+    """
+    if groups is None:
+        return None
+    given = np.asarray(groups)
+    if given.shape != (n,) or given.dtype.kind not in "iufbUS":
+        raise ShapeError(
+            f"groups must be ({n},) numbers or text, one a sample, got {given.shape} {given.dtype}"
+        )
+    # NaN equals nothing, itself included: each would be a group of its own.
+    if given.dtype.kind == "f" and not np.isfinite(given).all():
+        raise InputError("a group is NaN or infinite; give each sample without a group one of its own")
+    distinct, codes = np.unique(given, return_inverse=True)
+    if len(distinct) < _FEWEST:
+        raise InputError("all samples are of one group: how much they vary cannot be told from one")
+    # Groups of one sample each are independent samples: the plain formulas hold.
+    return None if len(distinct) == n else codes.astype(np.intp)
+
+
+def one_of_each(codes: Codes, *, seed: int) -> Codes:
+    """Return one row of each group, drawn by ``seed``: rows (G,) of codes (n,) from 0.
+
+    >>> len(one_of_each(np.array([0, 0, 1, 2, 2]), seed=0))
+    3
+    """
+    order = np.random.default_rng(seed).permutation(len(codes))
+    return np.asarray(order[np.unique(codes[order], return_index=True)[1]])
+
+
+def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None) -> float:
+    """Return the standard error of a mean (n,), robust to what happens inside groups.
+
+    Liang and Zeger 1986.
+    """
+    n = len(values)
+    if weight is None and codes is None:
+        return float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    w = np.ones(n) if weight is None else weight
+    apart = w * (values - np.average(values, weights=w))
+    totals = apart if codes is None else np.bincount(codes, weights=apart)
+    # Rows of weight 0 are no units; groups are units whatever they weigh.
+    units = len(totals) if codes is not None else np.count_nonzero(w)
+    more = units / (units - 1) if units > 1 else math.nan
+    return math.sqrt(more * float((totals**2).sum())) / float(w.sum())
+
+
+def design_effect(values: Floats, codes: Codes | None) -> float:
+    """Return how much more the mean (n,) varies than that of independent samples; at least 1."""
+    alone = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    # Below 1 groups would narrow intervals: mostly chance, and never safe.
+    return max((mean_error(values, codes) / alone) ** 2, 1.0) if codes is not None and alone > 0 else 1.0

@@ -1,0 +1,204 @@
+"""What a report holds and says: numbers made by hand, groups and weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calib_serve import Artifact
+from calib_serve.artifact import LogitMap
+from calib_serve.bins import Bins
+from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.judgement import CALIBRATE, DEPLOY, Verdict
+from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels, softmax
+from calib_serve.metrics.comparison import Moved
+from calib_serve.report import prepare_labels_report, prepare_report
+from calib_serve.report.contents import compared
+
+P = np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
+AFTER = evaluate(P, [0, 1, 1, 0], replicates=0)
+BEFORE = replace(
+    AFTER, ece=Estimate(0.0475), nll=Estimate(0.25), accuracy=Estimate(0.9), refinement_auroc=Estimate(0.8)
+)
+FOUND = Verdict("calibrated", "It is.", ("Because.",), do=(DEPLOY,))
+OFF = Verdict("off", "It is not.", ("Because.",), do=(CALIBRATE, "Mind the gap."))
+
+
+def change(difference: float, p: float, half: float = 0.01) -> Change:
+    return Change(Estimate(difference, difference - half, difference + half), p)
+
+
+def plain(lines: tuple[str, ...]) -> list[str]:
+    return [line.replace("\xa0", " ").replace("\N{MINUS SIGN}", "-") for line in lines]
+
+
+def of(
+    changes: dict[str, Change] | None, after: Evaluation = AFTER, found: Verdict = FOUND, **more: Any
+) -> Verdict:
+    return compared(found, after, before=BEFORE, changes=changes, **more)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"nll": change(0.01, 0.049)}, "the negative log-likelihood rose"),
+        ({"nll": change(0.01, 0.05)}, ""),
+        ({"nll": change(-0.01, 0.001)}, ""),
+        ({"nll": change(0.0, 0.001)}, ""),
+        ({"nll": change(0.01, math.nan)}, ""),
+        ({"accuracy": change(-0.01, 0.049)}, "accuracy fell"),
+        ({"accuracy": change(-0.01, 0.05)}, ""),
+        ({"accuracy": change(0.01, 0.001)}, ""),
+        ({"ece": change(0.01, 0.001)}, ""),
+        (
+            {"nll": change(2.0, 0.0), "accuracy": change(-3.0, 0.0)},
+            "accuracy fell and the negative log-likelihood rose",
+        ),
+        ({"nll": change(2.0, 0.0), "accuracy": change(-3.0, 0.2)}, "the negative log-likelihood rose"),
+    ],
+)  # fmt: skip
+def test_a_calibration_that_costs_likelihood_or_accuracy_beyond_chance_is_not_to_be_deployed(
+    changes: dict[str, Change], refused: str
+) -> None:
+    told = f"Do not deploy this calibration: {refused}."
+    assert of(changes).do == ((told,) if refused else (DEPLOY,))
+    # What else there is to do stays, after it.
+    kept = replace(OFF, level="no_error_found")
+    assert of(changes, found=kept).do == ((told, *kept.do) if refused else kept.do)
+
+
+MOVED = Moved.of_probs(
+    np.array([[0.6, 0.4], [0.55, 0.45], [0.2, 0.8], [0.3, 0.7]] * 10),
+    np.array([[0.5, 0.5], [0.45, 0.55], [0.1, 0.9], [0.2, 0.8]] * 10),
+    np.array([0, 1, 1, 0] * 10),
+)
+
+
+def test_the_gain_comes_first_then_what_moved_with_its_chance() -> None:
+    after = replace(AFTER, ece=Estimate(0.0113), noise_floor=Estimate(0.0077), nll=Estimate(0.21))
+    found = of({"nll": change(-0.04, 0.0312)}, after, moved=MOVED)
+    assert plain((found.gain,)) == ["ECE 4.8 -> 1.1 %; chance alone shows 0.8 %."]
+    assert str(found).startswith(found.gain)
+    assert plain(found.changed) == [
+        *plain(tuple(MOVED.says())),
+        "Negative log-likelihood 0.2500 -> 0.2100 (p = 0.031).",
+    ]
+    assert plain(found.changed)[0].startswith("25.0 % of predictions change class: accuracy 50.0 -> 75.0 %")
+    assert plain(of({"nll": change(-0.04, 0.0004)}, after).changed)[-1].endswith("(p < 0.001).")
+    assert plain(of(None, after).changed) == ["Negative log-likelihood 0.2500 -> 0.2100."]
+    alone = compared(FOUND, after)
+    assert (alone.gain, alone.changed, alone.reasons) == ("", (), FOUND.reasons)
+
+
+def test_what_is_known_of_one_class_a_sample_says_nothing_of_labels() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.95, (200, 3))
+    y = (rng.random(p.shape) < p).astype(int)
+    before, after = evaluate_labels(p**2, y, replicates=0), evaluate_labels(p, y, replicates=0)
+    found = compared(OFF, after, before=before, artifact=_fitted(0.01))
+    assert f"{100 * before.positive_ece:.1f} -> {100 * after.positive_ece:.1f}" in found.gain
+    assert found.do == OFF.do
+
+
+def _fitted(error: float, n: float = 1000.0) -> Artifact:
+    """Off by this much where it was fitted, noise included."""
+    bins = Bins([n], [0.8 * n], [(0.8 - error) * n]) if n else Bins.zeros(1)
+    return Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2, reference=bins)
+
+
+DATA = "The test data differ from the calibration data, where the error is "
+MORE = "Try a more flexible method, or more calibration samples, and compare on held-out data."
+
+
+@pytest.mark.parametrize(
+    ("learned", "error", "differ"),
+    [
+        # Noise alone shows sqrt(2 / pi * 0.16 / 1000) = 0.0101 where it was fitted.
+        (0.0, 0.001, True), (0.02, 0.0190, False), (0.02, 0.0205, True),
+        # 0.03 there is 0.0199 more than noise, and twice that is 0.0398.
+        (0.03, 0.0390, False), (0.03, 0.0405, True),
+    ],
+)  # fmt: skip
+def test_an_error_far_beyond_that_of_the_fit_is_of_the_data(
+    learned: float, error: float, differ: bool
+) -> None:
+    after = replace(AFTER, ece=Estimate(0.01 + error), noise_floor=Estimate(0.01))
+    found = compared(OFF, after, artifact=_fitted(learned))
+    told = f"{DATA}{100 * learned:.1f} %: fit again on samples of the data that it meets now."
+    assert plain(found.do) == [told if differ else MORE, "Mind the gap."]
+
+
+def test_where_the_fit_is_not_known_or_nothing_is_off_it_is_not_spoken_of() -> None:
+    bare = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
+    for artifact in (None, bare, _fitted(0.0, 0.0)):
+        assert compared(OFF, AFTER, artifact=artifact).do == OFF.do
+    assert compared(FOUND, AFTER, artifact=_fitted(0.0)).do == (DEPLOY,)
+    assert compared(replace(OFF, level="no_error_found"), AFTER, artifact=_fitted(0.0)).do == OFF.do
+
+
+def verdict(after: tuple[np.ndarray, np.ndarray], **more: object) -> Verdict:
+    return prepare_report(title="x", after=after, replicates=200, **more).verdict  # type: ignore[arg-type]
+
+
+def test_on_a_real_shift_the_remedy_is_data(data_dir: Path) -> None:
+    with np.load(data_dir / "logits" / "pneumonia_cnn_inhouse.npz") as arrays:
+        cal, test = (
+            tuple(arrays[f"{part}_{what}"] for what in ("logits", "labels")) for part in ("cal", "test")
+        )
+    artifact = fit_temperature(*cal)
+    after = artifact.probs(test[0]), test[1]
+    found = verdict(after, before=(softmax(test[0]), test[1]), artifact=artifact)
+    assert found.level == "off"
+    assert any("The test data differ from the calibration data" in line for line in found.do)
+
+
+RNG = np.random.default_rng(0)
+Z = 2 * RNG.standard_normal((900, 3))
+Y = (Z / 2 + RNG.gumbel(size=Z.shape)).argmax(axis=1)
+P, Q = softmax(Z), softmax(Z / 2)
+HOW: dict[str, Any] = {"title": "weighed", "replicates": 40}
+
+
+def test_counts_are_as_many_rows_in_every_number() -> None:
+    counts = RNG.integers(0, 4, len(Y))
+    again = np.repeat(np.arange(len(Y)), counts)
+    weighed = prepare_report(before=(P, Y), after=(Q, Y), sample_weight=counts, **HOW)
+    rows = prepare_report(before=(P[again], Y[again]), after=(Q[again], Y[again]), **HOW)
+    for one, other in zip(weighed.sides, rows.sides, strict=True):
+        np.testing.assert_equal(vars(one.reliability), vars(other.reliability))
+        np.testing.assert_equal(vars(one.risk_coverage), vars(other.risk_coverage))
+        assert one.metrics.ece.value == pytest.approx(other.metrics.ece.value)
+    for name, change in weighed.changes.items():
+        assert change.p == pytest.approx(rows.changes[name].p, nan_ok=True)
+        if "floor" not in name:
+            assert change.difference.value == pytest.approx(rows.changes[name].difference.value, abs=1e-9)
+    assert weighed.verdict.level == rows.verdict.level
+
+
+def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
+    weight = RNG.exponential(size=len(Y)) * np.where(Q.argmax(axis=1) == Y, 2.0, 0.5)
+    found = prepare_report(before=(P, Y), after=(Q, Y), sample_weight=weight, **HOW)
+    side, bare = found.sides[1], prepare_report(after=(Q, Y), **HOW).sides[0]
+    assert side.metrics.accuracy.value > bare.metrics.accuracy.value + 0.1
+    assert side.reliability.ece == pytest.approx(side.metrics.ece.value, abs=0.03)
+    change = found.changes["nll"].difference
+    first, second = (one.metrics.nll.value for one in found.sides)
+    assert change.value == pytest.approx(second - first)
+    assert change.low < change.value < change.high
+
+
+def test_labels_weigh_too() -> None:
+    p = RNG.random((400, 4))
+    y = (RNG.random((400, 4)) < p).astype(int)
+    counts = RNG.integers(0, 3, 400)
+    again = np.repeat(np.arange(400), counts)
+    weighed = prepare_labels_report(title="w", before=(p, y), after=(p**0.9, y), sample_weight=counts)
+    rows = prepare_labels_report(title="r", before=(p[again], y[again]), after=((p**0.9)[again], y[again]))
+    one, other = (report.changes["nll"].difference.value for report in (weighed, rows))
+    assert one == pytest.approx(other)
+    assert weighed.sides[1].metrics.nll.value == pytest.approx(rows.sides[1].metrics.nll.value)

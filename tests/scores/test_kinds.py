@@ -1,0 +1,158 @@
+"""Kinds of scores: recognised, converted and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calib_serve import Artifact, calibrate
+from calib_serve.artifact import LogitMap
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.output.linear import fit_vector
+from calib_serve.metrics import softmax
+from calib_serve.model.face import finite_logits
+from calib_serve.scores import Outputs, Scores, from_probs, measured, to_logits, to_probs
+
+
+@pytest.fixture
+def overconfident() -> tuple[np.ndarray, np.ndarray]:
+    """Logits (400, 4) that want a temperature of 2, and class ids."""
+    rng = np.random.default_rng(0)
+    z = 2 * rng.normal(size=(400, 4), scale=2)
+    return z, np.array([rng.choice(4, p=p) for p in softmax(z / 2)])
+
+
+@given(st.integers(2, 50), st.integers(1, 5), st.floats(0.1, 20), st.integers(0, 2**31))
+def test_the_kind_is_told_by_the_numbers(classes: int, n: int, scale: float, seed: int) -> None:
+    z = np.random.default_rng(seed).normal(size=(n, classes), scale=scale)
+    z[:, 0] = z.min() - 1  # below 0: logits, and not log-probabilities
+    z[:, 1] = 3.0
+    p = softmax(z)
+    assert measured(z) == "logits"
+    assert measured(p) == "probabilities"
+    assert measured(np.log(np.maximum(p, 1e-300))) == "log_probs"
+
+
+def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray, np.ndarray]) -> None:
+    z, y = overconfident
+    for taken in (softmax(z), softmax(z).astype(np.float32), 100 * softmax(z)):
+        found = calibrate(taken, y, "temperature", cross_validate=False)
+        assert found.model.outputs == "probabilities"
+        assert found.fit["temperature"] == pytest.approx(fit_temperature(z, y).fit["temperature"], rel=1e-4)
+        assert "read as" in found.fit["remarks"][0]
+    one = calibrate(softmax(z)[:, 1], y == 1, "platt", cross_validate=False)
+    assert one.model.outputs == "probability"
+    np.testing.assert_allclose(one.probs(softmax(z)[:, 1]), one.probs(softmax(z)[:, 1:2]))
+
+
+def test_an_artifact_takes_what_it_was_fitted_on_and_refuses_other_kinds(
+    overconfident: tuple[np.ndarray, np.ndarray],
+) -> None:
+    z, y = overconfident
+    of_probs, of_logits = (calibrate(s, y, "temperature", cross_validate=False) for s in (softmax(z), z))
+    np.testing.assert_allclose(of_probs.probs(softmax(z)), of_logits.probs(z), atol=1e-6)
+    with pytest.raises(InputError, match="lie in"):
+        of_probs.probs(z)
+    with pytest.raises(InputError, match="--outputs probabilities"):
+        of_logits.probs(softmax(z))
+    np.testing.assert_allclose(of_logits.probs(softmax(z), outputs="probabilities"), of_logits.probs(z))
+
+
+def test_a_scale_for_each_class_takes_only_what_it_was_fitted_on(
+    overconfident: tuple[np.ndarray, np.ndarray],
+) -> None:
+    z, y = overconfident
+    vector = fit_vector(z, y)
+    assert vector.takes("logits")
+    assert not vector.takes("probabilities")
+    with pytest.raises(InputError, match="fitted on logits"):
+        vector.check_takes("log_probs", "these scores")
+    assert fit_temperature(z, y).takes("probabilities"), "a temperature is the same on both"
+    both = Artifact((LogitMap(np.eye(4), np.ones(4)),), method="matrix", classes=4)
+    assert both.takes("log_probs"), "rows that add up to the same make it the same"
+
+
+def test_examples_travel_with_the_artifact(
+    overconfident: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    fitted = fit_vector(*overconfident)
+    assert fitted.examples is not None
+    read = Artifact.load(fitted.save(tmp_path / "artifact"))
+    assert read.examples is not None
+    assert read.fingerprint == fitted.fingerprint
+    np.testing.assert_array_equal(read.examples.logits, fitted.examples.logits)
+    np.testing.assert_allclose(read.of_logits(read.examples.logits), read.examples.probs, atol=1e-12)
+
+
+ONE: dict[str, Any] = {"logit": [-2.0, 0.0, 3.0], "probability": [0.1, 0.5, 0.9]}
+
+
+@pytest.mark.parametrize("kind", ONE)
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_one_number_a_sample_is_class_one(kind: Outputs, shape: tuple[int, ...]) -> None:
+    scores = np.array(ONE[kind]).reshape(shape)
+    probs = to_probs(scores, kind)
+    assert probs.shape == (3, 2)
+    np.testing.assert_allclose(from_probs(probs, scores, kind), scores, atol=1e-12)
+    with pytest.raises(ShapeError, match="one number"):
+        to_logits(np.ones((3, 2)), kind)
+
+
+@pytest.mark.parametrize("kind", ["label_logits", "label_probabilities"])
+def test_labels_keep_their_columns(kind: Outputs) -> None:
+    logits = np.array([[-3.0, 2.0, 0.0], [1.0, 1.0, 1.0]])
+    scores = logits if kind == "label_logits" else 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(to_logits(scores, kind), logits, atol=1e-12)
+    np.testing.assert_allclose(from_probs(to_probs(scores, kind), scores, kind), scores, atol=1e-12)
+
+
+def test_what_is_no_probability_becomes_nan() -> None:
+    found = to_logits([[0.5, 0.5], [-0.1, 1.1], [np.nan, 0.5]], "probabilities")
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()
+    assert np.isnan(found[2, 0])
+
+
+def test_a_table_of_probabilities_is_read_as_such(tmp_path: Path) -> None:
+    rows = "".join(f"0,{p},{1 - p}\n" for p in np.linspace(0.1, 0.9, 30).round(2))
+    (tmp_path / "p.csv").write_text("label,cat,dog\n" + rows)
+    found = Scores.read(tmp_path / "p.csv")
+    assert found.remarks
+    np.testing.assert_allclose(softmax(found.logits)[0], [0.1, 0.9], atol=1e-6)
+
+
+def test_columns_that_are_ranks_are_said() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], 40)
+    ranked = Scores.of(np.sort(p)[:, ::-1], outputs="probabilities")
+    assert "ranks" in " ".join(ranked.remarks)
+    for other in (p, np.tile([0.5, 0.3, 0.2], (40, 1)), np.sort(p)[:5, ::-1]):  # a model of priors; too few
+        assert "ranks" not in " ".join(Scores.of(other, outputs="probabilities").remarks)
+
+
+@pytest.fixture
+def sure() -> tuple[np.ndarray, np.ndarray]:
+    """Float32 probabilities of an overconfident model, many exactly 0, and class ids."""
+    rng = np.random.default_rng(0)
+    z = 20 * rng.standard_normal((400, 5))
+    probs = softmax(5 * z).astype(np.float32)
+    assert (probs == 0).sum() > 100
+    return probs, np.where(rng.random(400) < 0.6, z.argmax(1), rng.integers(0, 5, 400))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_file_of_probabilities_gives_the_temperature_that_the_model_gives(
+    dtype: type, sure: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    probs, labels = sure
+    served = fit_temperature(finite_logits(probs, "probabilities", "the test"), labels)
+    np.savez(tmp_path / "p.npz", probs=probs.astype(dtype), labels=labels)
+    found = Scores.read(tmp_path / "p.npz")
+    fitted = fit_temperature(found.logits, labels)
+    assert fitted.fit["temperature"] == pytest.approx(served.fit["temperature"], rel=1e-5)

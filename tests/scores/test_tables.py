@@ -1,0 +1,479 @@
+"""Files and tables of scores: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from command_line import invoke
+from engines import postgres
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from calib_serve import Artifact, Scores, calibrate
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.scores import softmax
+
+CASES = yaml.safe_load(Path(__file__).with_name("hostile.yaml").read_text("utf-8"))
+NAMES = ["cat", "dog", "owl"]
+N = 120
+
+
+@dataclass
+class Table:
+    """A frame of scores and labels, and what is right of it: probabilities (n, K) and class ids (n,)."""
+
+    frame: pd.DataFrame
+    probs: NDArray[Any]
+    labels: NDArray[Any]
+    scores: list[str] = field(default_factory=lambda: list(NAMES))
+
+
+def base(kind: str) -> Table:
+    rng = np.random.default_rng(7)
+    z = 3 * rng.normal(size=(N, 3))
+    p = softmax(z)
+    y = (p.cumsum(axis=1) > rng.random((N, 1))).argmax(axis=1)
+    if kind == "binary":
+        event = p[:, 0]
+        came = (rng.random(N) < event).astype(int)
+        return Table(pd.DataFrame({"p": event, "label": came}), np.stack([1 - event, event], 1), came, ["p"])
+    frame = pd.DataFrame(z if kind == "logits" else p, columns=NAMES)
+    frame["label"] = np.array(NAMES)[y]
+    return Table(frame, p, y)
+
+
+def _beside(name: str, values: Any) -> Any:
+    def edit(table: Table) -> None:
+        table.frame[name] = values(table)
+
+    return edit
+
+
+def _ids(table: Table) -> None:
+    table.frame["label"] = table.labels
+
+
+def _rename(names: list[str]) -> Any:
+    def edit(table: Table) -> None:
+        table.frame = table.frame.rename(columns=dict(zip(NAMES, names, strict=True)))
+        table.scores = names
+
+    return edit
+
+
+def _turned(table: Table) -> None:
+    table.frame = table.frame[["owl", "cat", "dog", "label"]]
+    order = [2, 0, 1]
+    table.probs, table.labels = table.probs[:, order], np.argsort(order)[table.labels]
+
+
+def _digits(table: Table) -> None:
+    table.frame = table.frame.rename(columns={"cat": "0", "dog": "1", "owl": "2"})
+    table.frame["label"] = table.frame["label"].map({"cat": 0, "dog": 1, "owl": 2})
+
+
+def _from_one(table: Table) -> None:
+    _ids(table)
+    table.frame["label"] += 1
+    _rename(["1", "2", "3"])(table)
+
+
+def _lists(table: Table) -> None:
+    rows = table.frame[NAMES].to_numpy().tolist()
+    table.frame = pd.DataFrame({"probs": rows, "label": table.labels, "age": np.arange(N)})
+
+
+def _cell(value: Any, name: str = "cat", row: int = 5) -> Any:
+    def edit(table: Table) -> None:
+        table.frame[name] = table.frame[name].astype(object if isinstance(value, str) else float)
+        table.frame.loc[row, name] = value
+
+    return edit
+
+
+def _void(table: Table) -> None:
+    table.frame.loc[3, "label"], table.frame.loc[7, "label"] = 255, -100
+
+
+def _missing_label(table: Table) -> None:
+    table.frame.loc[4, "label"] = None
+
+
+def _named(negative: Any, positive: Any) -> Any:
+    def edit(table: Table) -> None:
+        table.frame["label"] = np.where(table.labels == 1, positive, negative)
+
+    return edit
+
+
+def _spam(table: Table) -> None:
+    _named("ham", "spam")(table)
+    table.frame = table.frame.rename(columns={"p": "spam"})
+
+
+def _below_zero(table: Table) -> None:
+    table.frame.loc[0, NAMES] = [1.0, 2e-16, -2e-16]
+    table.probs[0] = [1, 0, 0]
+
+
+def _reference(table: Table) -> None:
+    table.frame[NAMES] = table.frame[NAMES].sub(table.frame["owl"], axis=0)
+
+
+def _absent(table: Table) -> None:
+    table.frame.insert(3, "emu", -9.0 - np.arange(N) % 7 / 3)
+    z = table.frame[[*NAMES, "emu"]].to_numpy(float)
+    table.probs = softmax(z)
+
+
+def _called(name: str) -> Any:
+    def edit(table: Table) -> None:
+        table.frame = table.frame.rename(columns={"label": name})
+
+    return edit
+
+
+def _named_index(table: Table) -> None:
+    table.frame.index = pd.Index(np.arange(N) + 10, name="visit")
+
+
+def _sigmoids(table: Table) -> None:
+    table.frame[NAMES] = 1 / (1 + np.exp(-table.frame[NAMES]))
+
+
+EDITS: dict[str, Any] = {
+    "patient": _beside("patient", lambda t: np.arange(N) // 4),
+    "ward": _beside("ward", lambda t: [f"w{i % 9}" for i in range(N)]),
+    "visit": _beside("visit", lambda t: np.arange(N) % 17),
+    "fold": _beside("fold", lambda t: np.arange(N) % 5),
+    "weight": _beside("weight", lambda t: 0.5 + np.arange(N) % 3),
+    "group": _beside("group", lambda t: np.arange(N) // 6),
+    "id": _beside("id", lambda t: [f"a{i}" for i in range(N)]),
+    "pred": _beside("pred", lambda t: t.probs.argmax(axis=1)),
+    "confidence": _beside("confidence", lambda t: t.probs.max(axis=1)),
+    "top": _beside("top", lambda t: t.probs.max(axis=1)),
+    "age": _beside("age", lambda t: 40 + np.arange(N) % 31 + 0.5),
+    "date": _beside("date", lambda t: ["2026-01-02"] * N),
+    "two decimals": lambda t: t.frame.update(t.frame[NAMES].round(2)),
+    "percent": lambda t: t.frame.update((100 * t.frame[NAMES]).round(0)),
+    "percent with a decimal": lambda t: t.frame.update((100 * t.frame[NAMES]).round(1)),
+    "percent of p": lambda t: t.frame.update(100 * t.frame[["p"]]),
+    "below zero": _below_zero,
+    "turned": _turned,
+    "digits of classes": _digits,
+    "classes from 1": _from_one,
+    "labels from 1": lambda t: (_ids(t), t.frame.update(t.frame[["label"]] + 1)),
+    "labels as texts": lambda t: t.frame.__setitem__("label", t.frame["label"].astype(str)),
+    "labels as floats": lambda t: (_ids(t), t.frame.__setitem__("label", t.frame["label"].astype(float))),
+    "ids": _ids,
+    "prefix": _rename(["p_cat", "p_dog", "p_owl"]),
+    "target": _called("target"),
+    "Label": _called(" Label "),
+    "two labels": lambda t: (t.frame.__setitem__("y_true", t.labels), _called("target")(t)),
+    "missing label": _missing_label,
+    "void": _void,
+    "missing score": _cell(np.nan),
+    "text score": _cell("high"),
+    "infinite score": _cell(np.inf),
+    "sigmoids": _sigmoids,
+    "booleans": _named(False, True),
+    "yes and no": _named("no", "yes"),
+    "spam": _spam,
+    "control and case": _named("control", "case"),
+    "signs": _named(-1, 1),
+    "reference": _reference,
+    "absent class": _absent,
+    "other labels": lambda t: t.frame.update(pd.DataFrame({"label": ["fox"]}, index=[2])),
+    "named index": _named_index,
+    "lists": _lists,
+}
+
+
+def written(table: Table, how: str, folder: Path) -> Path:
+    frame, path = table.frame, folder / "scores.csv"
+    if how == "R write.csv":
+        frame.to_csv(path, index_label="", quoting=csv.QUOTE_NONNUMERIC)
+    elif how == "R write.csv2":
+        frame.to_csv(path, sep=";", decimal=",", index_label="")
+    elif how == "R write.table":
+        lines = frame.to_csv(sep=" ", header=False)
+        path.write_text(" ".join(f'"{name}"' for name in frame.columns) + "\n" + lines)
+    elif how in ("tsv", "csv.gz"):
+        path = folder / f"scores.{how}"
+        frame.to_csv(path, sep="\t" if how == "tsv" else ",", index=False)
+    elif how in ("parquet", "feather"):
+        path = folder / f"scores.{how}"
+        (frame.to_parquet if how == "parquet" else frame.to_feather)(path)
+    elif how == "jsonl":
+        path = folder / "scores.jsonl"
+        frame.to_json(path, orient="records", lines=True, double_precision=15)
+    elif how == "npz of objects":
+        path = folder / "scores.npz"
+        labels, names = frame["label"].to_numpy(object), np.array(NAMES, object)
+        np.savez(path, probs=frame[NAMES].to_numpy(), labels=labels, class_names=names)
+    else:
+        text = frame.to_csv(
+            index=how == "csv with index", header=how != "csv without header", na_rep="NA" * ("NA" in how)
+        )
+        lines = text.splitlines()
+        if how == "csv with a column twice":
+            lines[0] = lines[0].replace("dog", "cat")
+        if how == "csv with a short row":
+            lines[7] = lines[7].rpartition(",")[0]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig" if "mark" in how else "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_table_is_read_right_or_refused(case: dict[str, Any], tmp_path: Path) -> None:
+    table = base(case["base"])
+    for name in case.get("edit", ()):
+        EDITS[name](table)
+    path = written(table, case.get("file", "csv"), tmp_path)
+    if words := case.get("refused"):
+        with pytest.raises(InputError) as error:
+            Scores.read(path, **case.get("read", {}))
+        said = str(error.value)
+        assert all(str(word) in said for word in words), said
+        return
+    found = Scores.read(path, **case.get("read", {}))
+    kept = np.setdiff1d(np.arange(N), case.get("without", []))
+    np.testing.assert_allclose(found.probs[:], table.probs[kept], atol=case.get("slack", 1e-7))
+    assert found.labelled().tolist() == table.labels[kept].tolist()
+    for word in case.get("says", ()):
+        assert any(word in remark for remark in found.remarks), found.remarks
+    if "has" in case:
+        assert len(getattr(found, case["has"])) == len(found)
+
+
+def test_there_are_forty_of_them_and_names_are_different() -> None:
+    assert len({case["name"] for case in CASES}) == len(CASES) >= 40
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b"a,b,label\n" + b"0.5%s,0.5,0\n" % (b"0" * 4000) * 20_000)
+    with pytest.raises(InputError, match="bomb"):
+        Scores.read(path)
+
+
+LOGITS = np.array([[1.5, -2.25, 0.125], [0.0, 3.5, -1.0], [2.0, 2.0, 0.5], [9.0, -1.0, 0.0]])
+LABELS = np.array([0, 1, 2, 0])
+
+
+def write_csv(path: Path) -> Path:
+    lines = ["label,cat,dog,fox,split"]
+    for i, (z, y) in enumerate(zip(LOGITS.tolist(), LABELS.tolist(), strict=True)):
+        lines.append(f"{y},{z[0]},{z[1]},{z[2]},{'cal' if i < 2 else 'test'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_parquet(path: Path) -> Path:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    columns = {name: LOGITS[:, k] for k, name in enumerate(("cat", "dog", "fox"))}
+    table = {"label": LABELS, **columns, "split": ["cal", "cal", "test", "test"]}
+    pyarrow.parquet.write_table(pa.table(table), path)
+    return path
+
+
+@pytest.mark.parametrize(("write", "name"), [(write_csv, "z.csv"), (write_parquet, "z.parquet")])
+def test_a_table_gives_each_split_its_rows(write, name: str, tmp_path: Path):
+    path = write(tmp_path / name)
+    for split, rows in (("cal", slice(0, 2)), ("test", slice(2, 4))):
+        found = Scores.read(path, split=split)
+        np.testing.assert_array_equal(found.logits, LOGITS[rows])
+        np.testing.assert_array_equal(found.labels, LABELS[rows])
+        assert found.class_names == ("cat", "dog", "fox")
+    with pytest.raises(InputError, match=r"the splits cal, test; name one \(--split"):
+        Scores.read(path)
+    with pytest.raises(InputError, match="the splits cal, test, got 'val'"):
+        Scores.read(path, split="val")
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_arrays_are_found_by_split_and_by_themselves(kind: str, tmp_path: Path):
+    path = tmp_path / f"z.{kind}"
+    arrays = {"cal_logits": LOGITS[:2], "cal_labels": LABELS[:2], "logits": LOGITS, "labels": LABELS}
+    np.savez(path, **arrays) if kind == "npz" else save_file(arrays, path)
+    np.testing.assert_array_equal(Scores.read(path, split="cal").logits, LOGITS[:2])
+    np.testing.assert_array_equal(Scores.read(path).labels, LABELS)
+    with pytest.raises(InputError, match="no array test_logits; it has cal_labels, cal_logits"):
+        Scores.read(path, split="test")
+
+
+def test_an_npy_file_is_mapped_and_takes_its_labels_from_another(tmp_path: Path):
+    np.save(tmp_path / "z.npy", LOGITS.astype(np.float16))
+    np.save(tmp_path / "y.npy", LABELS)
+    found = Scores.read(tmp_path / "z.npy", labels=tmp_path / "y.npy")
+    assert isinstance(found.logits, np.memmap)
+    assert found.logits.dtype == np.float16
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert Scores.read(tmp_path / "z.npy").labels is None
+    with pytest.raises(InputError, match="no split 'cal'"):
+        Scores.read(tmp_path / "z.npy", split="cal")
+
+
+def test_probabilities_become_logarithms_and_zero_stays_finite(tmp_path: Path):
+    np.savez(tmp_path / "p.npz", probs=np.array([[0.25, 0.75], [1.0, 0.0]]), labels=[0, 1])
+    found = Scores.read(tmp_path / "p.npz").logits
+    np.testing.assert_allclose(np.exp(found), [[0.25, 0.75], [1.0, 0.0]], atol=1e-37)
+    assert np.isfinite(found).all()
+    np.savez(tmp_path / "z.npz", probs=LOGITS, labels=LABELS)
+    with pytest.raises(InputError, match="logits are --outputs logits"):
+        Scores.read(tmp_path / "z.npz")
+
+
+def test_shapes_that_do_not_fit_and_missing_files_are_told(tmp_path: Path):
+    np.savez(tmp_path / "z.npz", logits=LOGITS, labels=LABELS[:2])
+    with pytest.raises(ShapeError, match="one for each row"):
+        Scores.read(tmp_path / "z.npz")
+    with pytest.raises(InputError, match="no file"):
+        Scores.read(tmp_path / "none.npz")
+
+
+ibis = pytest.importorskip("ibis")
+
+PETS = ["bird", "cat", "dog"]
+
+
+def samples(n=2000, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n)
+    return rng.normal(size=(n, 3)) * 2 + 3 * np.eye(3)[labels], labels
+
+
+def as_lists(logits):
+    values = pa.array(logits.ravel())
+    return pa.ListArray.from_arrays(np.arange(0, logits.size + 1, logits.shape[1], dtype=np.int32), values)
+
+
+def write(folder, logits, labels, *, files=3, wide=True, **more):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, at in enumerate(np.array_split(np.arange(len(labels)), files)):
+        table = (
+            dict(zip(PETS, logits[at].T, strict=True)) if wide else {"id": at, "logits": as_lists(logits[at])}
+        )
+        table |= {"label": labels[at], **{name: np.asarray(values)[at] for name, values in more.items()}}
+        pq.write_table(pa.table(table), folder / f"part-{i}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("how", ["folder", "pattern"])
+def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
+    logits, labels = samples()
+    where = write(tmp_path / "logs", logits, labels, wide=wide)
+    found = Scores.read(where if how == "folder" else f"{where}/part-*.parquet")
+    order, ours = (np.lexsort(z.T) for z in (logits, found.logits))
+    np.testing.assert_array_equal(found.logits[ours], logits[order])
+    np.testing.assert_array_equal(found.labels[ours], labels[order])
+    assert found.class_names == (tuple(PETS) if wide else ())
+    assert isinstance(found.values, np.memmap)
+    # What is chosen by folds depends on the order of rows, which an engine does not promise.
+    for method, far in (("temperature", 1e-6), ("vector", 1e-6), ("structured-vector", 5e-3)):
+        one = calibrate(found, method=method, cross_validate=False)
+        other = calibrate(logits, labels, method, cross_validate=False)
+        np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
+
+
+def test_one_file_of_lists_keeps_labels_and_splits_beside_each_row(tmp_path):
+    logits, labels = samples(60)
+    parts = np.array(["cal", "test"])[np.arange(60) % 2]
+    write(tmp_path, logits, labels, files=1, wide=False, split=parts)
+    found = Scores.read(tmp_path / "part-0.parquet", split="test")
+    np.testing.assert_array_equal(found.logits, logits[1::2])
+    np.testing.assert_array_equal(found.labels, labels[1::2])
+
+
+def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
+    logits, labels = samples(60)
+    where = write(tmp_path / "logs", logits, labels)
+    np.save(tmp_path / "y.npy", labels)
+    for many in (where, f"{where}/*.parquet"):
+        with pytest.raises(InputError, match="come in any order"):
+            Scores.read(many, labels=tmp_path / "y.npy")
+        with pytest.raises(InputError, match="come in any order"):
+            Scores.read(many, groups=tmp_path / "y.npy")
+    np.save(tmp_path / "g.npy", labels[:20])
+    assert len(Scores.read(where / "part-0.parquet", groups=tmp_path / "g.npy").groups) == 20
+
+
+def missing(table):
+    return table.set_column(0, "bird", pa.array([None, *([1.0] * (len(table) - 1))]))
+
+
+def text(table):
+    return table.set_column(1, "cat", pa.array(["a"] * len(table)))
+
+
+def ragged(table):
+    rows = [[1.0, 2.0]] * (len(table) - 1) + [[1.0, 2.0, 3.0]]
+    return pa.table({"logits": rows, "label": [0] * len(table)})
+
+
+def nothing(table):
+    return table.slice(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (missing, r"'bird', row 1: the score is missing"),
+        (text, "scores are numbers, and cat is string"),
+        (ragged, "row 30: the list is missing, or not of 2"),
+        (nothing, "column names but no rows"),
+    ],
+)
+def test_tables_that_cannot_be_fitted_are_refused(broken, says, tmp_path):
+    write(tmp_path / "logs", *samples(30), files=1)
+    path = tmp_path / "logs" / "part-0.parquet"
+    pq.write_table(broken(pq.read_table(path)), path)
+    with pytest.raises(InputError, match=says):
+        Scores.read(tmp_path / "logs")
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+    write(tmp_path / "logs", *samples(3000))
+
+    def full(**_):
+        return open("/dev/full", "r+b")  # noqa: PTH123
+
+    monkeypatch.setattr("calib_serve.scores.files.tempfile.TemporaryFile", full)
+    with pytest.raises(InputError, match="name a folder with room by TMPDIR"):
+        Scores.read(tmp_path / "logs")
+
+
+@pytest.mark.server
+def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypatch):
+    logits, labels = samples(1500)
+    with postgres(password="s3cret") as address:
+        connection = ibis.connect(address, password="s3cret")
+        table = pa.table({**dict(zip(PETS, logits.T, strict=True)), "label": labels})
+        connection.create_table("scores", table)
+        connection.disconnect()
+        monkeypatch.setenv("CALIB_SERVE_ENGINE_PASSWORD", "s3cret")
+        asked = ["fit", "--data", "scores", "--engine", address, "--method", "temperature"]
+        told = invoke([*asked, "-o", str(tmp_path / "a")])
+        assert told.exit_code == 0, told.output
+        with_password = address.replace("auditor@", "auditor:s3cret@")
+        refused = invoke([*asked[:4], with_password, "-o", str(tmp_path / "b")])
+        assert refused.exit_code != 0
+        assert "s3cret" not in refused.output
+    want = calibrate(logits, labels, "temperature")
+    made = Artifact.load(tmp_path / "a")
+    assert made.fit["temperature"] == pytest.approx(want.fit["temperature"], rel=1e-6)
+    assert made.class_names == tuple(PETS)
