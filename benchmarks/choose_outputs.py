@@ -104,12 +104,13 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--large", action="store_true", help="processor time at 25,000 x 1,000 too")
+    parser.add_argument("--add", action="store_true", help="keep what an earlier run has of other sets")
     parser.add_argument("--peers", help="a Python that has probmetrics")
     asked = peers.arguments(parser, sets=["pneumonia_cnn_inhouse"], draws=1, repeats=1)
     theirs = asked.peers or str(peers.environment(PINS))
     workers = Worker(sys.executable, "ours", 1), Worker(theirs, "peers", 1)
     kept = peers.result("choose_outputs", asked)
-    result = json.loads(kept.read_text()) if kept.exists() else {}
+    result = json.loads(kept.read_text()) if asked.add and kept.exists() else {}
     result = {"sets": result.get("sets", {}), "times": result.get("times", {})}
     result["absent"] = {} if asked.peers else peers.absent(PINS)
     with tempfile.TemporaryDirectory() as name:

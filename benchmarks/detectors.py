@@ -1,6 +1,6 @@
 """How many labels does it take to notice that calibration changed, at the same rate of false alarms?
 
-    CALIB_SERVE_DATA=... python benchmarks/detectors.py [--quick]
+    CALIB_SERVE_DATA=... python benchmarks/detectors.py [--streams 300]
 
 First with a tolerance of one point: its promised run length, 10,000, holds at the tolerance's edges,
 where accuracy is one point above, or below, confidence in every prediction. Its run length is measured
@@ -151,10 +151,12 @@ def show(result):
 
 
 def main():
-    options = peers.arguments(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
-    count = 40 if options.quick else 300
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, default=300, help="of each kind")
+    options = peers.arguments(parser, streams=40)
+    count = options.streams
     check_twin()
-    result = {"quick": options.quick, "arl": ARL, "absent": ABSENT, "settings": [], "run_lengths": []}
+    result = {"streams": count, "arl": ARL, "absent": ABSENT, "settings": [], "run_lengths": []}
     for tolerance in (ONE_POINT, 0.0):
         for kind in streams.KINDS:
             began = time.perf_counter()

@@ -274,29 +274,6 @@ def measure(ours: Worker, peers: Worker, path: Path, logits: int, repeats: int, 
     return found
 
 
-def ece_grid(path: Path) -> dict:
-    """The .001 grid of calibration errors in one pass, against one softmax a value."""
-    from calib_serve.fit.output.ece_grid import GRIDS, Gaps, ece_of_grid
-    from calib_serve.fit.samples import Samples
-    from calib_serve.metrics import ece, softmax
-
-    with np.load(path) as file:
-        logits, labels = file["cal_logits"].astype(np.float64), file["cal_labels"]
-    grid, some = GRIDS["fine"], GRIDS["fine"][::100]
-    ratios = []
-    for _ in range(3):
-        start = time.process_time()
-        fast = ece_of_grid(Gaps.of(Samples.of(logits, labels)), grid)
-        middle = time.process_time()
-        slow = np.array([ece(softmax(logits / t), labels) for t in some])
-        each = (time.process_time() - middle) * len(grid) / len(some)
-        ratios.append(each / (middle - start))
-    return {
-        "times_faster": statistics.median(ratios),
-        "largest_error": float(np.abs(fast[::100] - slow).max()),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="10000x10,5000x100,25000x1000")
@@ -305,6 +282,7 @@ def main() -> None:
     parser.add_argument("--sets", action="store_true", help="the real sets in $CALIB_SERVE_DATA too")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--add", action="store_true", help="keep what an earlier run has of other sets")
     parser.add_argument("--work", choices=("ours", "peers"), help=argparse.SUPPRESS)
     options = peers.arguments(parser, sizes="2000x10", scenarios="temperature", repeats=1, threads=1)
     if options.work:
@@ -314,7 +292,7 @@ def main() -> None:
     theirs = str(peers.environment(PINS))
     workers = Worker(sys.executable, "ours", options.threads), Worker(theirs, "peers", options.threads)
     kept = peers.result("fit_outputs", options)
-    result = json.loads(kept.read_text()) if kept.exists() else {"sets": {}}
+    result = json.loads(kept.read_text()) if options.add and kept.exists() else {"sets": {}}
     result |= {"threads": options.threads, "absent": peers.absent(PINS)}
     if options.sets and not folder:
         result["absent"]["real sets"] = "CALIB_SERVE_DATA is not set: it names the folder of real data"
@@ -337,10 +315,6 @@ def main() -> None:
                 print(path.stem, flush=True)
                 found = measure(*workers, path, 0, options.repeats, kinds)
                 result["sets"].setdefault(path.stem, {}).update(found)
-                result.setdefault("ece_grid", {})[path.stem] = grid = ece_grid(path)
-                print(
-                    f"  ece grid: {grid['times_faster']:.0f} times faster, error {grid['largest_error']:.1e}"
-                )
     for worker in workers:
         with contextlib.suppress(BrokenPipeError):
             worker.process.stdin.close()

@@ -7,14 +7,13 @@ over rounds of fresh sessions counts. ``raw/raw`` is the same for two sessions o
 differs there is noise. On a CPU the time is the thread's own processor time, so that other programs do
 not decide; on a GPU it is the clock. ``numpy/fused`` is what a user without fusion does: the raw graph,
 then shift, temperature or matrix, and softmax in numpy, against a fused graph that gives probabilities.
-A GPU runs the torch modules as CUDA graphs, too. Writes benchmarks/results/fusion_overhead.json (of a GPU
-fusion_overhead.cuda.json) and docs/benchmarks/fusion.md, which has both.
+A GPU runs the torch modules as CUDA graphs, too. Writes benchmarks/results/fusion_overhead.json, of a GPU
+fusion_overhead.cuda.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 import warnings
@@ -36,7 +35,6 @@ from calib_serve.fuse.torch import calibrated
 Times = dict[str, np.ndarray]
 """Seconds by what ran, one a cycle."""
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "fusion.md"
 GOAL = 1.005
 MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], int]] = {
     "ResNet-20": (lambda: CifarResNet(3), (3, 32, 32), 10),
@@ -218,11 +216,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=15, help="for each model, method and batch")
     parser.add_argument("--rounds", type=int, default=5, help="fresh sessions for each")
-    parser.add_argument("--page", action="store_true", help="only write the page of the results there are")
     options = peers.arguments(parser, seconds=2, rounds=2)
-    if options.page:
-        PAGE.write_text(page())
-        return
     peers.device(options.device)
     torch.set_num_threads(1)
     print(f"{'model':24} {'method':16} batch  nodes            raw ms fused/raw  raw/raw numpy/fused")
@@ -230,7 +224,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in list(MODELS)[: 1 if options.quick else None]:
             rows += measure(name, options, Path(folder))
-            save({**summarize(rows), "device": options.device, "rows": rows}, options)
     summary = {**summarize(rows), "device": options.device, "rows": rows}
     gpu = torch.cuda.is_available()
     summary["cuda_graphs"] = cuda_graphs(options) if gpu else "not measured: no GPU here"
@@ -240,87 +233,7 @@ def main() -> None:
         f"{summary['within_goal']} of {len(rows)} within {GOAL}; a raw session against another: "
         f"median {summary['control_median']:.4f}, from {low:.4f} to {high:.4f}"
     )
-    save(summary, options)
-
-
-def save(summary: dict, options: argparse.Namespace) -> None:
     peers.save("fusion_overhead", summary, options)
-    if not options.quick and kept("cpu"):
-        PAGE.write_text(page())
-
-
-def kept(device: str) -> dict:
-    """The result of the last full run on "cpu" or "cuda"; empty where there is none."""
-    path = peers.result("fusion_overhead", argparse.Namespace(device=device, quick=False))
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def page() -> str:
-    """The kept results as a page of the documentation."""
-    summary, on_gpu = kept("cpu"), kept("cuda")
-    low, high = summary["control_range"]
-    about = summary["run"]["machine"]
-    head = f"""# What fusion costs
-
-Made by `python benchmarks/fusion_overhead.py` on {about["cpu"]}, one thread, onnxruntime
-{about["versions"]["onnxruntime"]}, {summary["device"]}.
-
-A raw graph and the same graph with a calibration folded in run in turns, and so does a second session
-of the raw graph: what differs there (column "raw / raw") is noise, not calibration. The last column is
-the alternative, the same calibration in numpy behind the raw graph, against a fused graph that gives
-probabilities.
-
-Median over {len(summary["rows"])} rows: fused / raw **{summary["median_ratio"]:.4f}** (goal: at most
-{summary["goal"]}), raw / raw {summary["control_median"]:.4f} with rows from {low:.3f} to {high:.3f}, numpy /
-fused {summary["numpy_median"]:.4f}. {summary["within_goal"]} of {len(summary["rows"])} rows are within
-the goal one by one; a row's own noise is that of its raw / raw.
-
-"""
-    return head + table(summary) + (gpu_section(on_gpu) if on_gpu else "")
-
-
-def table(summary: dict) -> str:
-    header = """| model | calibration | batch | nodes | raw, ms | fused / raw | raw / raw | numpy / fused |
-| --- | --- | --- | --- | --- | --- | --- | --- |
-"""
-    rows = [
-        f"| {r['model']} | {r['method']} | {r['batch']} | {r['nodes'][0]} to {r['nodes'][1]} "
-        f"| {r['fused_over_raw']['raw_ms']:.3f} | {r['fused_over_raw']['ratio']:.4f} "
-        f"| {r['raw_over_raw']['ratio']:.4f} | {r['numpy_over_fused']['ratio']:.4f} |\n"
-        for r in summary["rows"]
-    ]
-    return header + "".join(rows)
-
-
-def gpu_section(summary: dict) -> str:
-    """The same table of a GPU, and the torch modules replayed as CUDA graphs."""
-    low, high = summary["control_range"]
-    about, graphs = summary["run"]["machine"], [r["ratio"] for r in summary["cuda_graphs"]]
-    versions = about["versions"]
-    rows = [
-        f"| {r['model']} | {r['method']} | {r['batch']} | {r['raw_ms']:.3f} | {r['ratio']:.4f} |\n"
-        for r in summary["cuda_graphs"]
-    ]
-    return f"""
-## On a GPU
-
-Made by `{summary["run"]["command"]}` on an {about["gpu"]},
-onnxruntime-gpu {versions["onnxruntime"]}, torch {versions["torch"]}, by the clock. Each call copies its
-inputs to the GPU and its outputs back. The host's load average was {about["load_average"][0]:.0f} on \
-{about["cores"]} cores.
-
-Median over {len(summary["rows"])} rows: fused / raw **{summary["median_ratio"]:.4f}**, raw / raw
-{summary["control_median"]:.4f} with rows from {low:.3f} to {high:.3f}, numpy / fused
-{summary["numpy_median"]:.4f}. {summary["within_goal"]} of {len(summary["rows"])} rows are within
-the goal one by one.
-
-{table(summary)}
-The torch module with its calibration folded in against the raw one, each replayed as a CUDA graph: median
-**{np.median(graphs):.4f}**, from {min(graphs):.4f} to {max(graphs):.4f}.
-
-| model | calibration | batch | raw, ms | fused / raw |
-| --- | --- | --- | --- | --- |
-{"".join(rows)}"""
 
 
 def summarize(rows: list[dict]) -> dict:

@@ -91,7 +91,7 @@ def running(words: list[str], folder: Path, url: str) -> Iterator[subprocess.Pop
         yield process
     finally:
         process.send_signal(2)  # as Ctrl-C: LitServe leaves its workers behind at SIGTERM
-        process.wait(30)
+        process.wait(120)
 
 
 def answers(url: str) -> bool:

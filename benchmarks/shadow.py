@@ -102,7 +102,7 @@ def gain(served: np.ndarray, shadow: np.ndarray, right: np.ndarray) -> float:
 def rows_of(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[Noted]:
     """One for each sample of the set, as a ledger gives them."""
     return [
-        Noted("", "m", "1", 0.0, b"", 0.0, c, bool(y), 0, 1.0, 0, (), Shadowed(s, bool(y), True, TAG.hex()))
+        Noted("m", "1", 0.0, b"", 0.0, c, bool(y), 0, 1.0, 0, (), Shadowed(s, bool(y), True, TAG.hex()))
         for c, s, y in zip(*(one.tolist() for one in case), strict=True)
     ]
 
@@ -190,7 +190,7 @@ def spent(items: list[dict], request: int, ring: Keyring) -> float:
         feed = DriftFeed(ledger, maturity=0.0, followers=[ShadowFollower(ledger)])
         began = time.process_time()
         for at in range(0, len(items), request):
-            assert all(one.accepted for one in intake.take(items[at : at + request]))
+            assert all(one.accepted for one in intake.take(items[at : at + request]).outcomes)
             feed.tick()
         assert ledger.sums()["digits", "1.0"].labels.sum() == len(items)
         took = time.process_time() - began

@@ -7,6 +7,7 @@
 Tasks: 5,000 CIFAR-10 images and a convolutional network that learns them by heart, 1,000 of MNIST and 300
 digits with fully connected ones. Every run is written into benchmarks/results/train_losses.json as soon as
 it ends, and one that is there is not trained again: a run that was broken off goes on where it stopped.
+With --show nothing is trained: it prints means and standard deviations of what is recorded, in percent.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ def main():
     parser.add_argument("--seeds", type=int, help="how many; 2 for images, 5 for the others without it")
     parser.add_argument("--epochs", type=int, help="of every task, in place of its own")
     parser.add_argument("--fresh", action="store_true", help="train again what is recorded")
+    parser.add_argument("--show", action="store_true", help="print what is recorded, and train nothing")
     few = ["cross-entropy", "label smoothing .05", "mixup"]
     options = peers.arguments(parser, tasks=["digits"], losses=few, seeds=1, epochs=5, fresh=True)
+    if options.show:
+        show_recorded(recorded(options), options)
+        return
     torch.set_num_threads(1)
     runs = [] if options.fresh else recorded(options)
     done = {(run["task"], run["loss"], run["seed"]) for run in runs}
@@ -154,6 +159,27 @@ def show(run):
         f"{run['task']:7} {run['seed']} {run['loss']:24} {percents} T {run['T']:.2f} ({run['seconds']} s)",
         flush=True,
     )
+
+
+COLUMNS = ("train accuracy", "accuracy", "ECE", "ECE after TS", "optimal ECE", "AUROC")
+COLUMNS += ("ECE on cal", "ECE after pool TS", "ECE after HB", "AECE", "SCE", "Brier", "T")
+
+
+def spread(runs, key):
+    """Mean and standard deviation over seeds, in percent; a temperature as it is, its mean alone."""
+    values = np.array([run[key] for run in runs])
+    if key in ("T", "pool T"):
+        return f"{values.mean():.2f}"
+    deviation = f" ± {100 * values.std(ddof=1):.2f}" if len(values) > 1 else ""
+    return f"{100 * values.mean():.2f}{deviation}"
+
+
+def show_recorded(runs, options):
+    print(" | ".join(("task", "loss", "seeds", *COLUMNS)))
+    for task in options.tasks:
+        for name in options.losses:
+            if found := [run for run in runs if (run["task"], run["loss"]) == (task, name)]:
+                print(" | ".join((task, name, str(len(found)), *(spread(found, key) for key in COLUMNS))))
 
 
 if __name__ == "__main__":

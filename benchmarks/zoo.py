@@ -5,7 +5,6 @@
 Graphs that torchvision, timm, transformers, scikit-learn, XGBoost and LightGBM export, quantise and rewrite
 (tests/zoo) times kinds of artifacts times runtimes: the largest difference of probabilities from numpy,
 or why there is none. Then the time of some fused graphs over that of the raw ones, as in fusion_overhead.py.
-Writes docs/benchmarks/zoo.md, unless --small.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from onnx_runtimes import RUNTIMES  # noqa: E402
 from specimens import Specimen  # noqa: E402
 from zoo_graphs import LARGE, SMALL  # noqa: E402
 
-PAGE = ROOT / "docs" / "benchmarks" / "zoo.md"
 TIMED = ("torchvision", "timm", "transformers")
 Row = dict[str, dict[str, Outcome]]
 """Outcomes by the artifact's kind and the runtime."""
@@ -77,44 +75,30 @@ def worst(row: Row, runtime: str) -> str:
     return f"{max(equal):.0e}" if equal else ""
 
 
-def page(rows: dict[str, Row], times: dict[str, float]) -> str:
-    outcomes = [o for row in rows.values() for by in row.values() for o in by.values()]
-    count = {kind: sum(o.kind == kind for o in outcomes) for kind in ("equal", "refused", "raw", "wrong")}
-    refused = count["refused"] // len(RUNTIMES)
-    taken = [t for t in times.values() if np.isfinite(t)]
-    lines = [
-        "# Which runtimes compute a fused graph alike",
-        "",
-        "Made by `python benchmarks/zoo.py`.",
-        "",
-        f"{len(rows)} graphs by the exporters of others, with random weights, times up to nine kinds of",
-        "artifacts. A number is the largest difference of probabilities from the calibration in numpy of",
-        "what the same runtime makes of the raw graph. Nothing stands where the runtime cannot run the raw",
-        "graph, or nothing was fused.",
-        "",
-        f"Of {len(outcomes)} cells **{count['wrong']} are wrong**, {count['equal']} are equal,",
-        f"{count['raw']} are of graphs that the runtime cannot run. {refused} fusions were refused.",
-        "",
-        f"Time of {len(taken)} networks with a matrix inside over that without, on one thread: median",
-        f"**{np.median(taken):.4f}**, from {min(taken):.3f} to {max(taken):.3f}.",
-        "",
-        "| graph | artifacts | " + " | ".join(RUNTIMES) + " | refused | fused / raw |",
-        "| --- | --- |" + " --- |" * (len(RUNTIMES) + 2),
-    ]
+def show(rows: dict[str, Row], times: dict[str, float]) -> None:
+    """Print the largest difference of each graph in each runtime, then the counts of all."""
+    print("graph | artifacts | " + " | ".join(RUNTIMES) + " | refused | fused / raw")
     for name, row in rows.items():
         no = [kind for kind, by in row.items() if all(o.kind == "refused" for o in by.values())]
-        ratios = f"{times[name]:.3f}" if np.isfinite(times[name]) else ""
         numbers = " | ".join(worst(row, runtime) for runtime in RUNTIMES)
-        refusals = "all" if len(no) == len(row) else ", ".join(no)
-        lines.append(f"| {name} | {len(row) - len(no)} | {numbers} | {refusals} | {ratios} |")
-    return "\n".join(lines) + "\n"
+        print(f"{name} | {len(row) - len(no)} | {numbers} | {', '.join(no)} | {times[name]:.3f}")
+    outcomes = [o for row in rows.values() for by in row.values() for o in by.values()]
+    count = {kind: sum(o.kind == kind for o in outcomes) for kind in ("equal", "refused", "raw", "wrong")}
+    taken = [t for t in times.values() if np.isfinite(t)]
+    print(
+        f"{len(rows)} graphs, {len(outcomes)} cells: {count['wrong']} wrong, {count['equal']} equal, "
+        f"{count['raw']} of graphs that the runtime cannot run, "
+        f"{count['refused'] // len(RUNTIMES)} fusions refused"
+    )
+    if taken:
+        print(f"fused / raw: median {np.median(taken):.4f}, from {min(taken):.3f} to {max(taken):.3f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--small", action="store_true", help="a dozen small graphs, and no page")
+    parser.add_argument("--small", action="store_true", help="a dozen small graphs")
     parser.add_argument(
         "--seconds", type=float, default=6.0, help="for each graph whose time is taken; 0: none"
     )
@@ -123,8 +107,7 @@ def main() -> None:
     rows, times = {}, {}
     for specimen in SMALL if options.small else [*SMALL, *LARGE]:
         rows[specimen.name], times[specimen.name] = measure(specimen, options.seconds)
-    if not options.small:
-        PAGE.write_text(page(rows, times))
+    show(rows, times)
 
 
 if __name__ == "__main__":

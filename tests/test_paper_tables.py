@@ -1,4 +1,4 @@
-"""The papers' tables: near their numbers where the very networks are published, and open about the rest."""
+"""The papers' pages: near the papers' numbers where their networks are published, and true to kept runs."""
 
 from __future__ import annotations
 
@@ -6,59 +6,66 @@ import importlib
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.metrics import ece, softmax
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
+SETS = {"CIFAR-10 images": "images", "MNIST": "mnist", "digits": "digits"}
+# The page, and the two columns of a training's result that each cell of its tables shows.
+PAGES = {
+    "training-losses.md": ("ECE", "ECE after TS"),
+    "papers/bsce-gra.md": ("ECE", "ECE after pool TS"),
+    "papers/rethinking-calibration.md": ("ECE", "ECE after pool TS"),
+    "papers/dark-side.md": ("ECE", "AUROC"),
+}
 
 
-@pytest.fixture
-def paper_tables(monkeypatch: pytest.MonkeyPatch):
+def test_the_cross_entropy_column_is_reproduced(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lin 2025, table 1: ResNet-50 and ResNet-110 on CIFAR-10, ECE before and after a temperature."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-    return importlib.import_module("paper_tables")
+    networks = importlib.import_module("published_networks")
+    cal, (z, y) = networks.splits(data_dir, "resnet50_c10_cross_entropy")
+    coarse = fit_by_name("temperature-ece", *cal, grid="coarse").probs(z)
+    assert 100 * ece(softmax(z), y) == pytest.approx(4.36, abs=0.05)
+    assert 100 * ece(coarse, y) == pytest.approx(1.32, abs=0.05)
+    _, (z, y) = networks.splits(data_dir, "kull_resnet110_c10")
+    assert 100 * ece(softmax(z), y) == pytest.approx(4.75, abs=0.01)
 
 
-def test_the_cross_entropy_column_is_reproduced(paper_tables, data_dir: Path) -> None:
-    table = paper_tables.paper_gradients.cross_entropy_networks(data_dir)
-    rows = {row[0]: dict(zip(table.header[1:], row[1:], strict=True)) for row in table.rows}
-    resnet50 = rows["resnet50_c10_cross_entropy"]
-    assert resnet50["ECE"] == pytest.approx(resnet50["paper's ECE"], abs=0.05)
-    assert resnet50["after T by ECE grid"] == pytest.approx(resnet50["paper's after T"], abs=0.05)
-    assert rows["kull_resnet110_c10"]["ECE"] == pytest.approx(4.75, abs=0.01)
+def cells(page: str) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """(set, loss, the two numbers) of each cell of a page's tables that have a column for each set."""
+    header: list[str] = []
+    for line in (ROOT / "docs" / page).read_text().splitlines():
+        row = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not row:
+            header = []
+        elif not header:
+            header = row
+        elif set(SETS) <= set(header):
+            loss = f"BSCE-GRA, gamma {row[0]}" if header[0] == "gamma" else row[0]
+            for name in SETS:
+                if numbers := re.fullmatch(r"([\d.]+)(?: →|,) ([\d.]+)", row[header.index(name)]):
+                    yield name, loss, (numbers[1], numbers[2])
 
 
-def recorded_tables() -> dict[str, dict]:
-    content = json.loads((BENCHMARKS / "results" / "paper_tables.json").read_text())
-    return {table["title"]: table for table in content["tables"]}
-
-
-@pytest.mark.parametrize("group", ["rethinking", "dark-side", "bsce-gra", "training-losses"])
-def test_the_tables_on_a_papers_page_are_the_recorded_ones(paper_tables, group: str) -> None:
-    page = paper_tables.PAGES[group].read_text()
-    tables = recorded_tables()
-    marked = re.findall(r"<!-- (?:says: )?(.+) -->\n", page)
-    assert marked
-    assert set(marked) <= set(tables)
-    assert paper_tables.onto_page(page, [paper_tables.Table(**tables[title]) for title in marked]) == page
-    assert "| --- |" in page
-
-
-@pytest.mark.parametrize("program", ["mac_cal_page", "neural_clamping_page"])
-def test_the_tables_on_a_methods_pages_are_the_recorded_ones(paper_tables, program: str) -> None:
-    module = importlib.import_module(program)
-    for page in getattr(module, "PAGES", None) or (module.PAGE,):
-        text = page.read_text(encoding="utf-8")
-        assert "| --- |" in text
-        assert module.rendered(text) == text, f"run python benchmarks/{program}.py: {page.name} is behind"
-
-
-def test_the_tables_of_losses_are_those_of_their_runs(paper_tables) -> None:
-    """What is recorded in paper_tables.json is what train_losses.json gives."""
-    tables = recorded_tables()
-    for group in ("rethinking", "training-losses"):
-        for make in paper_tables.GROUPS[group].makers:
-            table = make(None)
-            assert list(map(list, table.rows)) == tables[table.title]["rows"], table.title
-            assert table.missing == tables[table.title]["missing"]
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_of_losses_are_those_of_their_runs(page: str) -> None:
+    runs = json.loads((BENCHMARKS / "results" / "train_losses.json").read_text())["runs"]
+    seen = 0
+    for name, loss, shown in cells(page):
+        calibrated = loss == "the same, after a temperature"
+        columns = ("ECE after TS", "AUROC after TS") if calibrated else PAGES[page]
+        trained = (SETS[name], "cross-entropy" if calibrated else loss)
+        found = [run for run in runs if (run["task"], run["loss"]) == trained]
+        assert len(found) == 3, (page, name, loss)
+        means = tuple(f"{100 * np.mean([run[column] for run in found]):.2f}" for column in columns)
+        assert shown == means, (page, name, loss)
+        seen += 1
+    assert seen >= 18
