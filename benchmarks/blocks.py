@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import deployment
 import neural_clamping_page
 import peers
-from goals import ONE_POINT, SHIFTED, Result, mean
+from goals import ONE_POINT, Result, mean
 
 DOCS = peers.ROOT / "docs"
 PAGES = (
@@ -275,28 +275,32 @@ def clamped(network: str) -> Callable[[Result], list[str]]:
 
 # choose_outputs
 
-PEER = "probmetrics logistic"
+METHODS = ("none", "temperature", "structured-vector", "structured-matrix", "auto")
 
 
 def chosen(r: Result) -> list[str]:
+    """Of whole sets: parts of them are in the ratios alone."""
     rows = []
-    for name, sizes in r["sets"].items():
-        row = sizes["all"]
-        nll = [row["nll"].get(one) for one in ("none", "temperature", PEER, "auto")]
-        shown = [f"{one:.4f}" if one is not None else "" for one in nll]
-        rows.append((named(name), *shown, row["best"], f"{100 * row['above_best']:+.2f} %"))
-    return table(("scores", "none", "temperature", "probmetrics", "auto", "best", "auto above it"), rows)
+    for name, row in r["sets"].items():
+        if name.rpartition(", ")[2].isdigit():
+            continue
+        nll = [f"{row['nll'][method]:.4f}" for method in METHODS]
+        rows.append((named(name), str(row["samples"]), *nll, f"{row['over_best']:.4f}"))
+    return table(("scores", "samples", *METHODS, "auto over the best"), rows)
 
 
-def means(r: Result) -> list[str]:
-    names = ("none", "temperature", "temperature-mixture", PEER, "auto")
-    rows = []
-    for size in ("100", "300", "1000", "all"):
-        sets = [of[size]["nll"] for name, of in r["sets"].items() if name != SHIFTED and size in of]
-        full = [nll for nll in sets if all(name in nll for name in names)]
-        rows.append((size, str(len(full)), *(f"{mean(nll[name] for nll in full):.4f}" for name in names)))
-    header = ("samples", "sets", "none", "temperature", "temperature with a uniform share")
-    return table((*header, "probmetrics", "auto"), rows)
+def ratios(r: Result) -> list[str]:
+    rows = [
+        (
+            f"{least} or more",
+            str(row["sets"]),
+            f"{row['worst']:.4f} ({row['worst_set']})",
+            f"{row['mean']:.4f}",
+            f"{row['over_matrix']:.4f}",
+        )
+        for least, row in r["summary"].items()
+    ]
+    return table(("samples", "sets", "worst", "mean", "mean over structured matrix"), rows)
 
 
 BLOCKS = {
@@ -315,7 +319,7 @@ BLOCKS = {
     "time of a temperature": Block("fit_outputs", temperatures),
     "time of a search": Block("fit_outputs", odir),
     "what auto does": Block("choose_outputs", chosen),
-    "means of auto": Block("choose_outputs", means),
+    "ratios of auto": Block("choose_outputs", ratios),
 }
 
 

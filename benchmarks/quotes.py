@@ -169,16 +169,4 @@ QUOTES = (
             f"**{min(one['times_faster'] for one in r['ece_grid'].values()):.0f} times on `{SHIFTED}`**"
         ),
     ),
-    Quote(
-        "benchmarks/output_calibrators.md",
-        "choose_outputs",
-        lambda r: (
-            "a temperature and by a matrix: "
-            + ", ".join(
-                f"{of['temperature']['ratio']:.1f} and {of['matrix']['ratio']:.1f} at "
-                f"{int(size.partition('x')[0]):,} x {size.partition('x')[2]}"
-                for size, of in r["times"].items()
-            )
-        ),
-    ),
 )
