@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import deployment
 import neural_clamping_page
 import peers
-from goals import ONE_POINT, Result, mean
+from goals import ONE_POINT, Result
 
 DOCS = peers.ROOT / "docs"
 PAGES = (

@@ -316,14 +316,14 @@ BENCHMARKS = (
         (
             *(
                 Goal(
-                    "NLL of auto over the best of no calibration, a temperature, structured vector and matrix, "
-                    f"the most of all sets of {least} samples or more",
+                    "NLL of auto over the best of no calibration, a temperature, structured vector and "
+                    f"matrix, the most of all sets of {least} samples or more",
                     lambda r, least=least: r["summary"][least]["worst"],
                     at_most=at_most,
                     show="{:.4f}",
-                    reason="where classes are many, weak penalties may be best, and look best too where samples "
-                    "resemble each other and they are the worst: none is tried that a few samples outweigh; "
-                    "50 samples cannot tell methods apart",
+                    reason="where classes are many, weak penalties may be best, and look best too where "
+                    "samples resemble each other and they are the worst: none is tried that a few samples "
+                    "outweigh; 50 samples cannot tell methods apart",
                 )
                 for least, at_most in (("300", 1.01), ("50", 1.03))
             ),
