@@ -1,9 +1,14 @@
-"""Structured scaling averaged over its strengths, each weighed by how well it predicts held-out samples.
+"""Structured scaling averaged over its strengths, and drawn to a temperature where evidence is weak.
 
 Members are no calibration, a temperature, and structured vectors and matrices (Berta 2025) of falling
-penalties, all maps W ln p + b of the same log-probabilities. Maps are averaged with weights proportional to
-exp(-RATE sum of held-out NLL) (Yang 2001, with a rate below 1), and over the folds. As the NLL is convex in W
-and b, that of the average is at most the average of the members': a noisy choice of one strength costs more.
+penalties, all maps W ln p + b of the same log-probabilities. Each is weighed by the likelihood that it gives
+to held-out samples (Yang 2001). The average of their maps is then averaged with the temperature alone: its
+share is gain^2 / (gain^2 + variance), by its gain in held-out NLL over the temperature. As the NLL is convex
+in W and b, that of an average is at most the average of the NLLs.
+
+Folds cannot see that samples resemble each other more than they resemble what will be served, as paraphrases
+by one writer do: then the weakest penalties, which learn single samples by heart, look best. None is tried
+that a few samples of a class outweigh.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
 from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.output.base import Base, bases, losses
+from calib_serve.fit.output.base import Base, base
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.structured import penalty_of
 from calib_serve.fit.samples import ClassWeight, Samples
@@ -28,6 +33,8 @@ from calib_serve.fit.solve.folds import folds_of
 from calib_serve.fit.solve.parallel import one_thread
 from calib_serve.fit.solve.preconditioner import Solve
 from calib_serve.fit.solve.softmax_regression import Problem
+from calib_serve.metrics.grouped import mean_error
+from calib_serve.words import percent
 
 __all__ = [
     "Averaged",
@@ -40,12 +47,30 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-_RATE = 0.3
-_PRIOR = 1.5  # of a temperature, in the weights of all other members
 _LEAST = 0.01  # of the largest weight; members below are left out
 _MATRIX = 1024  # classes above which a matrix is not tried
-_ONE_WAY = 1 << 18  # logits above which the base is chosen alone
 _MISSING = 0.1  # share of the classes without a label, above which no class gets a map of its own
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What held-out samples say for more than a temperature: the mean gain in NLL, and its standard error."""
+
+    gain: float
+    standard_error: float
+
+    @property
+    def share(self) -> float:
+        """The share of a calibration that is more than a temperature, in its average with the temperature."""
+        if not (self.gain > 0 and math.isfinite(self.standard_error)):
+            return 0.0
+        return self.gain**2 / (self.gain**2 + self.standard_error**2)
+
+    def __str__(self) -> str:
+        return (
+            f"more than a temperature is taken, by {percent(self.share)}: without it the NLL of held-out "
+            f"samples is {self.gain:.4f} higher (standard error {self.standard_error:.4f})"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,47 +80,50 @@ class Averaged:
     samples: Samples
     fold: NDArray[np.intp]
     t: float
-    bases: tuple[Base, ...]
+    base: Base
     members: tuple[Member, ...]
 
     @classmethod
     def of(cls, samples: Samples, fold: NDArray[np.intp]) -> Averaged:
-        """Fit all members on all folds but one, in turn."""
+        """Fit all members on all folds but one, in turn.
+
+        The temperature and the uniform share are of all samples: one or two numbers overfit little, and a
+        temperature of few samples, all of which are right, would spoil the mean over folds.
+        """
         with one_thread(samples.size):
-            ways = bases(samples, fold, most=1 if samples.size > _ONE_WAY else 2)
-            return min(
-                (cls._on(samples, fold, parts) for parts in ways), key=lambda found: found.soft_least()
-            )
+            found = base(samples)
+            # Of two classes, log-probabilities without a temperature: beta calibration is among their maps.
+            t = 1.0 if samples.classes == 2 else found.t
+            folds = Folds.of(samples, fold, t, found)
+            members = scalars(folds, found.losses(samples))
+            if len(np.unique(samples.labels)) >= (1 - _MISSING) * samples.classes:
+                members += structured(folds, "diagonal", members)
+                if 2 < samples.classes <= _MATRIX:
+                    members += structured(folds, "full", members)
+            return cls(samples, fold, t, found, tuple(members))
 
-    @classmethod
-    def _on(cls, samples: Samples, fold: NDArray[np.intp], parts: Sequence[Base]) -> Averaged:
-        # Of two classes, log-probabilities without a temperature: beta calibration is then among the maps.
-        t = 1.0 if samples.classes == 2 else float(np.mean([b.t for b in parts]))
-        folds = Folds.of(samples, fold, t, parts)
-        members = scalars(folds, losses(samples, fold, parts))
-        if len(np.unique(samples.labels)) >= (1 - _MISSING) * samples.classes:
-            members += structured(folds, "diagonal", members)
-            if 2 < samples.classes <= _MATRIX:
-                members += structured(folds, "full", members)
-        return cls(samples, fold, t, tuple(parts), tuple(members))
-
-    def soft_least(self) -> float:
-        """The members' held-out NLL as their weights see it."""
-        total = self._totals()
-        return float(total.min() - np.log(np.exp(-_RATE * (total - total.min())).mean()) / _RATE)
-
-    def _totals(self, kept: slice | NDArray[np.bool_] = slice(None)) -> Floats:
-        """Each member's held-out NLL over the kept samples, as if all were."""
-        return np.array([m.losses[kept].mean() for m in self.members]) * len(self.samples)
+    def evidence(self, without: int | None = None) -> Evidence:
+        """Of the members' average by the held-out samples, of all folds or all ``without`` one."""
+        return self._weighed(without)[1]
 
     def weights(self, without: int | None = None) -> dict[str, float]:
         """Each member's weight by the held-out samples, of all folds or all ``without`` one."""
-        kept = slice(None) if without is None else self.fold != without
-        total = self._totals(kept)
-        weight = np.exp(-_RATE * (total - total.min()))
-        weight[0] *= 1 + _PRIOR * (len(weight) - 1)
+        weight, evidence = self._weighed(without)
+        weight = evidence.share * weight
+        weight[0] += 1 - evidence.share
         weight[weight < _LEAST * weight.max()] = 0
         return dict(zip((m.name for m in self.members), (weight / weight.sum()).tolist(), strict=True))
+
+    def _weighed(self, without: int | None) -> tuple[Floats, Evidence]:
+        """The members' weights before the temperature's share, and the evidence that decides on that."""
+        kept = np.flatnonzero(self.fold != (-1 if without is None else without))
+        losses = np.stack([member.losses[kept] for member in self.members])
+        total = losses.sum(axis=1)
+        weight = np.exp(total.min() - total)
+        weight /= weight.sum()
+        gain = losses[0] - weight @ losses
+        groups = None if self.samples.groups is None else self.samples.groups[kept]
+        return weight, Evidence(float(gain.mean()), mean_error(gain, groups))
 
     def held_out(self, f: int) -> Artifact:
         """Fitted and weighed without fold ``f``."""
@@ -104,16 +132,18 @@ class Averaged:
 
     def artifact(self, samples: Samples | None = None) -> Artifact:
         """The average over all folds; ``samples`` are all that those here were drawn from."""
-        weights = self.weights()
+        weights, evidence = self.weights(), self.evidence()
+        folds = int(self.fold.max()) + 1
         facts = {
             "objective": "held-out nll of the members, whose maps are averaged with these weights",
             "members": {name: weight for name, weight in weights.items() if weight > 0},
             "held_out_nll": {member.name: float(member.losses.mean()) for member in self.members},
-            "folds": len(self.bases),
-            "temperature": float(np.mean([b.t for b in self.bases])),
-            "uniform": float(np.mean([b.uniform for b in self.bases])),
+            "beyond_temperature": {**vars(evidence), "share": evidence.share},
+            "folds": folds,
+            "temperature": self.base.t,
+            "uniform": self.base.uniform,
         }
-        steps = self._steps(range(len(self.bases)), weights)
+        steps = self._steps(range(folds), weights)
         of = self.samples if samples is None else samples
         return complete(steps, of, method="structured-average", fit=facts, packages=("scipy",))
 
@@ -128,7 +158,7 @@ class Averaged:
                 w, b = member.maps[f]
                 weight += share * (np.diag(np.broadcast_to(w, k)) if w.ndim < dims == 2 else w)
                 bias += share * b
-        uniform = float(np.mean([self.bases[f].uniform for f in folds]))
+        uniform = self.base.uniform
         mixture = Mixture(scales=np.array([1.0]), weights=np.array([1 - uniform, uniform]))
         if not bias.any() and dims < 2 and np.ptp(weight) <= 1e-12 * weight.max():
             return [LogitMap.temperature(self.t / float(weight[0])), mixture]
@@ -164,6 +194,7 @@ Shape = Literal["full", "diagonal"]
 
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 _FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes
+_OWN = 5.0  # over the samples a class: the least strength
 _MANY = 64  # classes
 _PATIENCE = 2
 _GAP = 1e-4  # of the NLL
@@ -186,39 +217,35 @@ class Member:
 class Folds:
     """The log-probabilities that maps act on, in folds: ``train`` all but one, ``test`` that one.
 
-    Those to train on are times ``ratio``, by which the temperature of ``base`` differs from that of the rest.
+    Those to train on are times ``ratio``, which makes them those of the base's temperature.
     """
 
-    base: tuple[Base, ...]
-    ratio: tuple[float, ...]
+    base: Base
+    ratio: float
     train: tuple[Samples, ...]
     test: tuple[Samples, ...]
     index: tuple[NDArray[np.intp], ...]
 
     @classmethod
-    def of(cls, samples: Samples, fold: NDArray[np.intp], t: float, parts: Sequence[Base]) -> Folds:
+    def of(cls, samples: Samples, fold: NDArray[np.intp], t: float, base: Base) -> Folds:
         """Samples whose features are log-softmax of z / t; the mixture's noise weighs little in training."""
         x = np.empty((len(samples), samples.classes), np.float32 if samples.size > _SINGLE else np.float64)
         for part, z in samples.chunks(np.float64):
             d = (z - z.max(axis=1, keepdims=True)) / t
             x[part] = d - np.log(np.exp(d).sum(axis=1, keepdims=True))
-        index = [np.flatnonzero(fold == f) for f in range(len(parts))]
-        whole = replace(samples, logits=x, rows=None)
-        rests = [np.flatnonzero(fold != f) for f in range(len(parts))]
-        trust = parts[0].trust(samples) if parts[0] == parts[-1] else None
-        ratio = [t / b.t for b in parts]
-        train = [
-            _trusting(_copied(whole, rest, r), b.trust(samples.take(rest)) if trust is None else trust[rest])
-            for rest, b, r in zip(rests, parts, ratio, strict=True)
-        ]
+        whole, ratio = replace(samples, logits=x, rows=None), t / base.t
+        index = [np.flatnonzero(fold == f) for f in range(int(fold.max()) + 1)]
+        rests = [np.flatnonzero(fold != f) for f in range(len(index))]
+        trust = base.trust(samples)
+        train = [_trusting(_copied(whole, rest, ratio), trust[rest]) for rest in rests]
         test = [_copied(whole, i) for i in index]
-        return cls(tuple(parts), tuple(ratio), tuple(train), tuple(test), tuple(index))
+        return cls(base, ratio, tuple(train), tuple(test), tuple(index))
 
     def losses(self, log_p: Sequence[Floats]) -> Floats:
         """Held-out losses (n,) in the samples' order from each fold's log-probabilities."""
         out = np.empty(sum(map(len, self.index)))
-        for b, test, index, of_fold in zip(self.base, self.test, self.index, log_p, strict=True):
-            out[index] = -b.mixed(of_fold, test.classes) * (1 if test.weight is None else test.weight)
+        for test, index, of_fold in zip(self.test, self.index, log_p, strict=True):
+            out[index] = -self.base.mixed(of_fold, test.classes) * (1 if test.weight is None else test.weight)
         return out
 
 
@@ -238,17 +265,15 @@ def _trusting(samples: Samples, trust: Floats) -> Samples:
 
 def scalars(folds: Folds, held: Floats) -> list[Member]:
     """No calibration and a temperature; of two classes Platt's too."""
-    k = folds.train[0].classes
+    k, count = folds.train[0].classes, len(folds.index)
     zero = np.zeros(k)
-    t = folds.ratio[0] * folds.base[0].t
     found = [
-        Member("temperature", tuple((np.full(k, r), zero) for r in folds.ratio), held),
-        _member("none", folds, [(np.full(k, t), zero)] * len(folds.base)),
+        Member("temperature", ((np.full(k, folds.ratio), zero),) * count, held),
+        _member("none", folds, [(np.full(k, folds.ratio * folds.base.t), zero)] * count),
     ]
     if k == 2:
         with suppress(CalibServeError):  # a weight below 0: the other members say as much
-            maps = [_platt(*pair) for pair in zip(folds.train, folds.ratio, strict=True)]
-            found.append(_member("platt", folds, maps))
+            found.append(_member("platt", folds, [_platt(train, folds.ratio) for train in folds.train]))
     return found
 
 
@@ -271,13 +296,19 @@ def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
     return -Problem(samples, shape).losses(theta)
 
 
+def strengths_of(n: int, classes: int) -> list[float]:
+    """The strengths to try for n samples, strongest first: none that a few samples of a class outweigh."""
+    tried = _FEWER if classes > _MANY else STRENGTHS
+    return [s for s in tried if s >= min(_OWN * classes / n, tried[0])]
+
+
 def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:
     """Members of falling strength; those that the first fold shows to be beaten are not fitted on the others.
 
     A matrix of many classes must be better than its ``rivals`` on the first fold.
     """
     k = folds.train[0].classes
-    strengths = _FEWER if k > _MANY else STRENGTHS
+    strengths = strengths_of(len(folds.train[0]) + len(folds.test[0]), k)
     problems = [replace(Problem(train, shape), rough=True) for train in folds.train]
     first = _first_fold(folds, problems[0], strengths)
     least = min(float(rival.losses[folds.index[0]].mean()) for rival in rivals)
@@ -296,7 +327,7 @@ def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Mem
             penalty = penalty_of(len(problem.samples), k, step.strength)
             thetas.append(problem.solve(penalty, step.theta, gap=step.gap, about=step.about).x)
         maps = [problems[f].map(theta) for f, theta in enumerate(thetas)]
-        scaled = [(w * ratio, b) for (w, b), ratio in zip(maps, folds.ratio, strict=True)]
+        scaled = [(w * folds.ratio, b) for w, b in maps]
         members.append(_member(f"{name} {step.strength:g}", folds, scaled))
     return members
 
@@ -329,8 +360,8 @@ def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> l
             break
         theta, curved = end.x, None if end.iterations > _SLOW else curved
         w, b = problem.map(theta)
-        log_p = _log_p_true(folds.test[0], w * folds.ratio[0], b)
-        found.append(Step0(strength, theta, float(-folds.base[0].mixed(log_p, k).mean()), gap, about))
+        log_p = _log_p_true(folds.test[0], w * folds.ratio, b)
+        found.append(Step0(strength, theta, float(-folds.base.mixed(log_p, k).mean()), gap, about))
         tail = [step.loss for step in found[-_PATIENCE - 1 :]]
         if len(tail) > _PATIENCE and tail == sorted(tail):
             break

@@ -2,11 +2,11 @@
 
 Every candidate is fitted on K - 1 folds and scored on the one left out; one that the first fold shows to
 be beaten is dropped. The simplest within a thousandth of the best wins, and over all of them an average of
-structured scaling over its strengths, in which no calibration and a temperature take part, unless another
-is clearly better: chance misleads the choice of one more than the average. A candidate that costs accuracy
-is refused however well it calibrates: a less informative model can be well calibrated (Singh 2021). So is
-one that costs refinement, how well confidence tells right from wrong, unless the NLL is better than without
-calibration and the Brier score is not worse beyond chance: refinement is a part of both.
+structured scaling over its strengths, which is a temperature as far as evidence for more is weak, unless
+another is clearly better: chance misleads the choice of one more than the average. A candidate that costs
+accuracy is refused however well it calibrates: a less informative model can be well calibrated (Singh 2021).
+So is one that costs refinement, how well confidence tells right from wrong, unless the NLL is better than
+without calibration and the Brier score is not worse beyond chance: refinement is a part of both.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ _KEEP = ", ".join(sorted(KEEPING))
 _MOST = 1_000_000  # samples that methods are compared on
 _REPLICATES = 400
 _NEAR = 1e-3  # of the best score
+_SAID = 0.01  # share of more than a temperature, above which it is said
 _AVERAGE = "structured-average"
 
 
@@ -141,7 +142,8 @@ def select(
     allowed = {name: held for name, held in found.items() if name not in refused}
     best, chosen, scores = rank(found, allowed, criterion, samples, seed)
     if chosen == _AVERAGE and averaged is not None:
-        artifact = averaged.artifact(whole)
+        artifact, evidence = averaged.artifact(whole), averaged.evidence()
+        said = [*said, str(evidence)] if evidence.share > _SAID else said
     else:
         artifact = fit_by_name(chosen, whole, whole.labels, seed=seed)
     selection = Selection(

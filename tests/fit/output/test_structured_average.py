@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from calib_serve.fit.output.averaged import Averaged, fit_structured_average
+from calib_serve.fit.output.averaged import Averaged, Evidence, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve.folds import folds_of
 from calib_serve.metrics import nll
@@ -41,3 +44,74 @@ def test_on_new_samples_it_is_as_good_as_a_temperature_and_better_where_classes_
         new, truth = make(5000, seed=seed + 100)
         ours = nll(fit_structured_average(logits, labels).probs(new), truth)
         assert ours < most * nll(fit_by_name("temperature", logits, labels).probs(new), truth)
+
+
+def paraphrased(classes: int, prompts: int, copies: int, tested: int = 3000) -> tuple[np.ndarray, ...]:
+    """Scores of many classes whose calibration samples come as a few copies of each of some prompts."""
+    rng = np.random.default_rng(0)
+    centre = 1.1 * rng.standard_normal((classes, 32))
+    believed = centre + 0.3 * rng.standard_normal(centre.shape)
+
+    def scores(y: np.ndarray, copies: int) -> np.ndarray:
+        prompt = np.repeat(rng.standard_t(4, (len(y) // copies, 32)), copies, axis=0)
+        inputs = centre[y] + prompt + 0.1 * rng.standard_normal(prompt.shape)
+        return 0.87 * (inputs @ believed.T - (believed**2).sum(axis=1) / 2)
+
+    labels, truth = np.repeat(np.arange(classes), prompts * copies), rng.integers(0, classes, tested)
+    return scores(labels, copies), labels, scores(truth, 1), truth
+
+
+def test_samples_that_resemble_each_other_do_not_make_it_worse_than_a_temperature() -> None:
+    logits, labels, new, truth = paraphrased(150, prompts=10, copies=3)
+    ours = nll(fit_structured_average(logits, labels).of_logits(new), truth)
+    assert ours <= nll(fit_by_name("temperature", logits, labels).of_logits(new), truth)
+
+
+def test_of_few_samples_that_are_nearly_all_right_it_does_no_harm() -> None:
+    ratios = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 3, 5050)
+        z = 6 * np.eye(3)[y] + 2 * rng.standard_normal((len(y), 3))  # nearly all are right
+        fits = (fit(z[:50], y[:50]) for fit in (fit_structured_average, lambda *a: fit_by_name("none", *a)))
+        ratios.append([nll(one.of_logits(z[50:]), y[50:]) for one in fits])
+    ours, best = np.mean(ratios, axis=0)
+    assert ours < best
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_its_temperature_is_that_of_all_samples(seed: int) -> None:
+    logits, labels = draw(60, seed=seed)
+    alone = fit_by_name("temperature", logits, labels).fit["temperature"]
+    assert fit_structured_average(logits, labels).fit["temperature"] == pytest.approx(alone, rel=1e-9)
+
+
+positive = st.floats(1e-6, 1e3)
+
+
+@given(positive, positive, st.floats(1.01, 100))
+def test_more_than_a_temperature_is_taken_as_far_as_the_evidence_goes(
+    gain: float, error: float, more: float
+) -> None:
+    share = Evidence(gain, error).share
+    assert 0 < share <= Evidence(more * gain, error).share <= 1
+    assert Evidence(more * gain, more * error).share == pytest.approx(share)
+    assert Evidence(error, error).share == pytest.approx(0.5)
+    assert Evidence(-gain, error).share == 0 == Evidence(gain, float("nan")).share
+
+
+@given(st.integers(2, 1000), st.integers(2, 10**6))
+def test_strengths_fall_no_further_than_the_samples_of_a_class_allow(classes: int, n: int) -> None:
+    tried = strengths_of(n, classes)
+    assert tried
+    assert tried == sorted(tried, reverse=True)
+    assert len(tried) == 1 or tried[-1] >= 5 * classes / n
+    assert set(tried) <= set(strengths_of(10 * n, classes))
+
+
+def test_what_auto_takes_beyond_a_temperature_is_said_with_its_evidence() -> None:
+    told = select(*skewed(600))
+    found = told.fit["beyond_temperature"]
+    assert found["share"] > 0.9
+    assert any(f"{found['gain']:.4f}" in remark for remark in told.fit["remarks"])
+    assert "remarks" not in select(*draw(600), candidates=["temperature"]).fit
