@@ -33,7 +33,7 @@ from calib_serve.fit.solve.folds import folds_of
 from calib_serve.fit.solve.parallel import one_thread
 from calib_serve.fit.solve.preconditioner import Solve
 from calib_serve.fit.solve.softmax_regression import Problem
-from calib_serve.metrics.grouped import mean_error
+from calib_serve.metrics.samples import mean_error
 from calib_serve.words import percent
 
 __all__ = [
