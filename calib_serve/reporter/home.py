@@ -116,7 +116,7 @@ class Within:
         """See Home."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
-            found = self._watch.predictions(items, once=once.encode(), source="reporter")
+            found = self._watch.predictions(items, once=once.encode())
         except LedgerError as error:
             raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
@@ -124,7 +124,7 @@ class Within:
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
         """See Home."""
         try:
-            found = self._watch.served(sums, time=time, once=once.encode(), source="reporter")
+            found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
             raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
         return ["" if one is None else str(one) for one in found]
