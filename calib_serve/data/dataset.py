@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.files import csv_rows, map_npy, named, read_npz
+from calib_serve.files import csv_rows, map_npy, named, open_regular, read_npz
 from calib_serve.metrics.per_sample import truths
 from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
@@ -252,7 +252,7 @@ def inside(folder: Path, name: str) -> Path:
     """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # before Python 3.13 links in a circle are the last
         raise InputError(f"{name!r} is no name of a file: {error}") from error
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name!r} lies outside of {folder}")
@@ -262,7 +262,7 @@ def inside(folder: Path, name: str) -> Path:
 def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
     path = inside(folder, name)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return read_picture(file, how, max_pixels=_MAX_PIXELS)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the picture {path}: {error}") from error

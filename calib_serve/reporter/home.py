@@ -268,8 +268,7 @@ class HomewardQueue:
     def _batches(self) -> Iterator[Batch]:
         """What lies on disk, then what waits here; each is gone when the next one is asked for."""
         if self._folder is not None:
-            for kept in self._folder.each():
-                yield Batch(kept.name, [Served.of(*one) for one in kept.items])
+            yield from self._folder.each(lambda one: Served.of(*one))
         left = self._here()
         while left > 0 and (batch := self._filled()).items:  # what comes meanwhile is for the next time
             left -= len(batch.items)

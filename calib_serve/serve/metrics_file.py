@@ -16,7 +16,9 @@ from typing import Any
 
 import yaml
 
+from calib_serve.artifact.manifest import read_yaml
 from calib_serve.errors import CalibServeError, ServerError
+from calib_serve.files import read_whole
 from calib_serve.watch.series import SERIES, WORKERS
 
 __all__ = ["metrics_file", "of_this_worker", "undeclared"]
@@ -114,10 +116,10 @@ def _entry(name: str, unit: str, labels: Sequence[str]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = read_yaml(read_whole(path))
         for _, _, metric in _metrics(content):
             metric["name"], metric.get("dimensions")
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise ServerError(f"cannot read the metrics file {path}: {error}") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise ServerError(
