@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -66,10 +67,11 @@ def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
             "true"
         )
     try:
-        content = read_whole(path, limit=_LARGEST)  # a contract is a page
+        content = read_whole(path, limit=_LARGEST)
         found = Contract.read(content, () if artifact is None else artifact.class_names)
     except OSError as error:
-        raise InputError(f"cannot read the contract {path}: {error.strerror or error}") from error
+        more = ", and a contract is a page" if error.errno == errno.EFBIG else ""
+        raise InputError(f"cannot read the contract {path}: {error.strerror or error}{more}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     if artifact is not None:

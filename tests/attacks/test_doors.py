@@ -193,8 +193,8 @@ def test_a_chunk_is_as_long_as_it_says_and_says_little(served: Served) -> None:
     "host",
     [
         "\uff4c\uff4f\uff43\uff41\uff4c\uff48\uff4f\uff53\uff54", "localhost\u3002", "\u24dbocalhost",
-        "\u217cocalhost", "localhost%00.evil.example", "127.1", "0x7f.0.0.1", "localhost#@evil", "127.0.0.1\t",
-        "xn--localhost-", "localhost,evil.example", "[::1]evil", "localhost:80:80",
+        "\u217cocalhost", "localhost%00.evil.example", "127.1", "0x7f.0.0.1", "localhost#@evil",
+        "127.0.0.1\t", "xn--localhost-", "localhost,evil.example", "[::1]evil", "localhost:80:80",
     ],
 )  # fmt: skip
 def test_no_other_spelling_of_a_host_is_ours(served: Served, host: str) -> None:
