@@ -27,9 +27,9 @@ from calib_serve.contracts import read_contract
 from calib_serve.data import load_data, read_texts
 from calib_serve.errors import FuseError
 from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.fuse.triton.publish import Pack
+from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.torchserve._archive import read_archive
+from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.opening import _pair
 from calib_serve.model import load_model
 from calib_serve.promotion import Host
@@ -37,11 +37,10 @@ from calib_serve.reporter.batch_folder import BatchFolder
 from calib_serve.reporter.home import Served
 from calib_serve.reporter.outbox import _Spool
 from calib_serve.scores import Scores
-from calib_serve.seam.host import Request
-from calib_serve.serve.configuration import adjusted
-from calib_serve.serve.management import Tokens
+from calib_serve.seam._host import Request
+from calib_serve.serve.configuration import adjusted, read_properties
 from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.serve.properties import read_properties
+from calib_serve.serve.server import Tokens
 from calib_serve.watch.client import read_token
 from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger
