@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.errors import InputError
+from calib_serve.files import read_whole
 from calib_serve.judgement import Evidence, share_bets
 from calib_serve.metrics import Estimate, abstention, exact_interval
 from calib_serve.metrics.evaluation import evaluate_probs
@@ -63,11 +65,11 @@ def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
             "true"
         )
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"it has more than {_LARGEST} bytes, and a contract is a page")
-        found = Contract.read(path.read_bytes(), () if artifact is None else artifact.class_names)
+        content = read_whole(path, limit=_LARGEST)
+        found = Contract.read(content, () if artifact is None else artifact.class_names)
     except OSError as error:
-        raise InputError(f"cannot read the contract {path}: {error.strerror or error}") from error
+        more = ", and a contract is a page" if error.errno == errno.EFBIG else ""
+        raise InputError(f"cannot read the contract {path}: {error.strerror or error}{more}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     if artifact is not None:

@@ -7,6 +7,7 @@ are refused before they are unpacked.
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import importlib
 import importlib.util
@@ -29,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, BinaryIO, Generic, TypeVar
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -39,6 +40,7 @@ from calib_serve.errors import CalibServeError, InputError, MissingDependency
 
 __all__ = [
     "GROUP_READS",
+    "LONGEST_LINE",
     "ZIP_ERRORS",
     "FollowedFile",
     "alone",
@@ -49,12 +51,14 @@ __all__ = [
     "most_unpacked",
     "named",
     "open_parquet",
+    "open_regular",
     "private_folder",
     "read_npz",
     "read_private",
-    "read_regular",
+    "read_whole",
     "refuse_bomb",
     "sha256",
+    "short_lines",
     "write_whole",
     "written_whole",
 ]
@@ -123,22 +127,47 @@ def read_private(path: Path) -> bytes:
     Its group may read it where the environment says so by ``GROUP_READS``: Kubernetes makes secrets readable
     by a pod's fsGroup. OSError is not wrapped.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777
         allowed = 0o740 if os.environ.get(GROUP_READS) == "1" else 0o700
         if os.name == "posix" and mode & ~allowed:
             also = "" if mode & 0o037 else f"; or let the group read it by {GROUP_READS}=1"
             raise PermissionError(f"it has mode {mode:o}; run: chmod 600 {path}{also}")
-        return file.read()
+        return _whole(file, _LONGEST)
 
 
-def read_regular(path: Path, *, limit: int) -> bytes:
-    """The first ``limit`` bytes of a regular file; OSError for a device or a pipe, whose end never comes."""
-    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError("it is no regular file")
-        return file.read(min(limit, found.st_size + 1))  # as much as is asked for is set aside at once
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to be read; OSError for a device or a pipe, whose end may never come."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+_LONGEST = 16 << 20  # bytes of settings, tokens, keys and lists
+
+
+def read_whole(path: Path, *, limit: int = _LONGEST) -> bytes:
+    """A regular file of at most ``limit`` bytes; OSError for any other, EFBIG for a larger one."""
+    with open_regular(path) as file:
+        return _whole(file, limit)
+
+
+def _whole(file: IO[bytes], limit: int) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    content = b"" if size > limit else file.read(size + 1)  # as much as is asked for is set aside at once
+    if max(size, len(content)) > limit:
+        raise OSError(errno.EFBIG, f"it has more than the {limit} bytes allowed")
+    return content
+
+
+def short_lines(file: IO[str], path: Path, *, limit: int) -> Iterator[str]:
+    """The lines of a text; InputError for one of more than ``limit`` characters, which may have no end."""
+    while line := file.readline(limit):
+        if len(line) == limit and not line.endswith("\n"):
+            raise InputError(f"{path} has a line of more than {limit} characters")
+        yield line
 
 
 def make_private(path: Path) -> None:
@@ -234,7 +263,7 @@ def read_npz(
     """
     try:
         # Opened here: numpy leaves a damaged file open.
-        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
             if file.read(6) == b"\x93NUMPY":
                 raise ValueError("it holds one array")
             with zipfile.ZipFile(file) as archive:
@@ -313,7 +342,7 @@ def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
 def map_npy(path: Path) -> NDArray[Any]:
     """The array of an .npy file, memory-mapped; ValueError for an invalid file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         # numpy divides by the item size: 0 would crash the process.
         if not dtype.itemsize or min(shape, default=0) < 0:
@@ -342,6 +371,7 @@ def refuse_bomb(archive: zipfile.ZipFile) -> None:
         raise ValueError(f"it unpacks from {packed} to {whole} bytes, as a zip bomb does")
 
 
+LONGEST_LINE = 16 << 20  # characters of a table's line: scores of a million classes
 _NUMBER = 8  # bytes of a value in memory, at least
 
 
@@ -372,8 +402,9 @@ def _rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, str]]:
 
 def _read(path: Path) -> Iterator[list[str]]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            yield from csv.reader(file)
+        with open_regular(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            yield from csv.reader(short_lines(text, path, limit=LONGEST_LINE))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}") from error
 

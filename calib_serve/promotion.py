@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from calib_serve.errors import CalibServeError, ConflictError, InputError, ServerError
-from calib_serve.files import alone, sha256, write_whole, written_whole
+from calib_serve.files import alone, read_whole, sha256, write_whole, written_whole
 from calib_serve.fuse.mar_options import LEDGER, MODELS, from_environment
 from calib_serve.fuse.torchserve import labelled_models, served_artifact
 from calib_serve.receipts import shadow_tag
@@ -155,7 +155,7 @@ class Host:
         path = self.models_file
         try:
             with alone(path):
-                known = {(m["name"], m["version"]): m for m in json.loads(path.read_text("utf-8"))}
+                known = {(m["name"], m["version"]): m for m in json.loads(read_whole(path))}
                 known |= {(m["name"], m["version"]): m for m in labelled_models([archive])}
                 write_whole(path, json.dumps(list(known.values()), ensure_ascii=False))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -168,7 +168,7 @@ class Host:
         """The exchanges that were made on this server, oldest first; InputError where the file is no list."""
         path = self._exchanges_file
         try:
-            return [Exchange(**one) for one in json.loads(path.read_text("utf-8"))] if path.exists() else []
+            return [Exchange(**one) for one in json.loads(read_whole(path))] if path.exists() else []
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise InputError(f"{path} cannot be read: {error!r}; promote an archive by its name") from error
 

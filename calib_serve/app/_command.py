@@ -172,13 +172,13 @@ def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    import yaml
+    from calib_serve.artifact.manifest import read_yaml
 
     if "," in text and text[0] not in "[{":
         return [_value(part.strip()) for part in text.split(",")]
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        found = read_yaml(text.encode("utf-8", "surrogateescape"))
+    except ValueError as error:
         raise InputError(f"{text!r} cannot be read: {error}") from None
     if isinstance(found, str):  # YAML takes neither .5 nor 1e-3 for a number
         try:
@@ -239,11 +239,12 @@ def _read_config(file: Path) -> dict[str, Any]:
 
     A mapping stands for KEY=VALUE options.
     """
-    import yaml
+    from calib_serve.artifact.manifest import read_yaml
+    from calib_serve.files import read_whole
 
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        found = read_yaml(read_whole(file))
+    except (OSError, ValueError) as error:
         raise InputError(f"--config: cannot read {file}: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise InputError(f"--config: {file} must hold options, NAME: VALUE a line")

@@ -96,19 +96,20 @@ def shares(text: str) -> Any:
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
     ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
     """
-    import yaml
+    from calib_serve.artifact.manifest import read_yaml
+    from calib_serve.files import read_whole
 
     file = Path(text)
     if "=" not in text and "," not in text:
         try:
-            text = file.read_text(encoding="utf-8").strip()
+            text = read_whole(file).decode().strip()
         except (OSError, ValueError) as error:
             raise InputError(
                 f"--prior: cannot read {text!r} as shares or as a file of them: {error}"
             ) from None
     try:
         if text.startswith(("[", "{")) or ":" in text:
-            found = yaml.safe_load(text)
+            found = read_yaml(text.encode())
         elif "=" in text:
             found = pairs([part.strip() for part in text.replace("\n", ",").split(",") if part.strip()], "")
         else:
@@ -116,7 +117,7 @@ def shares(text: str) -> Any:
         if isinstance(found, dict):
             return {str(name): float(share) for name, share in found.items()}
         return [float(share) for share in found]
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"--prior: class shares are numbers, or NAME=SHARE each: {error}") from None
 
 

@@ -70,7 +70,7 @@ class Scopes:
     """Options of ``calib-serve keys token``."""
 
     scopes: str
-    """What it is for: some of predict,label,scrape,admin, commas between."""
+    """What it is for: some of predict,label,ids,scrape,admin, commas between."""
 
 
 @subcommand(app)

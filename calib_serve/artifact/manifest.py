@@ -7,6 +7,7 @@ aliases, depth, schema and hashes are checked before use.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import math
 import os
@@ -24,7 +25,7 @@ from calib_serve.artifact.steps import STEPS, Examples, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
-from calib_serve.files import read_regular, sha256
+from calib_serve.files import read_whole, sha256
 
 SCHEMA = 1
 MANIFEST = "manifest.yaml"
@@ -172,12 +173,10 @@ def _refuse_tricks(text: bytes) -> None:
 def read_bytes(path: Path, *, limit: int) -> bytes:
     """Return a file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
     try:
-        content = read_regular(path, limit=limit + 1)
-        if len(content) > limit:
-            raise SchemaError(f"{path} has more than the {limit} bytes allowed")
-        return content
+        return read_whole(path, limit=limit)
     except OSError as error:
-        raise ArtifactError(
+        kind = SchemaError if error.errno == errno.EFBIG else ArtifactError
+        raise kind(
             f"cannot read {path}: {error}; an artifact is a folder of {MANIFEST} and {PARAMS}"
         ) from error
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from calib_serve.collect.source import DeadLetter
 from calib_serve.errors import InputError, Refused
-from calib_serve.files import check_header, open_parquet
+from calib_serve.files import check_header, open_parquet, short_lines
 from calib_serve.names import By, shown
 from calib_serve.options.label import LabelColumns
 from calib_serve.watch.items import read_json
@@ -30,6 +30,7 @@ KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")
 _LONGEST = 10_000  # characters of a text: a receipt has a tenth of that
 _LONGEST_PACKED = 1 << 16  # bytes of a text of Parquet, before it is unpacked
 _LINE = 1 << 20  # bytes, or characters
+_MOST_SKIPPED = 64 << 20  # bytes of a line that is too long
 _ROWS = 1_000  # of Parquet, read at once
 _EXACT = 2**53  # beyond it a float has lost digits of a whole number
 
@@ -271,16 +272,9 @@ def _cells(path: Path) -> Iterator[list[str]]:
                 raise InputError(f"{path} is {other}")
             # One text of another encoding spoils its own row, and that only if it is read.
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            yield from csv.reader(_bounded(text, path), strict=True)
+            yield from csv.reader(short_lines(text, path, limit=_LINE), strict=True)
     except csv.Error as error:
         raise InputError(f"cannot read {path}: {error}") from error
-
-
-def _bounded(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
-    while line := text.readline(_LINE):
-        if len(line) == _LINE and not line.endswith("\n"):
-            raise InputError(f"{path} has a line of more than {_LINE} characters")
-        yield line
 
 
 def _parquet(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
@@ -316,11 +310,22 @@ def _lines(path: Path, name: str, columns: Columns) -> Iterator[Row]:
             number += 1
             where = f"{name} line {number}"
             if not line.endswith(b"\n") and len(line) == _LINE:
-                while (more := file.readline(_LINE)) and not more.endswith(b"\n"):
-                    pass
-                told = f"a line of more than {_LINE} bytes"
-                yield Row(where, [], [DeadLetter("malformed", told, where, content=line[:1000])])
+                told, reason, ends = f"a line of more than {_LINE} bytes", "malformed", _ends(file)
+                if not ends:
+                    told, reason = f"{told}, whose end was not found: what follows was not read", "unreadable"
+                yield Row(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
+                if not ends:
+                    return
             elif line.strip():
                 yield read_message(line, where, columns)
             else:
                 yield Row(where, [], [])
+
+
+def _ends(file: IO[bytes]) -> bool:
+    """Skip the rest of a line; False where that has no end, as of a device."""
+    for _ in range(_MOST_SKIPPED // _LINE):
+        more = file.readline(_LINE)
+        if not more or more.endswith(b"\n"):
+            return True
+    return False

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.files import csv_rows, map_npy, named, read_npz
+from calib_serve.files import csv_rows, map_npy, named, open_regular, read_npz
 from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
 from calib_serve.scores import truths
@@ -253,7 +253,7 @@ def inside(folder: Path, name: str) -> Path:
     """Return the file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # before Python 3.13 links in a circle are the last
         raise InputError(f"{name!r} is no name of a file: {error}") from error
     # A table comes with the data: it must not name files of the host beyond its folder.
     if not path.is_relative_to(folder.resolve()):
@@ -264,7 +264,7 @@ def inside(folder: Path, name: str) -> Path:
 def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
     path = inside(folder, name)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return read_picture(file, how, max_pixels=_MAX_PIXELS)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the picture {path}: {error}") from error

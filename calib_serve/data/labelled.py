@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calib_serve.data.dataset import inside, listed, load_data
 from calib_serve.errors import InputError
-from calib_serve.files import csv_rows, open_parquet
+from calib_serve.files import LONGEST_LINE, csv_rows, open_parquet, short_lines
 from calib_serve.names import shown
 
 T = TypeVar("T")
@@ -313,7 +313,8 @@ def _parquet(path: Path) -> tuple[Sequence[str], Iterator[Mapping[str, Any]]]:
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(line for line in file if line.strip()):
+            lines = short_lines(file, path, limit=LONGEST_LINE)
+            for number, line in enumerate(line for line in lines if line.strip()):
                 try:
                     row = json.loads(line, object_pairs_hook=_once)
                 except (ValueError, RecursionError) as error:

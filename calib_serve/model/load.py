@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.data import Dataset, load_data
 from calib_serve.errors import InputError, ModelError
-from calib_serve.files import named, sha256
+from calib_serve.files import named, open_regular, sha256
 from calib_serve.model.face import Classifier, check_sizes
 from calib_serve.model.hugging_face import data_of, is_folder, load_folder
 from calib_serve.model.torch_classifier import from_module
@@ -250,7 +250,8 @@ def _load_weights(network: nn.Module, path: Path) -> None:
             state = load_file(path)
         else:
             # Unpickling anything else would run its code.
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            with open_regular(path) as file:
+                state = torch.load(file, map_location="cpu", weights_only=True)
         if "state_dict" in state and isinstance(state["state_dict"], dict):
             state = state["state_dict"]
         network.load_state_dict(state)

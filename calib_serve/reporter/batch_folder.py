@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calib_serve.files import write_whole
+from calib_serve.files import open_regular, write_whole
 
 try:
     import fcntl
@@ -20,6 +21,9 @@ except ImportError:  # not on every platform: then two may send the same, which 
 __all__ = ["Batch", "BatchFolder"]
 
 log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[0-9]+-([0-9]{1,9})-([0-9a-f]+)\.json")  # when, how many, and under which name
+_LARGEST = 256 << 20  # bytes of a file
 
 
 class Batch(NamedTuple):
@@ -36,7 +40,7 @@ class BatchFolder:
         self._folder, self._most = folder, most
 
     def __len__(self) -> int:
-        return sum(int(path.stem.split("-")[1]) for path in self._folder.glob("*-*-*.json"))
+        return sum(int(found[1]) for _, found in self._files())
 
     def put(self, batch: Batch) -> bool:
         """Write it, unless there are too many; raises OSError."""
@@ -46,14 +50,24 @@ class BatchFolder:
         write_whole(path, json.dumps(batch.items), mode=0o600)
         return True
 
-    def each(self) -> Iterator[Batch]:
-        """Those that no other process sends now, oldest first; a file goes when the next one is asked for."""
-        for path in sorted(self._folder.glob("*-*-*.json")):
-            with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+    def each(self, read: Callable[[Any], Any]) -> Iterator[Batch]:
+        """Those that no other process sends now, oldest first; a file goes when the next one is asked for.
+
+        ``read`` makes an item of its JSON; what is none is left out, and logged.
+        """
+        for path, found in self._files():
+            with suppress(FileNotFoundError, BlockingIOError), open_regular(path) as file:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 try:
-                    yield Batch(path.stem.split("-")[2], json.load(file))
-                except ValueError as error:
-                    log.error("what waited in %s cannot be read and is left out: %s", path, error)
+                    items = [read(one) for one in json.loads(file.read(_LARGEST))]
+                except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                    log.error("what waited in %s cannot be read and is left out: %r", path, error)
+                else:
+                    yield Batch(found[2], items)
                 path.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[Path, re.Match[str]]]:
+        for path in sorted(self._folder.glob("*.json")):
+            if path.is_file() and (found := _NAME.fullmatch(path.name)):
+                yield path, found

@@ -116,7 +116,7 @@ class Within:
         """See Home."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
-            found = self._watch.predictions(items, once=once.encode(), source="reporter")
+            found = self._watch.predictions(items, once=once.encode())
         except LedgerError as error:
             raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
@@ -124,7 +124,7 @@ class Within:
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
         """See Home."""
         try:
-            found = self._watch.served(sums, time=time, once=once.encode(), source="reporter")
+            found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
             raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
         return ["" if one is None else str(one) for one in found]
@@ -268,8 +268,7 @@ class HomewardQueue:
     def _batches(self) -> Iterator[Batch]:
         """What lies on disk, then what waits here; each is gone when the next one is asked for."""
         if self._folder is not None:
-            for kept in self._folder.each():
-                yield Batch(kept.name, [Served.of(*one) for one in kept.items])
+            yield from self._folder.each(lambda one: Served.of(*one))
         left = self._here()
         while left > 0 and (batch := self._filled()).items:  # what comes meanwhile is for the next time
             left -= len(batch.items)

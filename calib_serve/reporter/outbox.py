@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 
 from calib_serve.errors import InputError
-from calib_serve.files import write_whole
+from calib_serve.files import read_whole, write_whole
 from calib_serve.reporter.home import Courier, Home
 from calib_serve.watch.batch import ServedSums
 
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
 _ITEMS = 5_000  # of one batch
+_LARGEST = 256 << 20  # bytes of a file of the spool
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
 
 Place = tuple[int, str, int, tuple[str, ...]]
@@ -303,10 +304,20 @@ class _Spool:
 
 def _read(path: Path) -> list[_Batch]:
     try:
-        told: list[Any] = json.loads(path.read_bytes())
-        return [
-            _Batch(str(name), float(at), tuple(ServedSums(*one) for one in items)) for name, at, items in told
-        ]
-    except (OSError, ValueError, TypeError) as error:
-        log.error("what waited in %s cannot be read and is left out: %s", path, error)
+        told: list[Any] = json.loads(read_whole(path, limit=_LARGEST))
+        return [_Batch(str(name), float(at), tuple(map(_sums, items))) for name, at, items in told]
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        log.error("what waited in %s cannot be read and is left out: %r", path, error)
         return []
+
+
+def _sums(told: Sequence[Any]) -> ServedSums:
+    """Sums that were kept; TypeError where they are none."""
+    found = ServedSums(*told)
+    texts = (found.model, found.version, found.segment)
+    numbers = (found.predicted, found.low, found.high, found.count, found.confidence)
+    if not all(isinstance(one, str) for one in texts) or not all(
+        type(one) in (int, float) for one in numbers
+    ):
+        raise TypeError("they are no sums of predictions")
+    return found

@@ -28,7 +28,16 @@ from safetensors import SafetensorError, safe_open
 
 from calib_serve.engines import open_engine
 from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.files import ZIP_ERRORS, check_header, map_npy, most_unpacked, open_parquet, read_npz
+from calib_serve.files import (
+    LONGEST_LINE,
+    ZIP_ERRORS,
+    check_header,
+    map_npy,
+    most_unpacked,
+    open_parquet,
+    read_npz,
+    short_lines,
+)
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
 from calib_serve.scores.table import LISTS, TAKEN, Roles, Source, of_arrays, of_roles, roles_of
@@ -304,12 +313,13 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 def _rows(file: IO[str], path: Path) -> tuple[list[str], Iterator[list[Any]]]:
     """Return the column names and the rows of a text, each as long as the names."""
+    lines = short_lines(file, path, limit=LONGEST_LINE)
     if ".jsonl" in path.name.lower() or ".ndjson" in path.name.lower():
-        return _json_rows(file)
-    line = file.readline()
+        return _json_rows(lines)
+    line = next(lines, "")
     mark = max(",;\t|", key=lambda one: _outside_quotes(line, one))
     mark = mark if _outside_quotes(line, mark) else (" " if " " in line.strip() else ",")
-    reader = csv.reader(chain([line], file), delimiter=mark, skipinitialspace=mark == " ")
+    reader = csv.reader(chain([line], lines), delimiter=mark, skipinitialspace=mark == " ")
     names = next(reader, [])
     first = next((row for row in reader if row), None)
     if first is not None and len(first) == len(names) + 1:  # as R writes row names
@@ -331,8 +341,8 @@ def _outside_quotes(line: str, mark: str) -> int:
     return sum(part.count(mark) for part in line.split('"')[::2])
 
 
-def _json_rows(file: IO[str]) -> tuple[list[str], Iterator[list[Any]]]:
-    lines = (line for line in file if line.strip())
+def _json_rows(texts: Iterator[str]) -> tuple[list[str], Iterator[list[Any]]]:
+    lines = (line for line in texts if line.strip())
     try:
         first = json.loads(next(lines, "{}"))
         names = list(first)

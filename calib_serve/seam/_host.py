@@ -30,8 +30,10 @@ from numpy.typing import NDArray
 
 import calib_serve
 from calib_serve.errors import InputError, MissingDependency, ModelError
+from calib_serve.files import read_whole
 from calib_serve.options.data import TrialOptions
 
+_LARGEST = 256 << 20  # bytes of a request
 _TYPES = {".json": "application/json", ".txt": "text/plain", ".csv": "text/csv"}
 
 
@@ -47,7 +49,8 @@ class Request:
     def of_file(cls, path: Path) -> Request:
         """Read a file's bytes as a client would post them: JSON and text by the file's ending."""
         try:
-            return cls(path.read_bytes(), _TYPES.get(path.suffix.lower(), "application/octet-stream"))
+            body = read_whole(path, limit=_LARGEST)
+            return cls(body, _TYPES.get(path.suffix.lower(), "application/octet-stream"))
         except OSError as error:
             raise InputError(f"cannot read the request {path}: {error}") from error
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
+from calib_serve.files import read_whole
 from calib_serve.fuse.mar_options import (
     KEYRING,
     LABEL_BUDGET,
@@ -65,7 +66,7 @@ def adjusted(
     """
     source = base or shipped("config.properties")
     try:
-        text = changed(source.read_text("utf-8"), settings)
+        text = changed(read_whole(Path(source)).decode(), settings)
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {source}: {error}") from error
     found = parse_properties(text)
@@ -351,7 +352,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 def read_properties(path: Path) -> dict[str, str]:
     """Read the keys and values of a file, see :func:`parse_properties`."""
     try:
-        return parse_properties(path.read_text("utf-8"))
+        return parse_properties(read_whole(path).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {path}: {error}") from error
 

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from calib_serve.errors import CalibServeError, ServerError
+from calib_serve.files import read_whole
 from calib_serve.watch.series import SERIES, WORKERS
 
 __all__ = ["metrics_file", "of_this_worker", "undeclared"]
@@ -112,13 +113,21 @@ def _entry(name: str, unit: str, labels: Sequence[str]) -> dict[str, Any]:
     return {"name": name, "unit": unit, "dimensions": list(labels)}
 
 
+_MOST_VALUES = 100_000
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = yaml.safe_load(read_whole(path))  # with aliases, as TorchServe takes it
+        if (values := _expanded(content, {})) > _MOST_VALUES:
+            raise ValueError(f"it holds {values} values, aliases written out; {_MOST_VALUES} are allowed")
+    except (OSError, ValueError, yaml.YAMLError, LookupError, OverflowError, RecursionError) as error:
+        raise ServerError(f"cannot read the metrics file {path}: {error}") from error
+    except (AttributeError, TypeError) as error:  # tags of wrong values
+        raise ServerError(f"cannot read the metrics file {path}: {error!r}") from error
+    try:
         for _, _, metric in _metrics(content):
             metric["name"], metric.get("dimensions")
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ServerError(f"cannot read the metrics file {path}: {error}") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise ServerError(
             f"{path} is no metrics file of TorchServe: ts_metrics and model_metrics hold lists of metrics,"
@@ -126,6 +135,14 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     found: dict[str, Any] = content
     return found
+
+
+def _expanded(value: Any, known: dict[int, int]) -> int:
+    """How many values this holds once every alias is written out, as it will be."""
+    if id(value) not in known:
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        known[id(value)] = 1 + sum(_expanded(one, known) for one in inside)
+    return known[id(value)]
 
 
 def _metrics(content: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:

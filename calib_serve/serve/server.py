@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 
 from calib_serve.errors import ServerError
+from calib_serve.files import read_whole
 from calib_serve.options.base import changed
 from calib_serve.options.serve import ServeOptions
 from calib_serve.serve.configuration import (
@@ -339,9 +340,9 @@ class Tokens:
     def read(cls, path: Path) -> Tokens:
         """Read the tokens of a server that runs in the file's folder."""
         try:
-            keys = json.loads(path.read_text("utf-8"))
+            keys = json.loads(read_whole(path))
             return cls(keys["inference"]["key"], keys["management"]["key"], keys["API"]["key"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ServerError(f"cannot read the tokens in {path}: {error}") from error
 
 

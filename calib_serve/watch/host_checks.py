@@ -109,8 +109,8 @@ class _Guesses:
         if told < _GUESSES:
             return None
         return (
-            f"{told} labels named predictions by ids that are not known here; see who sends them, and that "
-            "predictions come with their ids"
+            f"{told} labels named predictions by ids that are not known here; see who sends them, that "
+            "predictions come with their ids, and that who labels those of others has the scope ids"
         )
 
 

@@ -1,7 +1,9 @@
 """The users' own ids of predictions, so that labels may name predictions by these.
 
-An id is bound to its receipt in the ledger, for as long as labels of its prediction are accepted; of each
-(model, id) the first binding stays. A hash of the id is kept, as it may name a person.
+An id is bound to its receipt in the ledger, for as long as labels of its prediction are accepted. Each source
+(the name of the token that sent the prediction) has ids of its own: who guesses another's finds nothing and
+takes nothing. Of each (source, model, id) the first binding stays. A hash of the id is kept, as it may name a
+person.
 """
 
 from __future__ import annotations
@@ -64,12 +66,13 @@ def is_id(value: object) -> bool:
     return True
 
 
-def receipt_of(found: Mapping[str, str], *, id: str, model: object = None) -> str:
+def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:
     """The receipt that a label means which names ``id``, and ``model`` if any.
 
-    ``found``: the receipts of the id by model. Refused where there is none, or more than one.
+    ``found``: the receipts of the id by model, one from each source. Refused where there is none, or those of
+    more than one prediction.
 
-    >>> receipt_of({"m": "AgA"}, id="order-17")
+    >>> receipt_of({"m": ["AgA"]}, id="order-17")
     'AgA'
     """
     if model is not None and not isinstance(model, str):
@@ -78,14 +81,21 @@ def receipt_of(found: Mapping[str, str], *, id: str, model: object = None) -> st
         raise Refused(
             "malformed", f'id {shown(id)} is of predictions of {len(found)} models; name one by "model"'
         )
-    receipt = next(iter(found.values()), None) if model is None else found.get(model)
-    if receipt is None:
+    receipts = next(iter(found.values()), ()) if model is None else found.get(model, ())
+    if not receipts:
         raise Refused(
             "unknown_id",
-            f"no prediction of id {shown(id)} is known here: it has not come yet, came without its id, or is "
-            "so old that its labels are not accepted any more",
+            f"no prediction of id {shown(id)} is known here: it has not come yet, came without its id, is so "
+            "old that its labels are not accepted any more, or another token sent it and yours has not the "
+            "scope ids",
         )
-    return receipt
+    if not all(_same(receipts[0], one) for one in receipts[1:]):
+        raise Refused(
+            "malformed",
+            f"id {shown(id)} is of predictions that several tokens sent; label it by its receipt, or by the "
+            "token that sent it",
+        )
+    return receipts[0]
 
 
 def _hashed(id: str) -> str:
@@ -105,38 +115,44 @@ class PredictionIds:
         self._ledger = ledger
         self.fates: Counter[Fate] = Counter()
 
-    def bind(self, bindings: Sequence[Binding], *, now: float) -> list[bool]:
-        """Whether each id names this prediction from now on, durable on return.
+    def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
+        """Whether each id of ``source`` names this prediction from now on, durable on return.
 
         LedgerError where that cannot be kept.
         """
         rows = {(one.model, _hashed(one.id)): one.receipt for one in reversed(bindings)}
         told = [
-            {"model": model, "id_hash": name, "receipt": receipt, "bound_at": now}
+            {"model": model, "id_hash": name, "source": source, "receipt": receipt, "bound_at": now}
             for (model, name), receipt in sorted(rows.items())  # sorted: no two batches wait for each other
         ]
         try:
             with self._ledger.transaction() as connection:
                 made = self._ledger.database.insert(PREDICTION_ID).on_conflict_do_nothing()
                 connection.execute(made, told)
-                kept = self.find([one.id for one in bindings])
+                kept = self.find([one.id for one in bindings], source=source)
         except BaseException:
             self.fates["failed"] += len(bindings)
             raise
-        bound = [_same(one.receipt, of[one.model]) for one, of in zip(bindings, kept, strict=True)]
+        bound = [_same(one.receipt, of[one.model][0]) for one, of in zip(bindings, kept, strict=True)]
         self.fates["bound"] += sum(bound)
         self.fates["conflict"] += len(bound) - sum(bound)
         return bound
 
-    def find(self, ids: Sequence[str]) -> list[dict[str, str]]:
-        """Of each id, its receipts by model; empty where it is not known."""
+    def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
+        """Of each id of ``source``, or of any where that is None, its receipts by model.
+
+        Empty where it is not known. The database leaves out rows of other sources, so that an id of theirs
+        takes as long as one that nobody has.
+        """
         names = [_hashed(one) for one in ids]
-        found: dict[str, dict[str, str]] = {name: {} for name in names}
+        found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
         with self._ledger.database.reading() as connection:
             for at in range(0, len(names), _AT_ONCE):
                 asked = select(PREDICTION_ID).where(_ROW.id_hash.in_(names[at : at + _AT_ONCE]))
+                if source is not None:
+                    asked = asked.where(_ROW.source == source)
                 for row in connection.execute(asked):
-                    found[row.id_hash][row.model] = row.receipt
+                    found[row.id_hash][row.model] = (*found[row.id_hash].get(row.model, ()), row.receipt)
         return [found[name] for name in names]
 
     def count(self) -> int:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from calib_serve.errors import Reason, Refused
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt
@@ -23,6 +23,8 @@ from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.sums import Version
 
 __all__ = ["Intake", "Outcome", "Taken", "Unknown"]
+
+_Found = Mapping[str, Mapping[str, Sequence[str]]]  # receipts by model, by id
 
 _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
 
@@ -54,16 +56,20 @@ class Taken:
     counted: list[Label]
 
 
-Unknown = Sequence[tuple[int, Receipt]]
-"""The places of items whose version is not known here, and their receipts, which are sound."""
+class Unknown(NamedTuple):
+    """A label whose version is not known here: its place in the batch, and its receipt, which is sound."""
+
+    place: int
+    receipt: Receipt
+    token: str
 
 
 class _UnknownVersion(Refused):
     """A sound receipt of a version that is not known here."""
 
-    def __init__(self, receipt: Receipt) -> None:
+    def __init__(self, receipt: Receipt, token: str) -> None:
         super().__init__("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
-        self.receipt = receipt
+        self.receipt, self.token = receipt, token
 
 
 class Intake:
@@ -104,20 +110,22 @@ class Intake:
         items: Sequence[object],
         *,
         source: str | Sequence[str] = "",
+        ids_of: str | None = None,
         at: float | None = None,
-        hold: Callable[[Unknown], bool] | None = None,
+        hold: Callable[[Sequence[Unknown]], bool] | None = None,
     ) -> Taken:
         """Count every item that is right.
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
         predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
-        not known. ``at``: when they came, by default now. ``hold`` keeps those whose version is not known, or
-        says False, and they are refused. Raises LedgerError when the ledger cannot keep
-        them, or ids cannot be looked up: send all again, and each is counted once.
+        not known. ``ids_of``: whose predictions an id may name; None: anybody's. An id of others is refused
+        as one that nobody has. ``at``: when they came, by default now. ``hold`` keeps those whose version is
+        not known, or says False, and they are refused. Raises LedgerError when the ledger cannot keep them,
+        or ids cannot be looked up: send all again, and each is counted once.
         """
-        now, found = self._clock() if at is None else at, self._found(items)
-        unknown: list[tuple[int, Receipt]] = []
+        now, found = self._clock() if at is None else at, self._found(items, ids_of)
+        unknown: list[Unknown] = []
         checked = [self._check(item, now, found, place, unknown) for place, item in enumerate(items)]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
@@ -130,31 +138,31 @@ class Intake:
         news = iter(fates)
         outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
         if unknown and hold is not None and hold(unknown):
-            for place, _ in unknown:
-                outcomes[place] = Outcome(True, held=True)
+            for one in unknown:
+                outcomes[one.place] = Outcome(True, held=True)
         with self._lock:
             self.refused.update(o.reason for o in outcomes if o.reason)
         return Taken(outcomes, counted)
 
-    def _found(self, items: Sequence[object]) -> dict[str, dict[str, str]]:
-        """The receipts, by model, of each id that an item names."""
+    def _found(self, items: Sequence[object], source: str | None) -> _Found:
+        """The receipts, by model, of each id of ``source`` that an item names."""
         ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
         if not ids or self._ids is None:
             return {}
-        return dict(zip(ids, self._ids.find(list(ids)), strict=True))
+        return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
 
     def _check(
         self,
         item: object,
         now: float,
-        found: Mapping[str, Mapping[str, str]],
+        found: _Found,
         place: int,
-        unknown: list[tuple[int, Receipt]],
+        unknown: list[Unknown],
     ) -> Label | Outcome:
         try:
             return self._label(item, now, found)
         except _UnknownVersion as refusal:
-            unknown.append((place, refusal.receipt))
+            unknown.append(Unknown(place, refusal.receipt, refusal.token))
             return Outcome(False, refusal.reason, str(refusal))
         except Refused as refusal:
             self._note_ahead(refusal.ahead)
@@ -164,7 +172,7 @@ class Intake:
         if seconds > _AHEAD:
             self.ahead = (seconds, time.monotonic())
 
-    def _label(self, item: object, now: float, found: Mapping[str, Mapping[str, str]]) -> Label:
+    def _label(self, item: object, now: float, found: _Found) -> Label:
         """The label of an item, or Refused; ``found``: receipts of ids."""
         if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
             raise Refused(
@@ -180,12 +188,12 @@ class Intake:
         self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:
-            raise _UnknownVersion(receipt)
+            raise _UnknownVersion(receipt, token)
         if not receipt.wanted:
             raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
         return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
 
-    def _receipt(self, item: Mapping[str, Any], found: Mapping[str, Mapping[str, str]]) -> str:
+    def _receipt(self, item: Mapping[str, Any], found: _Found) -> str:
         if not is_id(item["id"]):
             raise Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
         if self._ids is None:

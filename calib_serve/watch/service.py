@@ -378,6 +378,7 @@ class Watch:
 
         One that comes with its receipt, a ``ServedReceipt``, is counted as that says, and gets no other. It
         counts once in a batch, and again in each further one.
+        ``source``: who sent them, such as the name of a token; ids are of each source its own.
         ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
         are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
         as before. ConflictError, and nothing is counted, where another batch was sent under it.
@@ -411,7 +412,7 @@ class Watch:
         self._beside("samples", lambda: self._sample(told))
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
-        return self._bound(found, [_told(one) or next(receipts) for one in found])
+        return self._bound(found, [_told(one) or next(receipts) for one in found], source)
 
     def served(
         self, sums: Sequence[ServedSums], *, time: float, once: bytes, source: str = ""
@@ -456,14 +457,20 @@ class Watch:
             return Refused("malformed", f"low and high lie in one of {bins} bins")
         return self._refusal(ServedPrediction(one.model, one.version, one.predicted, one.high, one.segment))
 
-    def labels(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> list[Outcome]:
+    def labels(
+        self, items: Sequence[object], *, source: str | Sequence[str] = "", ids_of: str | None = None
+    ) -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
 
-        ``source``: who sent them, such as the name of a token; or who sent each.
+        ``source``: who sent them, such as the name of a token; or who sent each. ``ids_of``: the ``source``
+        of the predictions that an ``id`` in place of a receipt may name; None: of any.
         """
         self.may_acknowledge()
         taken = self.intake.take(
-            items, source=source, hold=lambda unknown: self._held_labels(items, unknown, source)
+            items,
+            source=source,
+            ids_of=ids_of,
+            hold=lambda unknown: self._held_labels(items, unknown, source),
         )
         if samples := self.samples:
             whole = [
@@ -472,21 +479,23 @@ class Watch:
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
 
-    def _held_labels(self, items: Sequence[object], unknown: Unknown, source: str | Sequence[str]) -> bool:
-        """Keep labels of versions that are not known; False where too many wait already."""
+    def _held_labels(
+        self, items: Sequence[Any], unknown: Sequence[Unknown], source: str | Sequence[str]
+    ) -> bool:
+        """Keep labels of versions that are not known, by receipts; False where too many wait already."""
         if not self._has_room(len(unknown)):
             return False
         now = self._clock()
         rows = [
             Held(
                 "label",
-                receipt.nonce.hex(),
-                (receipt.model, receipt.version),
-                json.dumps(items[place]),
-                source if isinstance(source, str) else source[place],
+                one.receipt.nonce.hex(),
+                (one.receipt.model, one.receipt.version),
+                json.dumps({**items[one.place], "receipt": one.token}),
+                source if isinstance(source, str) else source[one.place],
                 now,
             )
-            for place, receipt in unknown
+            for one in unknown
         ]
         self.ledger.hold(rows)
         return True
@@ -603,7 +612,10 @@ class Watch:
         return None
 
     def _bound(
-        self, items: Sequence[ServedPrediction | Carried | Refused], told: list[SignedReceipt | Refused]
+        self,
+        items: Sequence[ServedPrediction | Carried | Refused],
+        told: list[SignedReceipt | Refused],
+        source: str,
     ) -> list[SignedReceipt | Refused]:
         """Bind the ids of what was counted to its receipts; where that fails, they say so."""
         named: dict[int, Binding] = {}
@@ -614,7 +626,7 @@ class Watch:
         bound = [False] * len(named)
 
         def bind() -> None:
-            bound[:] = self.ids.bind(list(named.values()), now=self._clock())
+            bound[:] = self.ids.bind(list(named.values()), source=source, now=self._clock())
 
         if named:
             self._beside("ids", bind)

@@ -80,3 +80,19 @@ def endless() -> bytes:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     return bytes(model.SerializeToString())
+
+
+def external(location: str, *, offset: int = 0, length: int = 48) -> bytes:
+    """An ONNX graph, (n, 4) to (n, 3), whose weights lie in another file."""
+    from onnx import TensorProto, helper
+
+    def info(name: str, width: int) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ("n", width))
+
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=(4, 3), data_location=1)
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        weights.external_data.add(key=key, value=value)
+    node = helper.make_node("MatMul", ["x", "w"], ["z"])
+    graph = helper.make_graph([node], "g", [info("x", 4)], [info("z", 3)], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return bytes(model.SerializeToString())

@@ -122,6 +122,7 @@ class Cage:
 
 def serve() -> None:
     """The caged side: a line in, reader and path; a line out, what became of it."""
+    import openers  # noqa: F401 - what it imports is no cost of an input
     from readers import warm_up
 
     answers = os.fdopen(os.dup(1), "w")
@@ -153,10 +154,12 @@ def _meet(reader: str, path: Path) -> Fate:
     return Fate(kind, told, max(0, _memory("VmHWM") - before))
 
 
-def _reader(name: str) -> Callable[[Path], None]:
-    """A name among the readers, or ``module.name``."""
-    from readers import READERS
+def _reader(name: str) -> Callable[[Path], object]:
+    """A name among the readers, ``open NAME`` among the openers, or ``module.name``."""
+    from openers import OPENERS, READERS
 
+    if name.startswith("open "):
+        return OPENERS[name.removeprefix("open ")][1]
     module, dot, function = name.rpartition(".")
     return getattr(importlib.import_module(module), function) if dot else READERS[name]
 

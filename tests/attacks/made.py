@@ -16,19 +16,23 @@ import stat
 import struct
 import warnings
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from attack_bytes import FORGED, Owned, signed, zipped
+from attack_bytes import FORGED, Owned, external, signed, zipped
 from ledgers import accept, make_label
+from openers import SETTINGS
 from readers import scratch, sound_entries, sound_params
 from real_watch import RING
 from small_models import everything
 
 from calib_serve.nonces import NONCE_BYTES
+from calib_serve.promotion import Exchange
 from calib_serve.receipts import Shadow
+from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog
@@ -348,6 +352,98 @@ def shards() -> Files:
     return {"sound.npz": sound, **{f"{name}.npz": npz(**arrays) for name, arrays in made.items()}}
 
 
+def texts() -> Files:
+    """Settings that are none, or ask for much."""
+    return {
+        "empty": b"",
+        "nul": b"\0",
+        "not utf-8": b"\xff\xfe\x00a",
+        "deep.json": b"[" * 100_000,
+        "deep.yaml": b"- " * 5_000,
+        "long number": b"9" * 100_000,
+        "dates.yaml": b"a: 2001-99-99\nb: 2001-02-30",
+        "alias bomb.yaml": b"a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (i, i, b",".join([b"*%c" % (i - 1)] * 9)) for i in range(98, 110)),
+        "python.yaml": b"a: !!python/object/apply:os.mkdir [/tmp/calib-serve-was-owned]",
+        "list.json": b"[1, {}, null]",
+        "object.json": b'{"a": {"b": [1e999, NaN, "\\ud800"]}}',
+        "quotes": b'"\\' * 300_000,
+        "much": b"a=b\n" * (5 << 20),
+    }
+
+
+def config() -> Files:
+    return {"sound.yaml": b"segments: 7\noption:\n  arl: 1e5\n"}
+
+
+def shares() -> Files:
+    return {"sound.yaml": b"cat: 0.7\ndog: 0.3", "sound": b"0.7\n0.3", "infinite": b"a=inf,b=nan"}
+
+
+def metrics() -> Files:
+    return {"sound.yaml": metrics_file().encode(), "of no list.yaml": b"ts_metrics: {counter: 7}"}
+
+
+def keys_of_torchserve() -> Files:
+    one = {"key": "x", "expiration time": "y"}
+    return {"sound.json": json.dumps({"inference": one, "management": one, "API": one}).encode()}
+
+
+def promotions() -> Files:
+    made = Exchange(1.0, "m", "2", "m2.mar", "1", "m1.mar")
+    return {"sound.json": json.dumps([asdict(made)]).encode(), "of a text.json": b'["a"]'}
+
+
+def spools() -> Files:
+    """What waits for a watch, by ids and in sums; of wrong kinds, it would end the thread that sends it."""
+    receipt = str(RING.sign(model="m", version="1", predicted=1, confidence=0.9))
+    one = ["m", "1", 1, "", 0.9, 0.9, 2, 1.8]
+    made = {
+        "sound ids": [[receipt, "order-1", None], [receipt, "", [0.5, 1.0]]],
+        "sound sums": [["aa", 1.0, [one]]],
+        "logits of texts": [[receipt, "a", ["x"]]],
+        "logits beyond numbers": [[receipt, "a", [10**400]]],
+        "an id of numbers": [[7, 7, 7]],
+        "a count of text": [["aa", 1.0, [[*one[:6], "2", 1.8]]]],
+        "too few": [["aa", 1.0, [one[:5]]]],
+        "no time": [["aa", "x", [one]]],
+    }
+    return {f"{name}.json": json.dumps(rows).encode() for name, rows in made.items()}
+
+
+def repositories() -> Files:
+    mark = b'# calib-serve fuse triton: "m"\n'
+    return {
+        "sound.pbtxt": mark + b'name: "m_core"\ninput { name: "x" dims: [3] }',
+        "unclosed.pbtxt": mark + b'input { { [ "',
+        "many quotes.pbtxt": mark + b'name: "\\' + b'"\\' * 300_000,
+    }
+
+
+def graphs() -> Files:
+    """Whose weights are said to lie somewhere else."""
+    made = {
+        "password file": external("/etc/passwd"),
+        "above": external("../../raw.onnx"),
+        "itself": external("raw.onnx"),
+        "device": external("/dev/zero"),
+        "no place": external(""),
+        "before the file": external("raw.onnx", offset=-5),
+        "behind the file": external("raw.onnx", offset=1 << 62),
+        "terabytes": external("raw.onnx", length=1 << 42),
+    }
+    return {f"data of {name}.onnx": content for name, content in made.items()}
+
+
+def weights() -> Files:
+    """The bytes of a graph's weights."""
+    return {
+        "sound.bin": np.ones((4, 3), np.float32).tobytes(),
+        "short.bin": bytes(47),
+        "of no numbers.bin": b"\xff" * 48,
+    }
+
+
 MADE = {
     "manifest": manifests,
     "params": tensors,
@@ -360,6 +456,16 @@ MADE = {
     "ledger": ledgers,
     "detector": detectors,
     "samples": shards,
+    "onnx": graphs,
+    "graph_data": weights,
+    "config": config,
+    "shares": shares,
+    "metrics": metrics,
+    "key_file": keys_of_torchserve,
+    "promotions": promotions,
+    "waiting+sums": spools,
+    "repository": repositories,
+    "+".join(SETTINGS): texts,
 }
 """Readers, + between several, and what is made for them."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attack_bytes import endless
 from cage import Cage
-from readers import READERS
+from openers import READERS
 from small_models import temperature
 
 from calib_serve.errors import FuseError

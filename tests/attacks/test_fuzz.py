@@ -20,7 +20,7 @@ from cage import CORPUS, Cage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import sound_manifest
-from readers import READERS
+from openers import READERS
 from real_watch import RING
 from sizes import sized
 

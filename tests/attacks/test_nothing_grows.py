@@ -73,6 +73,7 @@ def test_nothing_grows(tmp_path: Path) -> None:
             serve(before.client, before.http, reporter, REQUESTS)
             last = {name: state(one) for name, one in processes.items()}
     for name, before_it in first.items():
+        print(name, before_it, last[name])  # shown by pytest -rP
         assert last[name]["threads"] <= before_it["threads"] + 2, (name, before_it, last[name])
         assert last[name]["descriptors"] <= before_it["descriptors"] + 8, (name, before_it, last[name])
         assert last[name]["MiB"] <= before_it["MiB"] + 48, (name, before_it, last[name])

@@ -28,7 +28,7 @@ def test_ids_are_bound_and_the_first_prediction_keeps_its(tmp_path: Path) -> Non
     writer.put([Tag(id="a")], [second])
     assert failed == [1, 1]
     with closing(Ledger(tmp_path / "l.db")) as ledger:
-        assert PredictionIds(ledger).find(["a", "b"]) == [{"m": str(first)}, {}]
+        assert PredictionIds(ledger).find(["a", "b"]) == [{"m": (str(first),)}, {}]
 
 
 def test_while_the_ledger_is_locked_they_wait_and_predictions_do_not(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.files import sha256, written_whole
+from calib_serve.files import read_whole, sha256, written_whole
+
+_MOST_BYTES = 2 << 30  # of a protobuf; weights beyond lie in files of their own
 
 
 def read(path: Path) -> ir.Model:
@@ -56,10 +58,11 @@ def read(path: Path) -> ir.Model:
 
 def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
     try:
-        raw = onnx.load(path, load_external_data=False)
+        raw = onnx.load_model_from_string(read_whole(path, limit=_MOST_BYTES))
         return raw, _model(raw, path)
     except Exception as error:  # protobuf and onnx-ir raise unrelated types
-        other = "; a torch file takes fuse torch (fuse_torch)" if zipfile.is_zipfile(path) else ""
+        is_zip = path.is_file() and zipfile.is_zipfile(path)
+        other = "; a torch file takes fuse torch (fuse_torch)" if is_zip else ""
         raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}{other}") from error
 
 
@@ -130,7 +133,7 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
         # Resolved before it is compared: a link beside the model may lead out of its folder.
         target = (folder / tensor.location).resolve()
         size = target.stat().st_size
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # links in a circle, before Python 3.13
         raise ModelError(
             f"{path} keeps {tensor.name!r} in {tensor.location!r}, which cannot be read: {error}"
         ) from error

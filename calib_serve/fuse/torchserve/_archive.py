@@ -23,7 +23,7 @@ import yaml
 
 from calib_serve.artifact.manifest import read_yaml
 from calib_serve.errors import FuseError, IntegrityError, ModelError
-from calib_serve.files import ZIP_ERRORS, most_unpacked, refuse_bomb, written_whole
+from calib_serve.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, written_whole
 from calib_serve.fuse.mar_options import SECTION
 
 MANIFEST = "MAR-INF/MANIFEST.json"
@@ -385,7 +385,7 @@ def inside(path: Path, name: str) -> str:
 
 @contextmanager
 def _zip(path: Path) -> Iterator[Form]:
-    with zipfile.ZipFile(path) as archive:
+    with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
         found = {}
         entries = archive.infolist()
         for entry, name in _named(path, ((entry, entry.filename) for entry in entries)):
@@ -433,7 +433,7 @@ def _root(path: Path) -> Path:
 @contextmanager
 def _tar(path: Path) -> Iterator[Form]:
     limit = min(_LARGEST, most_unpacked(path.stat().st_size))
-    with path.open("rb") as packed, gzip.GzipFile(fileobj=packed) as file:
+    with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
         bounded = _Bounded(cast("IO[bytes]", file), limit)
         with tarfile.open(fileobj=cast("IO[bytes]", bounded), mode="r:") as archive:
             found = {}
@@ -509,7 +509,7 @@ def _small(path: Path, sizes: dict[str, int]) -> dict[str, int]:
 def _hint(path: Path) -> str:
     """Say what a file is that is called otherwise: TorchServe goes by the name alone."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(4)
     except OSError:
         return ""

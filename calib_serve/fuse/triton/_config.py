@@ -70,7 +70,7 @@ def fields(written: str) -> dict[str, list[str]]:
     return found
 
 
-_TOKEN = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[{}\[\]<>:,;]|[^\s{}\[\]<>:,;"'#]+""")
+_TOKEN = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|[{}\[\]<>:,;]|[^\s{}\[\]<>:,;"'#]+""")
 
 
 def _scalar(value: Any) -> str:

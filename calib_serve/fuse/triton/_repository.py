@@ -21,6 +21,7 @@ from onnx import TensorProto, helper
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError
+from calib_serve.files import read_whole
 from calib_serve.fuse._parity import given_inputs
 from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.triton._batch import free_batch
@@ -250,7 +251,7 @@ class Pack:
 
     def _is_ours(self, path: Path) -> bool:
         config = path / CONFIG
-        return config.is_file() and config.read_text(encoding="utf-8").startswith(f"{self._mark}\n")
+        return config.is_file() and _written(config).startswith(f"{self._mark}\n")
 
     def _move_models(self) -> None:
         """Move a new model in: the folders one by one, first what others stand on."""
@@ -290,7 +291,14 @@ class Pack:
 
 
 def _config(path: Path) -> Mapping[str, list[str]]:
-    return fields(path.read_text(encoding="utf-8"))
+    return fields(_written(path))
+
+
+def _written(path: Path) -> str:
+    try:
+        return read_whole(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FuseError(f"cannot read the settings {path}: {error}") from error
 
 
 def _differing(

@@ -38,7 +38,7 @@ from calib_serve.watch.http.gate import (
     read_one,
     what_is_wrong,
 )
-from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, secured, source_of
+from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, ids_of, secured, source_of
 from calib_serve.watch.http.page import render
 from calib_serve.watch.http.promises import clause_facts, shadow_facts
 from calib_serve.watch.http.tokens import Scope, Tokens
@@ -238,11 +238,11 @@ class _Routes:
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
         parse, content = parser_of(request), await self._bodies.read(request)
-        source = source_of(request)
+        source, whose = source_of(request), ids_of(request)
 
         def count() -> Response:
             items = parse(content)
-            outcomes = self._watch.labels(items, source=source)
+            outcomes = self._watch.labels(items, source=source, ids_of=whose)
             accepted = sum(one.accepted for one in outcomes)
             return JSONResponse(
                 {

@@ -17,7 +17,9 @@ try:
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = ["LOOPBACK", "NDJSON", "SCHEMES", "Guard", "allowed_hosts", "kind_of", "secured", "source_of"]
+__all__ = [
+    "LOOPBACK", "NDJSON", "SCHEMES", "Guard", "allowed_hosts", "ids_of", "kind_of", "secured", "source_of",
+]  # fmt: skip
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -105,16 +107,16 @@ class Guard:
 
         async def check(request: Request) -> None:
             if tokens := self._tokens():
-                request.state.source = _owner(tokens, request, scopes)
+                request.state.token = _token_of(tokens, request, scopes)
             if request.method == "POST" and kind_of(request) not in _KINDS:
                 raise HTTPException(415, f"send {' or '.join(_KINDS)}")
 
         return check
 
 
-def _owner(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> str:
-    """The name of the request's token; HTTP 401 or 403 where it has none that may do this."""
-    one = find(tokens, _token(request.headers.get("authorization", "")))
+def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> Token:
+    """The request's token; HTTP 401 or 403 where it has none that may do this."""
+    one = find(tokens, _secret(request.headers.get("authorization", "")))
     if one is None:
         told = {"WWW-Authenticate": 'Basic realm="watch"'}
         raise HTTPException(401, "send Authorization: Bearer TOKEN", told)
@@ -123,7 +125,7 @@ def _owner(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -
         raise HTTPException(
             403, f"this needs a token of scope {' or '.join(scopes)}; that of {one.name} has {has}"
         )
-    return one.name
+    return one
 
 
 def kind_of(request: Request) -> str:
@@ -138,7 +140,14 @@ def secured(*scopes: Scope) -> dict[str, Any]:
 
 def source_of(request: Request) -> str:
     """Return the name of the token that a request came with; "" where none is asked for."""
-    return str(getattr(request.state, "source", ""))
+    token: Token | None = getattr(request.state, "token", None)
+    return "" if token is None else token.name
+
+
+def ids_of(request: Request) -> str | None:
+    """Return the source of the predictions that a request may label by their ids; None: any."""
+    token: Token | None = getattr(request.state, "token", None)
+    return None if token is None or "ids" in token.scopes else token.name
 
 
 def _name(place: str) -> str:
@@ -147,7 +156,7 @@ def _name(place: str) -> str:
     return found[1].strip("[]") if found else ""
 
 
-def _token(header: str) -> str:
+def _secret(header: str) -> str:
     scheme, _, rest = header.partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip()

@@ -24,9 +24,10 @@ from calib_serve.watch.sources import is_source
 
 __all__ = ["SCOPES", "Scope", "Token", "TokenFile", "Tokens", "find", "new_token", "read_tokens"]
 
-Scope = Literal["predict", "label", "scrape", "admin"]
-"""What a token may be used for: to send predictions; to send labels; to read metrics, page and incidents; to
-read page and incidents and close these."""
+Scope = Literal["predict", "label", "ids", "scrape", "admin"]
+"""What a token may be used for: to send predictions; to send labels, by receipts and by ids of predictions
+that it sent; with ``label``, by ids of any; to read metrics, page and incidents; to read page and incidents
+and close these."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -82,6 +83,8 @@ def parse_scopes(text: str) -> frozenset[Scope]:
     found = frozenset(one for one in SCOPES if one in named)
     if len(found) != len(set(named)):
         raise InputError(f"scopes are some of {','.join(SCOPES)} with commas between, got {text[:80]!r}")
+    if "ids" in found and "label" not in found:
+        raise InputError("the scope ids says whose predictions a label may name by id: give label as well")
     return found
 
 

@@ -15,11 +15,6 @@ from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
 try:
-    from pydantic import BaseModel, ConfigDict
-except ImportError as error:
-    raise MissingDependency("pydantic", "watch") from error
-
-try:
     from pydantic import BaseModel, ConfigDict, Field
 except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error

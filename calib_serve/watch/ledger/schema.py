@@ -183,10 +183,11 @@ PREDICTION_ID = _table(
     "prediction_id",
     _key("id_hash", _TEXT),
     _key("model", _TEXT),
+    _key("source", _TEXT),
     _must("receipt", _TEXT),
     _must("bound_at", _REAL, index=True),
 )
-"""The receipt behind a user's own id of a prediction, of which a hash is kept."""
+"""The receipt behind an id that ``source`` gave its prediction; a hash of the id is kept."""
 
 STATE = _table(
     "state",

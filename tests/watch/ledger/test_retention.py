@@ -44,7 +44,7 @@ def test_a_sweep_forgets_what_has_lasted_its_time_and_nothing_a_second_younger(u
     assert [ledger.known(batch) for batch in batches] == [None, batches[1]]
     assert [row.name for row in ledger.drop_held(NOW - DAY)] == ["a"]
     assert [row.name for row in ledger.take_held(V, most=9)] == ["b"]
-    assert ids.find(["a", "b"]) == [{}, {"m": "AgA"}]
+    assert ids.find(["a", "b"]) == [{}, {"m": ("AgA",)}]
     ledger.close()
 
 

@@ -1,0 +1,173 @@
+"""Every file that is opened by its path: a name for it, and what opens it; a new one is a line more.
+
+The readers of ``readers`` are given bytes; these are given what is no file of bytes: a pipe that nobody
+writes to, a device that never ends, a file of terabytes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import readers
+from attack_bytes import external
+from readers import Reader, scratch, sound_params, tiny_png
+from small_models import everything, temperature
+
+from calib_serve import Artifact, Keyring
+from calib_serve.addresses import password_of
+from calib_serve.app._command import _read_config
+from calib_serve.app.fit import shares
+from calib_serve.collect.opening import kafka_settings
+from calib_serve.collect.reading import read_rows
+from calib_serve.contracts import read_contract
+from calib_serve.data import load_data, read_texts
+from calib_serve.errors import FuseError
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.torchserve._archive import read_archive
+from calib_serve.fuse.triton._repository import Pack
+from calib_serve.gateway.opening import _pair
+from calib_serve.model import load_model
+from calib_serve.promotion import Host
+from calib_serve.reporter.batch_folder import BatchFolder
+from calib_serve.reporter.home import Served
+from calib_serve.reporter.outbox import _Spool
+from calib_serve.scores import Scores
+from calib_serve.seam._host import Request
+from calib_serve.serve.configuration import adjusted, read_properties
+from calib_serve.serve.metrics_file import metrics_file
+from calib_serve.serve.server import Tokens
+from calib_serve.watch.client import read_token
+from calib_serve.watch.http import read_tokens
+from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.samples import read_samples
+from calib_serve.watch.versions import FollowedVersions
+
+__all__ = ["OPENERS", "READERS"]
+
+Opener = Callable[[Path], object]
+
+
+def inputs(path: Path) -> object:
+    np.save(path.parent / "labels.npy", np.arange(2))
+    return load_data(path.parent)
+
+
+def labels(path: Path) -> None:
+    with suppress(OSError):  # of a file that is gone, which whoever sends labels says
+        for _ in read_rows(path):
+            pass
+
+
+def waiting(path: Path) -> object:
+    folder = BatchFolder(path.parent, most=10)
+    return len(folder), [
+        [one.as_item() for one in batch.items] for batch in folder.each(lambda x: Served.of(*x))
+    ]
+
+
+def manifest(path: Path) -> object:
+    (path.parent / "params.safetensors").write_bytes(sound_params())
+    return Artifact.load(path.parent)
+
+
+def params(path: Path) -> object:
+    sound = everything().save(path.parent.parent / "sound")
+    shutil.copy(sound / "manifest.yaml", path.parent)
+    return Artifact.load(path.parent)
+
+
+def picture(path: Path) -> object:
+    (path.parent / "labels.csv").write_text("file,label\na.png,0\nb.png,1\n")
+    (path.parent / "b.png").write_bytes(tiny_png())
+    return np.asarray(load_data(path.parent, pictures={"mean": [0.0], "std": [1.0]}).inputs[:])
+
+
+def graph_with_data(path: Path) -> object:
+    graph = path.parent / "raw.onnx"
+    graph.write_bytes(external(path.name))
+    fuse_onnx(graph, temperature(), path.parent / "out.onnx", samples=2)
+    return load_model(graph).logits(np.zeros((1, 4), np.float32))
+
+
+def repository(path: Path) -> object:
+    """Settings of Triton where a new version is packed beside."""
+    pack = Pack(path.parent.parent / "new", path.parent.parent, "m", 2, (path.parent.name, "m"))
+    new = pack.place / path.parent.name / path.name
+    new.parent.mkdir(parents=True, exist_ok=True)
+    new.write_text("name: 'm'")
+    with suppress(FuseError):  # no part of it, or of other settings
+        return [*pack._compare(path.parent.name)]
+    return pack.check()
+
+
+TABLES = (".csv", ".jsonl", ".parquet")
+OPENERS: dict[str, tuple[str, Opener]] = {
+    "manifest": ("manifest.yaml", manifest),
+    "params": ("params.safetensors", params),
+    "keyring": ("keys.json", Keyring.load),
+    "tokens": ("tokens", read_tokens),
+    "token": ("token", read_token),
+    "password": ("password", lambda p: password_of("x", "NONE", p, environment={})),
+    "kafka": ("kafka.properties", kafka_settings),
+    "certificate": ("cert.pem", lambda p: _pair(p, p)),
+    "properties": ("config.properties", read_properties),
+    "server": ("config.properties", lambda p: adjusted(p, {}, {}, metrics=p.parent / "metrics.yaml")),
+    "metrics": ("metrics.yaml", metrics_file),
+    "key_file": ("key_file.json", Tokens.read),
+    "promotions": ("promotions.json", lambda p: Host(p.parent, p.parent).exchanges()),
+    "contract": ("contract.yaml", read_contract),
+    "versions": ("models.json", lambda p: FollowedVersions(p).changed()),
+    "config": ("options.yaml", _read_config),
+    "shares": ("shares.yaml", lambda p: shares(str(p))),
+    "probe": ("request.json", Request.of_file),
+    **{
+        f"scores{ending}": (f"scores{ending}", lambda p: Scores.read(p).logits[:1])
+        for ending in (
+            ".csv", ".tsv", ".jsonl", ".npy", ".npz", ".parquet", ".feather", ".safetensors", ".csv.gz",
+        )
+    },
+    "inputs.npz": ("data.npz", load_data),
+    "inputs": ("inputs.npy", inputs),
+    "picture": ("a.png", picture),
+    "pictures": ("labels.csv", lambda p: load_data(p.parent, pictures={"mean": [0.0], "std": [1.0]})),
+    **{f"texts{ending}": (f"texts{ending}", read_texts) for ending in TABLES},
+    **{f"labels{ending}": (f"labels{ending}", labels) for ending in TABLES},
+    "graph": ("model.onnx", lambda p: fuse_onnx(p, temperature(), p.parent / "out.onnx", samples=2)),
+    "graph_data": ("weights.bin", graph_with_data),
+    "network": ("model.pt2", load_model),
+    "weights": ("weights.pt", lambda p: load_model("readers:linear", weights=p, input_shape=(4,))),
+    "archive": ("m.mar", read_archive),
+    "repository": ("m_core/config.pbtxt", repository),
+    "samples": ("labels-000001700000001-1-aa.npz", lambda p: read_samples(p.parent, model="m", version="1")),
+    "checkpoint": ("checkpoint.npz", lambda p: Checkpoints(p.parent).load("key")),
+    "ledger": ("ledger.db", lambda p: Ledger(p).close()),
+    "waiting": ("1-1-aa.json", waiting),
+    "sums": ("1-aa.json", lambda p: sum(one.predictions for one in _Spool(p.parent).left())),
+}  # fmt: skip
+
+
+def of_bytes(name: str, opened: Opener) -> Reader:
+    """A reader of the bytes of a file that is opened by this name."""
+
+    def read(path: Path) -> None:
+        with scratch() as folder:
+            copy = folder / "in" / name
+            copy.parent.mkdir(parents=True)
+            shutil.copyfile(path, copy)
+            copy.chmod(0o600)
+            opened(copy)
+
+    return read
+
+
+# Those of ``readers`` do more with what they are given, and are left as they are.
+SETTINGS = (
+    "certificate", "config", "graph_data", "kafka", "key_file", "metrics", "password", "probe", "promotions",
+    "repository", "server", "shares", "sums", "token", "waiting",
+)  # fmt: skip
+READERS = {**readers.READERS, **{name: of_bytes(*OPENERS[name]) for name in SETTINGS}}
