@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,14 +21,56 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from calib_serve.errors import CalibServeError, ConflictError, LedgerError, Refused, ServerError, Unanswered
-from calib_serve.reporter.batch_folder import Batch, BatchFolder
+from calib_serve.files import write_whole
 from calib_serve.watch.batch import ServedReceipt, ServedSums
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.service import Watch
 
-__all__ = ["Courier", "Home", "HomewardQueue", "Remote", "Served", "Within", "home_of"]
+try:
+    import fcntl
+except ImportError:  # not on every platform: then two may send the same, which counts once
+    fcntl = None  # type: ignore[assignment]
+
 
 log = logging.getLogger(__name__)
+
+
+class Batch(NamedTuple):
+    """What is sent under one name, whatever happens."""
+
+    name: str
+    items: Sequence[Any]
+
+
+class BatchFolder:
+    """At most ``most`` items, what JSON has a form for, in a folder that is made when there are any."""
+
+    def __init__(self, folder: Path, *, most: int) -> None:
+        self._folder, self._most = folder, most
+
+    def __len__(self) -> int:
+        return sum(int(path.stem.split("-")[1]) for path in self._folder.glob("*-*-*.json"))
+
+    def put(self, batch: Batch) -> bool:
+        """Write it, unless there are too many; raises OSError."""
+        if len(self) + len(batch.items) > self._most:
+            return False
+        path = self._folder / f"{time.time_ns()}-{len(batch.items)}-{batch.name}.json"
+        write_whole(path, json.dumps(batch.items), mode=0o600)
+        return True
+
+    def each(self) -> Iterator[Batch]:
+        """Those that no other process sends now, oldest first; a file goes when the next one is asked for."""
+        for path in sorted(self._folder.glob("*-*-*.json")):
+            with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    yield Batch(path.stem.split("-")[2], json.load(file))
+                except ValueError as error:
+                    log.error("what waited in %s cannot be read and is left out: %s", path, error)
+                path.unlink(missing_ok=True)
+
 
 _ANSWER_SECONDS = 10.0  # in which the whole answer of a watch is there, or the batch is sent again
 

@@ -1,4 +1,4 @@
-"""Counts and receipts of served predictions, for every server: it never raises, and waits for nothing.
+"""Count and sign served predictions, for every server: nothing here raises, or waits for anything.
 
 Monitoring fails open: a failure here does not change the prediction, and ``calib_monitor_errors_total``
 counts it. What is counted waits in memory until ``settle`` adds it up and hands it to the sink.
@@ -7,21 +7,27 @@ counts it. What is counted waits in memory until ``settle`` adds it up and hands
 from __future__ import annotations
 
 import logging
+import random
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.errors import MissingDependency
 from calib_serve.nonces import Nonces
 from calib_serve.receipts import TAG, Keyring, LiveKeyring, Mark, Shadow, SignedReceipt, group_number
+from calib_serve.watch.classes import decide
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED, SERIES, WORKERS
 
-__all__ = ["ROUNDING", "SERVED", "Counts", "Key", "Recorder", "SeriesCounts", "Sink", "Tag", "zeros"]
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 log = logging.getLogger(__name__)
 
@@ -300,3 +306,116 @@ class Recorder:
             samples.predicted(self.model, self.version, nonces, np.stack(logits), times=[now] * len(nonces))
         except Exception as error:  # fails open
             self.broken("samples", error)
+
+
+MOST = 32
+"""Labels of one row that get a receipt; of more, so many are drawn by chance."""
+
+
+class Decision(NamedTuple):
+    """Whether ``label`` is true, and the probability that this is right."""
+
+    label: int
+    true: bool
+    confidence: float
+    receipt: SignedReceipt | None
+
+    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """For JSON; ``names`` of the labels, or none."""
+        told: dict[str, Any] = {"label": names[self.label] if names else self.label}
+        told |= {"predicted": self.true, "confidence": self.confidence}
+        if self.receipt is None:
+            return told
+        told["receipt"] = str(self.receipt)
+        return told if self.receipt.wanted else {**told, "label_wanted": False}
+
+
+def decisions(
+    recorder: Recorder,
+    probs: Sequence[NDArray[np.float64]],
+    *,
+    threshold: float,
+    tags: Sequence[Tag],
+    invalid: int = 0,
+) -> list[list[Decision]]:
+    """Count what is decided of every label in rows ``probs`` (L,); of each row ``MOST`` at most, signed.
+
+    These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
+    on one another, so that a row is a group where its ``tags`` name none.
+    """
+    if not probs:
+        recorder.served([], invalid=invalid)
+        return []
+    classes, confidence = decide(np.stack(probs), threshold)
+    rows, labels = classes.shape
+    drawn = [sorted(random.sample(range(labels), min(labels, MOST))) for _ in range(rows)]
+    at = [(row, label) for row, some in enumerate(drawn) for label in some]
+    given = tags if len(tags) == rows else [Tag()] * rows
+    own = [one._replace(group=one.group or f"row {random.getrandbits(64):x}") for one in given]
+    receipts = iter(
+        recorder.served(
+            [(int(classes[i]), float(confidence[i])) for i in at],
+            tags=[own[row].of_row(label, labels) for row, label in at],
+            invalid=invalid,
+            counted=list(zip(classes.ravel().tolist(), confidence.ravel().tolist(), strict=True)),
+        )
+    )
+    return [
+        [Decision(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
+        for row, some in enumerate(drawn)
+    ]
+
+
+_BY_NAME = {one.name: one for one in (*SERIES, *WORKERS)}
+_ERRORS = "calib_monitor_errors_total"
+
+# A registry takes each family once; the reporters of several models share it.
+_FAMILIES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+class RegistrySink:
+    """Counters of prometheus-client in ``registry``; None: the one that applications expose by default.
+
+    They follow ``PROMETHEUS_MULTIPROC_DIR``, as all counters of that library.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        try:
+            import prometheus_client  # noqa: PLC0415 - an optional extra
+        except ImportError as error:
+            raise MissingDependency("prometheus_client", "watch") from error
+        self._library = prometheus_client
+        self.registry = prometheus_client.REGISTRY if registry is None else registry
+        with _LOCK:
+            self._families = _FAMILIES.setdefault(self.registry, {})
+
+    def add_all(self, changes: Mapping[Key, float]) -> None:
+        """Add to counters."""
+        for (name, labels), value in changes.items():
+            self._family(name).labels(*labels).inc(value)
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
+
+    def set_all(self, values: Mapping[Key, float]) -> None:
+        """Set gauges."""
+        for (name, labels), value in values.items():
+            self._family(name).labels(*labels).set(value)
+
+    def _family(self, name: str) -> Any:
+        found = self._families.get(name)  # without the lock, which a fork may leave held
+        return self._made(name) if found is None else found
+
+    def _made(self, name: str) -> Any:
+        with _LOCK:
+            if name not in self._families:
+                one = _BY_NAME[name]
+                options: dict[str, Any] = {"labelnames": one.labels, "registry": self.registry}
+                if one.kind == "counter":
+                    made: Any = self._library.Counter(name, one.help, **options)
+                else:
+                    made = self._library.Gauge(name, one.help, **options, multiprocess_mode="mostrecent")
+                self._families[name] = made
+            return self._families[name]

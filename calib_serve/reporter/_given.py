@@ -1,9 +1,10 @@
-"""What callers give a reporter, read and checked."""
+"""Read and check what callers give a reporter: its artifact, keyring and shadow; arrays, tags and ids."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.receipts import Keyring, LiveKeyring
+from calib_serve.receipts import Keyring, LiveKeyring, shadow_tag
 from calib_serve.reporter.recorder import Tag
 from calib_serve.watch.ids import is_id
 from calib_serve.watch.slices import OTHER, is_segment
-
-__all__ = [
-    "KEYRING", "are_probabilities", "array_of", "artifact_of", "each_of", "ids_of", "keyring_of", "logits_of",
-    "tags_of",
-]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -111,3 +107,47 @@ def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
     if not all(isinstance(one, str) for one in found):
         raise InputError(f"a {what} is a text")
     return found
+
+
+_FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
+
+
+class ReporterShadow:
+    """Of ``what``: an artifact, its folder, or a fingerprint, where its probabilities are given.
+
+    ``served``: the artifact beside which it runs, or the number of classes. InputError for a shadow that
+    cannot act on what the served one acts on.
+    """
+
+    def __init__(self, what: Artifact | str | Path, served: Artifact | int) -> None:
+        self.classes = served if isinstance(served, int) else served.classes
+        self.artifact: Artifact | None = None
+        if isinstance(what, str) and _FINGERPRINT.fullmatch(what):
+            self.tag = shadow_tag(what)
+            return
+        shadow = what if isinstance(what, Artifact) else Artifact.load(what)
+        shadow.check_beside(
+            Artifact((), method="none", classes=served) if isinstance(served, int) else served
+        )
+        self.artifact, self.tag = shadow, shadow_tag(shadow.fingerprint)
+
+    def says(
+        self, rows: Sequence[int], *, probs: ArrayLike | None, logits: NDArray[np.float64] | None
+    ) -> list[tuple[int, float]]:
+        """Class and confidence of these rows: of probabilities (n, K) or (K,), else made of logits (n, K).
+
+        InputError or ShapeError where there is neither.
+        """
+        if not rows:
+            return []
+        if probs is not None:
+            p = np.atleast_2d(array_of(probs))
+        elif self.artifact is not None and logits is not None:
+            p = self.artifact.of_logits(logits[list(rows)])
+            rows = range(len(rows))
+        else:
+            raise InputError("a shadow needs logits, or its own probabilities")
+        if p.ndim != 2 or p.shape[1] != self.classes or len(p) <= max(rows):
+            raise ShapeError(f"the shadow's probabilities must be (n, {self.classes}), got {p.shape}")
+        best = p[list(rows)].argmax(axis=1)
+        return list(zip(best.tolist(), p[list(rows), best].tolist(), strict=True))
