@@ -41,11 +41,10 @@ from calib_serve.watch.batch import (
     noted_chances,
     signed,
 )
-from calib_serve.watch.checks import Check, Checks
+from calib_serve.watch.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.watch.drift import TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundReceipt, is_id
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Intake, Outcome, Unknown
