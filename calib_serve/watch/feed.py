@@ -18,8 +18,8 @@ from calib_serve.watch.anew import note_anew, told_anew
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Ledger, Noted
-from calib_serve.watch.maturity import Maturity, learned_delay
 from calib_serve.watch.sums import Version
+from calib_serve.watch.windows import Maturity, learned_delay
 
 __all__ = ["DriftFeed", "Follower"]
 

@@ -49,7 +49,6 @@ from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundRec
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Intake, Outcome, Unknown
 from calib_serve.watch.ledger import Held, Ledger
-from calib_serve.watch.maturity import Delays, Maturity, parse_maturity
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares
 from calib_serve.watch.samples import SampleLog
@@ -57,7 +56,7 @@ from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
-from calib_serve.watch.windows import Window, read_window, read_windows
+from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_window, read_windows
 
 __all__ = ["Watch", "Watched"]
 

@@ -8,8 +8,8 @@ import pytest
 from calib_serve.receipts import DAY
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Dated, Ledger
-from calib_serve.watch.maturity import learned_delay
 from calib_serve.watch.sums import Key, Sums
+from calib_serve.watch.windows import learned_delay
 
 NOW = 1_700_000_000.0
 SPAN = 300.0

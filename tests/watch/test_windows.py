@@ -8,10 +8,9 @@ from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Entry, Ledger
-from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.sums import Key, Sums
 from calib_serve.watch.verdict import judge
-from calib_serve.watch.windows import WINDOWS, read_window, read_windows
+from calib_serve.watch.windows import WINDOWS, Maturity, read_window, read_windows
 
 pytestmark = pytest.mark.store
 

@@ -29,10 +29,9 @@ from calib_serve.watch.anew import note_anew
 from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence, Labelled
 from calib_serve.watch.estimates import estimate, estimated_accuracy
 from calib_serve.watch.ledger import Ledger, Noted
-from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.slices import scope_of
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
-from calib_serve.watch.windows import Window, read_windows
+from calib_serve.watch.windows import Maturity, Window, read_windows
 
 __all__ = [
     "BURN_WINDOWS", "Burn", "ClauseState", "ContractFollower", "clause_sums", "contract_states",

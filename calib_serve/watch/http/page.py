@@ -21,11 +21,10 @@ from calib_serve.watch.estimates import Estimates, Number, estimate
 from calib_serve.watch.http.promises import clause_cards, shadow_table, shadows_say
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
-from calib_serve.watch.maturity import duration
 from calib_serve.watch.service import Watch
 from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.sums import Key, Kind, Sums, Version
-from calib_serve.watch.windows import WINDOWS, Window
+from calib_serve.watch.windows import WINDOWS, Window, duration
 from calib_serve.words import count, decimals, percent, signed_points, span, when
 
 try:

@@ -11,8 +11,8 @@ from calib_serve.names import as_duration
 from calib_serve.pages import Cell, Fact, Said, Table
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.http.charts import budget_bar, digits, promise_bar
-from calib_serve.watch.maturity import duration
 from calib_serve.watch.shadow import ShadowState
+from calib_serve.watch.windows import duration
 from calib_serve.words import UNKNOWN, count, percent, signed_points, span, when
 
 try:
