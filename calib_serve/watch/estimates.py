@@ -1,33 +1,33 @@
-"""The live numbers of a model: what labels say about all predictions served, and how sure that is.
+"""The live numbers of a model: what labels say about all predictions served, and what that comes to.
 
 Which predictions get a label is rarely chance alone: a queue of unsure ones is reviewed, others are sampled.
 So bins are weighed by the predictions served in them, which are all counted, and labels only say what holds
 inside a bin, each weighed by one over the chance with which it was asked for (Hajek 1971). What no label
 covers is not guessed: estimates are of the covered part, and ``bounds`` say what the rest could change.
+The verdict on them is that of ``calib_serve.judgement``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
+from calib_serve.judgement import TOLERANCE, Verdict
+from calib_serve.judgement.cells import Cells, finest
+from calib_serve.judgement.conclude import conclude, direction, line_of
 from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.tails import student_quantile
 from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps
 from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.noisy_ece import noisy_error
 from calib_serve.watch.sums import Sums
-
-__all__ = [
-    "LEAST", "BinRow", "Bounds", "Estimates", "Number", "bounds_of_covered", "bounds_of_labelled",
-    "estimate", "estimated_accuracy", "estimated_gap",
-]  # fmt: skip
+from calib_serve.words import points
 
 Floats = NDArray[np.float64]
 Missing = Literal["chance", "unknown"]
@@ -368,3 +368,102 @@ def _count(weights: NDArray[np.float64], squares: NDArray[np.float64]) -> float:
 
 def _bounds(low: float, high: float, confidence: float, *, unseen: float) -> Bounds:
     return Bounds((low, high), (confidence - high, confidence - low), unseen)
+
+
+_OFTEN = 0.003  # the risk of what is looked at often: three standard errors
+_COVERED = 0.9  # share of predictions that "calibrated" must speak of
+
+
+def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
+    """Whether confidence is within ``tolerance`` of accuracy on average, as far as labels tell.
+
+    The levels of ``calib_serve.judgement``, over the bins of the estimates. "off" is as sure as three
+    standard errors, for verdicts are looked at often, and of all predictions even if those that labels do not
+    cover are perfect; "calibrated" speaks of at least 90 % of them.
+    """
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance is a difference of probabilities, in (0, 1), got {tolerance}")
+    e = estimates
+    if not e.labels > 0:
+        return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says,))
+    if e.missing == "unknown":
+        return _of_bounds(e, tolerance)
+    if not e.coverage > 0:
+        says = f"Too little to say anything: {e.labels:,.0f} labels, and in no bin enough."
+        return Verdict("too_little", says, (e.bounds.says,))
+    held_to = min(tolerance / e.coverage, 0.999) if e.coverage < _COVERED else tolerance
+    cells = finest(lambda count: _cells(e, count), held_to)
+    words = ("overconfident", "underconfident", "too sure in some ranges and not in others")
+    said = f"{direction(cells, words)}, on average {points(cells.error)} off"
+    what = "the predicted class's confidence"
+    found = conclude(
+        [line_of("confidence", what, cells, said, held_to, required=True)],
+        n=e.labels,
+        opening=_opening(e),
+        of="labels",
+        risk=_OFTEN,
+    )
+    found = replace(found, reasons=(*_why(e), *found.reasons))
+    if found.level != "calibrated" or e.coverage >= _COVERED:
+        return found
+    says = f"No error found, but labels cover only {100 * e.coverage:.0f} % of the predictions."
+    return replace(found, level="no_error_found", headline=says, do=("Label some of all confidences.",))
+
+
+def _cells(e: Estimates, count: int) -> Cells:
+    """The covered bins, neighbours joined into so many cells of nearly equal shares of the predictions."""
+    bins = [row for row in e.bins if row.covered]
+    served = np.array([row.served for row in bins])
+    before = (np.cumsum(served) - served / 2) / served.sum()
+    cell = np.minimum((before * count).astype(np.intp), count - 1)
+    _, cell = np.unique(cell, return_inverse=True)
+    share = served / served.sum() * sum(row.effective for row in bins)
+    rows = [_sums_of(row, part) for row, part in zip(bins, share, strict=True)]
+    sums = [np.bincount(cell, column).astype(np.float64) for column in np.array(rows).T]
+    weight, said, came, noise, squares = sums
+    return Cells(weight, said, came, noise, e.effect, squares)
+
+
+def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, float]:
+    """What ``Cells`` keeps of a bin that stands for ``share`` labels."""
+    said, came = share * row.confidence, share * row.accuracy
+    return share, said, came, share**2 * row.noise, share**2 / row.effective
+
+
+def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
+    low, high = e.worst.gap
+    why = ("Labels may be missing for what the outcome was.", e.worst.says)
+    if low > tolerance or high < -tolerance:
+        kind = "overconfident" if low > 0 else "underconfident"
+        least = points(low if low > 0 else -high)
+        return Verdict(
+            "off", f"Not calibrated: {kind} by {least} at least, whatever the missing labels are.", why
+        )
+    if -tolerance <= low and high <= tolerance:
+        says = f"Calibrated: within {points(tolerance)} on average, whatever the missing labels are."
+        return Verdict("calibrated", says, why)
+    says = "Too little to say anything: labels are missing for unknown reasons."
+    return Verdict("too_little", says, why)
+
+
+def _opening(e: Estimates) -> str:
+    accuracy, confidence = 100 * e.accuracy.value, 100 * e.covered_confidence
+    return f"It says {confidence:.1f} % and is right {accuracy:.1f} % of the time."
+
+
+def _why(e: Estimates) -> tuple[str, ...]:
+    """The gap, what noise alone would show, and what is not known."""
+    gap = 100 * e.gap.value
+    low, high = 100 * e.gap.low, 100 * e.gap.high
+    said = [
+        f"Confidence less accuracy is {gap:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}).",
+        f"The ECE is {100 * e.ece:.1f} %, of which chance alone would show {100 * e.noise_floor:.1f} %; the "
+        f"error that remains is {100 * e.debiased_ece.value:.1f} points ({100 * e.debiased_ece.low:.1f} to "
+        f"{100 * e.debiased_ece.high:.1f}).",
+    ]
+    if e.weighed_by == "labels":
+        said.append("No predictions are counted, so this speaks of labelled ones alone.")
+    elif e.coverage < 0.995:
+        left = 100 * (1 - e.coverage)
+        said.append(f"{left:.0f} % of predictions lie where there are too few labels, and are left out.")
+    return tuple(said)

@@ -22,11 +22,10 @@ from calib_serve.errors import InputError
 from calib_serve.judgement import Verdict
 from calib_serve.names import parse_duration
 from calib_serve.receipts import DAY
-from calib_serve.watch.estimates import Estimates, estimate
+from calib_serve.watch.estimates import TOLERANCE, Estimates, estimate, judge
 from calib_serve.watch.ledger import SPANS, Dated, Ledger
 from calib_serve.watch.series import DELAYS
 from calib_serve.watch.sums import Key, Kind, Sums, Version
-from calib_serve.watch.verdict import TOLERANCE, judge
 
 AUTO = "auto"
 """Learn it."""
