@@ -23,7 +23,7 @@ from calib_serve.judgement.cells import Cells, finest
 from calib_serve.judgement.conclude import conclude, direction, line_of
 from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.tails import student_quantile
-from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
+from calib_serve.watch._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.sums import Sums
 from calib_serve.words import points

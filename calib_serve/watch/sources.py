@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calib_serve.watch.bin_gaps import BinGaps, bin_gaps
+from calib_serve.watch._bin_gaps import BinGaps, bin_gaps
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sums import Sums
 
