@@ -27,7 +27,7 @@ from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, trouble_rows
 from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.ledger import Published
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.series import (
@@ -43,7 +43,6 @@ from calib_serve.watch.series import (
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.slices import OTHER
-from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.sums import Key, Sums, Version, add_at
 from calib_serve.watch.windows import Window
 

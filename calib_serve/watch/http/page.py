@@ -20,9 +20,8 @@ from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
 from calib_serve.watch.estimates import Estimates, Number, estimate
 from calib_serve.watch.http.promises import clause_cards, shadow_table, shadows_say
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.service import Watch
-from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.sums import Key, Kind, Sums, Version
 from calib_serve.watch.windows import WINDOWS, Window, duration
 from calib_serve.words import count, decimals, percent, signed_points, span, when

@@ -19,8 +19,8 @@ from typing import Literal, get_args
 
 from calib_serve.errors import InputError
 from calib_serve.files import FollowedFile, read_private
+from calib_serve.watch.label_signs import is_source
 from calib_serve.watch.slices import OTHER
-from calib_serve.watch.sources import is_source
 
 __all__ = ["SCOPES", "Scope", "Token", "TokenFile", "Tokens", "find", "new_token", "read_tokens"]
 
