@@ -1,4 +1,4 @@
-"""The model versions that a watch knows, told at its start or while it runs; what waits for others meanwhile.
+"""The model versions that a watch knows, told at its start or while it runs, and what their labels may be.
 
 A version is told by its artifact, or by facts: the number of its classes, their names. While it runs a watch
 follows a file or folder, and takes what is told over HTTP, which all that share its ledger learn. Predictions
@@ -22,8 +22,6 @@ from calib_serve.files import read_whole
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.priors import LabelledBefore
 from calib_serve.watch.sums import Version
-
-__all__ = ["FollowedVersions", "Watched", "read_facts", "read_versions"]
 
 log = logging.getLogger(__name__)
 
