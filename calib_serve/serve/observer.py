@@ -36,7 +36,7 @@ from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog
 
 if TYPE_CHECKING:
-    from calib_serve.watch.ids import Binding, PredictionIds
+    from calib_serve.watch.intake import Binding, PredictionIds
 
 __all__ = ["IdWriter", "Observer", "host_sample_log", "live_keyring", "observe"]
 
@@ -217,7 +217,7 @@ class IdWriter:
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
         """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
-        from calib_serve.watch.ids import Binding, is_id  # noqa: PLC0415 - only where ids come
+        from calib_serve.watch.intake import Binding, is_id  # noqa: PLC0415 - only where ids come
 
         named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]
         if self._where is None and named and not self._said:
@@ -255,7 +255,7 @@ class IdWriter:
 
     def _opened(self) -> PredictionIds:
         if self._ids is None:
-            from calib_serve.watch.ids import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
+            from calib_serve.watch.intake import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
             from calib_serve.watch.ledger import Ledger  # noqa: PLC0415
 
             self._ids = PredictionIds(Ledger(str(self._where), timeout=_PATIENCE))

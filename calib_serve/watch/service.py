@@ -45,9 +45,17 @@ from calib_serve.watch.checks import Check, Checks, counting_checks, drift_check
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.watch.drift import TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundReceipt, is_id
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Intake, Outcome, Unknown
+from calib_serve.watch.intake import (
+    LONGEST_ID,
+    Binding,
+    Intake,
+    Outcome,
+    PredictionIds,
+    UnboundReceipt,
+    Unknown,
+    is_id,
+)
 from calib_serve.watch.ledger import Held, Ledger
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares

@@ -65,7 +65,7 @@ from calib_serve.watch.http.wire import (
     body,
     not_text,
 )
-from calib_serve.watch.ids import UnboundReceipt
+from calib_serve.watch.intake import UnboundReceipt
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
 

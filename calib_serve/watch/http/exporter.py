@@ -25,8 +25,8 @@ from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, trouble_rows
-from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
+from calib_serve.watch.intake import FATES
 from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.ledger import Published
 from calib_serve.watch.priors import TrafficShares

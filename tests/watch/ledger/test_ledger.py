@@ -20,8 +20,8 @@ from sqlalchemy import event
 from calib_serve.errors import ConflictError, InputError, LedgerError, UnknownFate
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift import Alarm
-from calib_serve.watch.ids import PredictionIds
 from calib_serve.watch.incidents import IncidentLog
+from calib_serve.watch.intake import PredictionIds
 from calib_serve.watch.ledger import Held, Ledger, Once
 from calib_serve.watch.ledger.entries import Dated, span_of
 from calib_serve.watch.ledger.export import export_ledger
