@@ -8,8 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from calib_serve.watch.drift.part_bets import PartBets
-from calib_serve.watch.drift.wealth import Wealth
+from calib_serve.watch.drift.bets import PartBets, Wealth
 
 __all__ = ["Alarm", "Direction", "ShiftedBin", "ShiftedClass", "shifted_bins", "shifted_classes"]
 

@@ -29,8 +29,15 @@ from calib_serve.options.base import changed
 from calib_serve.options.evaluate import Binned
 from calib_serve.options.watch import DriftOptions
 from calib_serve.watch.drift.alarm import Alarm
-from calib_serve.watch.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
-from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes
+from calib_serve.watch.drift.bets import (
+    CLASS_SLOTS,
+    MOST_GROUPS,
+    SPAN,
+    Incoming,
+    Rounds,
+    Wealth,
+    signed_stakes,
+)
 
 __all__ = ["ARL", "BLOCK", "TOLERANCE", "Detector"]
 
