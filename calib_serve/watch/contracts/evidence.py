@@ -1,4 +1,8 @@
-"""x"""
+"""What labels say of one clause since it is watched: evidence that it is broken, and bounds at all times.
+
+Labels come in the order of their predictions and once each. A promise that holds for every prediction, given
+those before, is said to be broken with a chance of at most ``ALPHA``, however often it is looked at.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Clause
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement import Evidence, MeanBets, share_bets
+
+__all__ = ["ALPHA", "ClauseEvidence", "Labelled"]
 
 Floats = NDArray[np.float64]
 
