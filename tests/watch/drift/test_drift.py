@@ -12,7 +12,7 @@ from calib_serve.bins import Bins
 from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.drift.bets import SPACING, Cells, PartBets, payoffs
-from calib_serve.watch.drift.confidence_shift import ConfidenceShift
+from calib_serve.watch.drift.statistics import ConfidenceShift
 
 
 def draw(rng, n):
