@@ -38,10 +38,9 @@ from calib_serve.watch.http.gate import (
     read_one,
     what_is_wrong,
 )
-from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, ids_of, secured, source_of
+from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, Scope, Tokens, ids_of, secured, source_of
 from calib_serve.watch.http.page import render
 from calib_serve.watch.http.promises import clause_facts, shadow_facts
-from calib_serve.watch.http.tokens import Scope, Tokens
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
