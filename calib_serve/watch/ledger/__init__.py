@@ -14,8 +14,8 @@ from calib_serve.watch.ledger.entries import (
     Shadowed,
     State,
 )
-from calib_serve.watch.ledger.export import export_ledger
 from calib_serve.watch.ledger.ledger import Ledger, Revoked
+from calib_serve.watch.ledger.schema import export_ledger
 
 __all__ = [
     "SPANS", "Dated", "Entry", "Fate", "Held", "Ledger", "Noted", "Once", "Progress", "Published", "Revoked",

@@ -24,7 +24,7 @@ from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.intake import PredictionIds
 from calib_serve.watch.ledger import Held, Ledger, Once
 from calib_serve.watch.ledger.entries import Dated, span_of
-from calib_serve.watch.ledger.export import export_ledger
+from calib_serve.watch.ledger.schema import export_ledger
 from calib_serve.watch.sums import Key, Sums
 
 pytestmark = pytest.mark.store
