@@ -26,11 +26,11 @@ from calib_serve.errors import Reason, Refused
 from calib_serve.names import shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt
 from calib_serve.receipts.wire import decoded, parsed
-from calib_serve.watch.classes import Classes
 from calib_serve.watch.ledger import Entry, Ledger
 from calib_serve.watch.ledger.schema import PREDICTION_ID
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.sums import Version
+from calib_serve.watch.versions import Classes
 
 LONGEST_ID = 255
 """Characters of an id."""
