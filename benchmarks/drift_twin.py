@@ -94,7 +94,7 @@ def run(c, y, classes, *, tolerance, arl, length=8_000):
             bets.payoffs(c[:cut], y[:cut], tolerance=tolerance),
             bin_index(c[:cut], bins=BINS),
             classes[:cut],
-            wealth.signed_stakes(tolerance=tolerance, arl=arl),
+            bets.signed_stakes(tolerance=tolerance, arl=arl),
             np.array([bets.OF_BINS, bets.OF_CLASSES]),
             bets.PRIOR,
             bets.SPACING,

@@ -207,8 +207,6 @@ RIGHT = _Score(lambda s: s["calib_feedback_correct_total"], _right_variance, _ca
 BRIER = _Score(lambda s: s["calib_feedback_squared_error_total"], _brier_variance, _calibrated_brier)
 
 
-Floats = NDArray[np.float64]
-
 _STEPS = 40
 _BEYOND = 8.0  # errors by which gaps are made larger at most
 

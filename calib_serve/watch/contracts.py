@@ -247,8 +247,6 @@ def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple
     return (mean / np.maximum(bound, 1e-300))[order], bound[order]
 
 
-Floats = NDArray[np.float64]
-
 BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21_600.0, "3d": 3 * DAY}
 """The windows that have a burn rate, in seconds; the clause's own time comes to them."""
 

@@ -71,7 +71,6 @@ def payoffs(
     return np.concatenate([pays_over, pays_under], axis=1)
 
 
-Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 CLASS_SLOTS = 16  # the first classes seen have one each; all others, and labels without a class, the last
@@ -274,14 +273,11 @@ def _ids(group: ArrayLike, n: int) -> Ids:
     return given.astype(np.uint64)
 
 
-Floats = NDArray[np.float64]
-
 IDLE = 0.2  # a part's prior that nothing is wrong with it
 PRIOR = np.array([IDLE, (1 - IDLE) / 2, (1 - IDLE) / 2])  # nothing, over-, underconfident
 PRIOR.setflags(write=False)
 SPACING = 32  # labels between two starting times
 THIN = 1.4  # of two starts with ages closer than this ratio, one is enough
-_SIZES = len(SHIFTS[OF_PARTS])
 
 
 @dataclass(frozen=True, eq=False)
@@ -460,8 +456,6 @@ def _learned(belief: Floats, logs: Floats, told: NDArray[np.intp]) -> Floats:
     belief[:, told] = new
     return belief
 
-
-Floats = NDArray[np.float64]
 
 # Errors that cancel over bins or classes are found ten times sooner by these bets than by any sum over all
 # labels, so a small share will do; one direction is what others find as well.

@@ -95,8 +95,6 @@ def _nearest(bets: Floats, most: Floats) -> Floats:
     return nearest
 
 
-Floats = NDArray[np.float64]
-
 _LEAST_SHARE = 1e-4
 
 

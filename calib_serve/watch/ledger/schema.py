@@ -10,7 +10,7 @@ and by spans of prediction time; the sums of the rest are made when they are rea
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     BigInteger,
@@ -29,8 +29,11 @@ from sqlalchemy.dialects import sqlite
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.files import written_whole
-from calib_serve.watch.ledger.ledger import Ledger
+
 from calib_serve.watch.series import SUMS
+
+if TYPE_CHECKING:
+    from calib_serve.watch.ledger.ledger import Ledger
 
 SCHEMA = 1
 METADATA = MetaData()
