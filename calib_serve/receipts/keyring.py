@@ -23,9 +23,19 @@ from typing import Any
 from calib_serve.errors import KeyringError, Refused, of_a_newer
 from calib_serve.files import FollowedFile, alone, private_folder, read_private, write_whole
 from calib_serve.nonces import Nonces
-from calib_serve.receipts.receipt import DAY, Receipt, Shadow, SignedReceipt
-from calib_serve.receipts.signer import Signer, no_memory
-from calib_serve.receipts.wire import DOMAIN, MAC, Mark, decoded, parsed
+from calib_serve.receipts.wire import (
+    DAY,
+    DOMAIN,
+    MAC,
+    Mark,
+    Receipt,
+    Shadow,
+    SignedReceipt,
+    Signer,
+    decoded,
+    no_memory,
+    parsed,
+)
 
 __all__ = ["SKEW", "KeyTimes", "Keyring", "LiveKeyring", "told_time"]
 
