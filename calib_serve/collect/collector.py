@@ -25,8 +25,6 @@ from calib_serve.options.base import changed
 from calib_serve.options.label import CollectOptions
 from calib_serve.watch.client import post_items
 
-__all__ = ["FOR_GOOD", "LATER", "Collector", "Totals"]
-
 log = logging.getLogger(__name__)
 
 FOR_GOOD = frozenset({"duplicate", "not_wanted", "expired", "forgotten"})

@@ -15,8 +15,6 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
 
-__all__ = ["serve_metrics"]
-
 _FAILURES = ("watch", "dead_letter")
 
 

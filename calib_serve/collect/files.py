@@ -26,8 +26,6 @@ try:
 except ImportError as error:
     raise MissingDependency("fsspec", "files") from error
 
-__all__ = ["FileSource", "State"]
-
 log = logging.getLogger(__name__)
 
 _ROWS = 1000  # taken at once

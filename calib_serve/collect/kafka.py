@@ -20,8 +20,6 @@ try:
 except ImportError as error:
     raise MissingDependency("confluent-kafka", "kafka") from error
 
-__all__ = ["KafkaDeadLetters", "KafkaSource"]
-
 log = logging.getLogger(__name__)
 
 _MESSAGES = 500  # taken at once

@@ -22,8 +22,6 @@ from calib_serve.names import By, shown
 from calib_serve.options.label import LabelColumns
 from calib_serve.watch.items import read_json
 
-__all__ = ["KINDS", "USUAL", "Columns", "Row", "read_label", "read_message", "read_rows"]
-
 KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")
 """How the name of a file of labels ends."""
 

@@ -18,8 +18,6 @@ from calib_serve.options.base import changed
 from calib_serve.options.label import LabelOptions
 from calib_serve.watch.client import post_items
 
-__all__ = ["SETTLED", "Sent", "in_batches", "post_in_parts", "send_label_file"]
-
 SETTLED = frozenset({"duplicate", "not_wanted"})
 """Why a label is refused where nobody has to look."""
 

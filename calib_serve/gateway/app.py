@@ -18,13 +18,7 @@ from typing import Any, Protocol
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.gateway.calibration import Calibration, Calibrations
-from calib_serve.gateway.exporter import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counts,
-    OneRegistry,
-    generate_latest,
-)
+from calib_serve.gateway.exporter import Counts, OneRegistry
 from calib_serve.gateway.grpc_gateway import GrpcGateway
 from calib_serve.gateway.http import (
     App,
@@ -58,6 +52,7 @@ from calib_serve.watch.service import Watch
 try:
     from fastapi import HTTPException, Request, Response
     from fastapi.responses import JSONResponse
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 except ImportError as error:
     raise MissingDependency("fastapi", "gateway") from error
 

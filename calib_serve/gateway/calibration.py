@@ -14,8 +14,6 @@ from calib_serve.oip import Tensor
 from calib_serve.receipts import SignedReceipt
 from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
 
-__all__ = ["ADDED", "About", "Calibrated", "Calibration", "Calibrations", "Reports"]
-
 Array = NDArray[Any]
 
 ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))

@@ -26,8 +26,6 @@ try:
 except ImportError as error:
     raise MissingDependency("tritonclient", "gateway") from error
 
-__all__ = ["GrpcGateway"]
-
 log = logging.getLogger("calib_serve.gateway")
 
 _SERVICE = "GRPCInferenceService"

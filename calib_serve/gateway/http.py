@@ -28,11 +28,6 @@ try:
 except ImportError as error:
     raise MissingDependency("aiohttp", "gateway") from error
 
-__all__ = [
-    "App", "Body", "Full", "Headers", "HttpUpstream", "NoAnswer", "Receive", "Scope", "Send", "TooLarge",
-    "Waiting", "about", "answer_with", "at_most_one", "forwarded", "stream_through", "target_of", "without",
-]  # fmt: skip
-
 Headers = list[tuple[bytes, bytes]]
 """Names, of requests in lower case, and values."""
 

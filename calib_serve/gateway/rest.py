@@ -22,11 +22,6 @@ from calib_serve.gateway.exporter import Counts
 from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
 from calib_serve.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
 
-__all__ = [
-    "UNCALIBRATED", "Ask", "Asked", "Inference", "Reply", "Route", "Unsupported", "Wanted",
-    "check_parameters", "decoded", "encoded", "found", "read_request", "read_route", "why_not",
-]  # fmt: skip
-
 log = logging.getLogger("calib_serve.gateway")
 
 JSON_LENGTH = b"inference-header-content-length"

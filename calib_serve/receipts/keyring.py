@@ -37,8 +37,6 @@ from calib_serve.receipts.wire import (
     parsed,
 )
 
-__all__ = ["SKEW", "KeyTimes", "Keyring", "LiveKeyring", "told_time"]
-
 SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
 

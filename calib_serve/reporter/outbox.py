@@ -33,8 +33,6 @@ try:
 except ImportError:  # not on every platform: then no process takes over what another left
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Outbox"]
-
 log = logging.getLogger(__name__)
 
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger

@@ -1,4 +1,4 @@
-"""What the labels of each confidence bin say, how far noise may have moved it, and the error behind that noise."""
+"""What the labels of each confidence bin say, and how far noise may have moved it."""
 
 from __future__ import annotations
 

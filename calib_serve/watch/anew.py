@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from calib_serve.watch.ledger import Ledger
     from calib_serve.watch.sums import Version
 
-__all__ = ["note_anew", "told_anew"]
-
 log = logging.getLogger(__name__)
 
 _KIND = "anew"

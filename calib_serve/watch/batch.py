@@ -21,11 +21,6 @@ from calib_serve.watch.ledger import Once
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.sums import Version
 
-__all__ = [
-    "Carried", "Item", "ServedPrediction", "ServedReceipt", "ServedSums", "carried", "chances_of",
-    "named_batch", "nonces_of", "noted_chances", "signed",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class ServedPrediction:

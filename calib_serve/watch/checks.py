@@ -1,4 +1,4 @@
-"""Checks of what counting rests on, made while a program runs: the store, the disk, clocks, samples and files.
+"""Checks of what counting rests on, made while a program runs: store, disk, clocks, samples, files.
 
 What would keep a program from starting keeps it from acknowledging as well, from when it is found until it is
 gone. What is merely wrong is said, by ``/healthz``, a metric and the page.

@@ -30,8 +30,6 @@ from calib_serve.errors import InputError, Rejected, Unanswered
 from calib_serve.files import read_private
 from calib_serve.options.label import SendLimits
 
-__all__ = ["Answer", "check_address", "exchange", "post_body", "post_items", "read_token"]
-
 _AGAIN = (408, 425, 429)
 _TO_MEND = (401, 403, 404)
 _LONGEST_PAUSE = 60.0  # seconds between two tries

@@ -18,8 +18,6 @@ from calib_serve.watch.sums import Sums, Version, add_at, merge_slices
 if TYPE_CHECKING:
     from calib_serve.watch.service import Watch
 
-__all__ = ["Row", "detector_rows", "sum_rows", "sums_of", "trouble_rows"]
-
 _STAGES = ("held", "ids", "keyring", "ledger", "samples", "scrape", "tokens")
 
 Row = tuple[str, tuple[str, ...], float]

@@ -21,8 +21,6 @@ from calib_serve.watch.ledger import Ledger, Noted
 from calib_serve.watch.sums import Version
 from calib_serve.watch.windows import Maturity, learned_delay
 
-__all__ = ["DriftFeed", "Follower"]
-
 log = logging.getLogger(__name__)
 
 _MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more

@@ -20,8 +20,6 @@ from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.ledger.schema import INCIDENT, VERSION
 from calib_serve.watch.sums import Version
 
-__all__ = ["Incident", "IncidentLog", "Trend"]
-
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 
 _MOST = 200

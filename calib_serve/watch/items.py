@@ -9,16 +9,6 @@ from typing import Any
 
 from calib_serve.errors import InputError
 
-__all__ = [
-    "MOST_BRACKETS",
-    "MOST_ITEMS",
-    "TooManyItems",
-    "check_number",
-    "read_document",
-    "read_json",
-    "read_lines",
-]
-
 MOST_ITEMS = 10_000
 """Items of one batch."""
 

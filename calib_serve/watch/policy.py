@@ -22,8 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.sums import Sums
 
-__all__ = ["LEAST_CHANCE", "LabelPolicy", "parse_policy"]
-
 LEAST_CHANCE = 1e-3
 """No label weighs more than one over this: a few that weigh more would decide every number."""
 

@@ -22,8 +22,6 @@ from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sums import Key, Sums, Version
 from calib_serve.watch.windows import Window
 
-__all__ = ["ClassShare", "LabelledBefore", "TrafficShares", "traffic_shares"]
-
 Floats = NDArray[np.float64]
 
 _LEVEL = 1e-4  # a look every few minutes stays quiet for weeks

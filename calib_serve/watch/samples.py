@@ -27,8 +27,6 @@ from calib_serve.files import make_private, private_folder, read_npz
 from calib_serve.nonces import NONCE_BYTES
 from calib_serve.receipts import DAY, Label
 
-__all__ = ["LabelledSamples", "SampleLog", "in_half", "read_samples"]
-
 log = logging.getLogger(__name__)
 
 _NONCES = 2.0**32

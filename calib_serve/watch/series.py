@@ -14,20 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = [
-    "CONTRACTS",
-    "DELAYS",
-    "PROVISIONAL",
-    "PUBLISHED",
-    "SEGMENTS",
-    "SERIES",
-    "SHADOWS",
-    "SUMS",
-    "WATCH",
-    "Series",
-    "Sum",
-]
-
 _BIN = ("model", "version", "bin")
 _MODEL = ("model", "version")
 

@@ -66,8 +66,6 @@ from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
 from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_window, read_windows
 
-__all__ = ["Watch", "Watched"]
-
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served

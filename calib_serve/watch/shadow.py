@@ -41,11 +41,6 @@ from calib_serve.watch.ledger import Ledger, Noted
 from calib_serve.watch.sums import Version
 from calib_serve.words import signed_points
 
-__all__ = [
-    "ALPHA", "LESS_RIGHT", "MARGIN", "MOST_TAGS", "ShadowFollower", "ShadowState", "ShadowTest", "Verdict",
-    "shadow_states",
-]  # fmt: skip
-
 log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]

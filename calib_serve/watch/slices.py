@@ -12,8 +12,6 @@ from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import Receipt
 from calib_serve.watch.sums import Key, Kind, Version
 
-__all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "SOURCES", "Names", "Slices", "is_segment", "scope_of"]
-
 OTHER = "other"
 """The slice that counts what has none of its own."""
 

@@ -14,8 +14,6 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
-
 Floats = NDArray[np.float64]
 
 At = TypeVar("At", bound=Hashable)

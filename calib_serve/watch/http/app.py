@@ -79,8 +79,6 @@ try:
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = ["create_app"]
-
 log = logging.getLogger(__name__)
 
 _SECURE = {

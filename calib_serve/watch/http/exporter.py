@@ -53,8 +53,6 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
 
-__all__ = ["MAX_VERSIONS", "WINDOWS", "Batch", "Requests", "WatchCollector", "WindowGauges", "export"]
-
 log = logging.getLogger(__name__)
 
 Row = tuple[tuple[str, ...], float]

@@ -21,8 +21,6 @@ try:
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = ["NOT_READ", "Bodies", "Gate", "parser_of", "read_model", "read_one", "what_is_wrong"]
-
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")

@@ -31,8 +31,6 @@ try:
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
-__all__ = ["render"]
-
 _VERSIONS = 30  # rows of versions: each costs a window to read
 _CLASSES = 20  # rows of class shares: those that moved most
 _STEPS = 48  # points of the curve, at most

@@ -21,8 +21,6 @@ try:
 except ImportError as error:
     raise MissingDependency("uvicorn", "watch") from error
 
-__all__ = ["serve_app"]
-
 _PATIENCE = 10  # seconds that clients have to end what they began, once the server is to stop
 _BACKLOG = 128  # connections that wait to be accepted
 _HEAD = 16 << 10  # bytes of a request's line and headers

@@ -19,37 +19,6 @@ try:
 except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
-__all__ = [
-    "ClassShareOut",
-    "ClassSharesOut",
-    "ClauseOut",
-    "CloseIn",
-    "ContractOut",
-    "ErrorOut",
-    "HealthOut",
-    "IncidentOut",
-    "IncidentsOut",
-    "LabelIn",
-    "LabelsIn",
-    "LabelsOut",
-    "OutcomeOut",
-    "PredictionIn",
-    "PredictionsIn",
-    "PredictionsOut",
-    "ReceiptOut",
-    "ServedIn",
-    "ShadowOut",
-    "ShadowsOut",
-    "SignedIn",
-    "SumsIn",
-    "SumsOut",
-    "VersionIn",
-    "VersionOut",
-    "answers",
-    "body",
-    "not_text",
-]  # fmt: skip
-
 
 Logits = Annotated[
     list[Annotated[float, Field(allow_inf_nan=False)]] | None,

@@ -24,8 +24,6 @@ from calib_serve.errors import InputError, LedgerError, MissingDependency, Unkno
 from calib_serve.files import make_private
 from calib_serve.words import file_size
 
-__all__ = ["Database", "check_address", "is_postgresql"]
-
 T = TypeVar("T")
 
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock: PostgreSQL asks to try again

@@ -15,11 +15,6 @@ from calib_serve.errors import ConflictError
 from calib_serve.receipts import DAY, Label
 from calib_serve.watch.sums import Key, Sums, Version
 
-__all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Held", "Noted", "Once", "Place", "Progress", "Published", "Shadowed",
-    "State", "check_content", "coarser", "places", "span_of",
-]  # fmt: skip
-
 Fate = Literal["counted", "duplicate", "forgotten"]
 """What became of a label: ``forgotten``: its receipt is so old that whether it was counted is not known."""
 

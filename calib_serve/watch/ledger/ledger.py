@@ -80,8 +80,6 @@ from calib_serve.watch.ledger.schema import (
 from calib_serve.watch.series import DELAYS, SUMS
 from calib_serve.watch.sums import Key, Kind, Sums, Version, merge_slices
 
-__all__ = ["Ledger", "Revoked"]
-
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
