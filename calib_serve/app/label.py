@@ -136,7 +136,7 @@ def _send(source: str, options: Options, sending: LabelOptions, *, as_json: bool
 
 def _collect(source: str, options: Options, followed: Followed, collecting: CollectOptions) -> int:
     from calib_serve.collect import Collector, open_dead_letters, open_source
-    from calib_serve.collect.source import kafka_settings
+    from calib_serve.collect.opening import kafka_settings
 
     if followed.once and source.startswith("kafka://"):
         raise InputError("--once is for files: a topic has no end")

@@ -1,4 +1,4 @@
-"""Intake of labels: each one is verified and counted once, by its receipt or by the user's own id of its prediction.
+"""Intake of labels: each is verified and counted once, by its receipt or by the user's own id.
 
 receipt -> signature and age -> a model we know -> a label that was wanted, in its range -> the ledger.
 An invalid item is refused alone; the rest of its batch is counted.

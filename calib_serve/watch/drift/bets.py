@@ -4,7 +4,7 @@ Every bet is a function of the confidence alone, so it is fixed when the predict
 label comes. Most of the stake bets that all confidences are off in one direction (``SignedBets``), the rest
 that every part of the predictions, a bin or a predicted class, is off by one size in a direction of its own
 that the bets learn (``PartBets``): these find errors that cancel over the parts. Part bets run from many
-starting times at once, thinned out geometrically: the older a start is, the farther it is from its neighbours.
+starting times at once, thinned out geometrically: the older a start is, the farther apart they are.
 
 A belief is its prior times the likelihoods of the labels since, so the likelihoods of one stretch of labels
 serve all starts, and the statistic after each label comes out of a few array operations.

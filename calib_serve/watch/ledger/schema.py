@@ -29,7 +29,6 @@ from sqlalchemy.dialects import sqlite
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.files import written_whole
-
 from calib_serve.watch.series import SUMS
 
 if TYPE_CHECKING:
