@@ -29,10 +29,10 @@ import peers
 import stores
 
 from calib_serve.receipts import Keyring
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.versions import Classes
 
 
 def counted(

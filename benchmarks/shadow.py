@@ -43,11 +43,11 @@ from scipy.optimize import brentq, minimize_scalar  # noqa: E402
 from calib_serve.judgement.bets import BETS, MeanBets  # noqa: E402
 from calib_serve.metrics import softmax  # noqa: E402
 from calib_serve.receipts import Keyring, Shadow  # noqa: E402
+from calib_serve.watch.classes import Classes  # noqa: E402
 from calib_serve.watch.feed import DriftFeed  # noqa: E402
 from calib_serve.watch.intake import Intake  # noqa: E402
 from calib_serve.watch.ledger import Ledger, Noted, Shadowed  # noqa: E402
 from calib_serve.watch.shadow import ALPHA, ShadowFollower, ShadowTest  # noqa: E402
-from calib_serve.watch.versions import Classes  # noqa: E402
 
 LABELS, EVERY = 20_000, 100
 OURS, BRIER, LOG, T_TEST = "ours", "Brier score", "log score without a limit", "t test, looking every day"

@@ -24,9 +24,9 @@ import peers
 import psutil
 
 from calib_serve.receipts import Keyring
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.intake import Intake
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.versions import Classes
 
 REQUEST = 500  # labels of one request
 

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from calib_serve.errors import MissingDependency
 from calib_serve.nonces import Nonces
 from calib_serve.receipts import TAG, Keyring, LiveKeyring, Mark, Shadow, SignedReceipt, group_number
+from calib_serve.watch.classes import decide
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED, SERIES, WORKERS
-from calib_serve.watch.versions import decide
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -21,7 +21,7 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.forks import around_forks
 from calib_serve.names import By
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
-from calib_serve.reporter._given import (
+from calib_serve.reporter.given import (
     KEYRING,
     ReporterShadow,
     are_probabilities,

@@ -27,7 +27,7 @@ from calib_serve.fuse.mar_options import (
 )
 from calib_serve.options.serve import ServeOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
-from calib_serve.reporter._given import ReporterShadow
+from calib_serve.reporter.given import ReporterShadow
 from calib_serve.reporter.recorder import Recorder, Tag
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
@@ -217,7 +217,8 @@ class IdWriter:
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
         """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
-        from calib_serve.watch.intake import Binding, is_id  # noqa: PLC0415 - only where ids come
+        from calib_serve.watch.intake import Binding  # noqa: PLC0415 - only where ids come
+        from calib_serve.watch.slices import is_id  # noqa: PLC0415 - only where ids come
 
         named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]
         if self._where is None and named and not self._said:

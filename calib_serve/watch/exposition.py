@@ -40,8 +40,7 @@ def sum_rows(
     for one in (each for each in PUBLISHED if each.of in of):
         for version, each in sums.items():
             for place, value in enumerate(each[one.name].tolist()):
-                bin_ = (str(place),) if one.per == "bin" else ()
-                yield one.name, (*version, *bin_, *own), value
+                yield one.name, (*version, str(place), *own), value
 
 
 def detector_rows(watch: Watch, versions: Sequence[Version], published: Published) -> Iterator[Row]:

@@ -26,14 +26,11 @@ from calib_serve.errors import Reason, Refused
 from calib_serve.names import shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt
 from calib_serve.receipts.wire import decoded, parsed
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.ledger import Entry, Ledger
 from calib_serve.watch.ledger.schema import PREDICTION_ID
-from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
+from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT, Slices, is_id, is_segment
 from calib_serve.watch.sums import Version
-from calib_serve.watch.versions import Classes
-
-LONGEST_ID = 255
-"""Characters of an id."""
 
 _AT_ONCE = 500  # ids of one question
 _ROW = PREDICTION_ID.c
@@ -57,21 +54,6 @@ class UnboundReceipt(SignedReceipt):
         made = super().__new__(cls, receipt)
         made.wanted = receipt.wanted
         return made
-
-
-def is_id(value: object) -> bool:
-    r"""Whether this can be an id: a text of 1 to 255 characters that has UTF-8.
-
-    >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
-    (True, False, False, False)
-    """
-    if not (isinstance(value, str) and 0 < len(value) <= LONGEST_ID):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:

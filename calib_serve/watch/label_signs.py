@@ -11,7 +11,6 @@ was served.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch._bin_gaps import BinGaps, bin_gaps
-from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sums import Sums
 
 Floats = NDArray[np.float64]
@@ -130,7 +128,6 @@ LEAST_LABELS = 100.0
 _TOLERANCE = 0.02  # a difference that is none
 _SIGMAS = 4.0  # standard errors beyond it
 _NORMAL = 1.96
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -211,12 +208,3 @@ def _distance(one: SourceGap) -> float:
 def _labels_of(sums: Sums) -> Sums:
     """The sums without predictions, so that bins are those of labels."""
     return sums - sums.of("predictions")
-
-
-def is_source(name: str) -> bool:
-    """Whether a source may have this name: up to 63 letters, digits, ``.``, ``_``, ``-``, and not ``other``.
-
-    >>> is_source("lab-2"), is_source("lab 2"), is_source("other")
-    (True, False, False)
-    """
-    return bool(_NAME.fullmatch(name)) and name != OTHER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import threading
 from collections import Counter
@@ -18,12 +19,16 @@ OTHER = "other"
 LONGEST_SEGMENT = 63
 """Characters of a segment's name, which fit a receipt in any script."""
 
+LONGEST_ID = 255
+"""Characters of a user's own id of a prediction."""
+
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
 
 SOURCES = 64
 """Sources of labels that a version may have; the rest are ``other``."""
 
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _MADE = 20_000  # predictions whose keys are kept, as they come again
 _SEEN = 100  # predictions after which a class can be said to be frequent
 
@@ -185,9 +190,28 @@ def scope_of(clause: Clause) -> str:
 
 
 def is_segment(name: object) -> bool:
-    """A short text that any store can hold: half of a character pair cannot be written as UTF-8."""
-    return (
-        isinstance(name, str)
-        and len(name) <= LONGEST_SEGMENT
-        and (name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name))
-    )
+    """Tell whether a segment may have this name: a short text that any store can hold."""
+    return isinstance(name, str) and len(name) <= LONGEST_SEGMENT and _has_utf8(name)
+
+
+def is_id(value: object) -> bool:
+    r"""Tell whether this can be an id of a prediction: a text of 1 to 255 characters that has UTF-8.
+
+    >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_ID and _has_utf8(value)
+
+
+def is_source(name: str) -> bool:
+    """Tell whether a source may have this name: up to 63 letters, digits, ``.``, ``_``, ``-``; not ``other``.
+
+    >>> is_source("lab-2"), is_source("lab 2"), is_source("other")
+    (True, False, False)
+    """
+    return bool(_SOURCE.fullmatch(name)) and name != OTHER
+
+
+def _has_utf8(text: str) -> bool:
+    # Half of a character pair is a text in Python, and bytes nowhere.
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

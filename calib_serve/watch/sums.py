@@ -25,8 +25,6 @@ Kind = Literal["segment", "class", "group", "source", "clause"]
 predicted class; by random groups of the groups that they name; labels by the source that sent them; and by
 the clauses of the contract that count them."""
 
-_PLACES = {"version": 1, "delay": len(DELAYS) + 1}
-
 
 class Key(NamedTuple):
     """What is counted separately: a slice of a model version."""
@@ -45,12 +43,12 @@ class Key(NamedTuple):
 @functools.cache
 def _layout(bins: int) -> dict[str, slice]:
     """Where each sum lies in the vector."""
-    ends = np.cumsum([_PLACES.get(one.per, bins) for one in SUMS]).tolist()
+    ends = np.cumsum([bins if one.per == "bin" else len(DELAYS) + 1 for one in SUMS]).tolist()
     return {one.name: slice(start, end) for one, start, end in zip(SUMS, [0, *ends], ends, strict=False)}
 
 
 def _length(bins: int) -> int:
-    return sum(_PLACES.get(one.per, bins) for one in SUMS)
+    return _layout(bins)[SUMS[-1].name].stop
 
 
 def changes(
@@ -75,11 +73,7 @@ def changes(
         raise ShapeError(f"correct, weight and delay must be {c.shape} like confidence: {error}") from error
     if not (w >= 1).all():
         raise InputError("a weight is one over a probability: at least 1")
-    places = {
-        "bin": bin_index(c, bins=bins),
-        "version": np.zeros(c.shape, np.intp),
-        "delay": np.searchsorted(DELAYS, d),
-    }
+    places = {"bin": bin_index(c, bins=bins), "delay": np.searchsorted(DELAYS, d)}
     layout = _layout(bins)
     kind = [one for one in SUMS if one.of == of]
     where = [layout[one.name].start + places[one.per] for one in kind]
@@ -90,8 +84,8 @@ def changes(
 class Sums:
     """Every sum that ``calib_serve.watch.series.SUMS`` declares; adds up over workers and time.
 
-    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,) (1,) for
-    one of the version, or (24,) for the delay. Read-only.
+    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,), or of
+    the delay (steps,). Read-only.
 
     >>> a = Sums.served([0.9, 0.5], bins=2) + Sums.labelled([0.9], [1], bins=2)
     >>> a.predictions.tolist(), a["calib_feedback_total"].tolist()

@@ -64,11 +64,11 @@ def watch(folder: Path) -> None:
     from calib_serve.priors import Confusion
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.watch.batch import ServedPrediction
+    from calib_serve.watch.classes import Classes
     from calib_serve.watch.http.exporter import export
     from calib_serve.watch.ledger import Ledger
     from calib_serve.watch.priors import LabelledBefore
     from calib_serve.watch.service import Watch, Watched
-    from calib_serve.watch.versions import Classes
 
     ledger = Ledger(folder / "watch.db")
     labels = [0] * 300 + [1] * 300 + [2] * 300

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.receipts import Keyring
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.http.app import create_app
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
-from calib_serve.watch.versions import Classes
 
 with warnings.catch_warnings():
     # Newer starlettes ask for httpx2 at import; the client works with either.

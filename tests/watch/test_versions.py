@@ -16,10 +16,11 @@ from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch import service
 from calib_serve.watch.batch import ServedPrediction, ServedReceipt, ServedSums
+from calib_serve.watch.classes import Classes
 from calib_serve.watch.http import Token
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
-from calib_serve.watch.versions import Classes, FollowedVersions
+from calib_serve.watch.versions import FollowedVersions
 
 pytestmark = pytest.mark.store
 

@@ -21,8 +21,7 @@ from typing import Any, Literal, get_args
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.files import FollowedFile, read_private
-from calib_serve.watch.label_signs import is_source
-from calib_serve.watch.slices import OTHER
+from calib_serve.watch.slices import OTHER, is_source
 
 try:
     from fastapi import HTTPException, Request

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.errors import MissingDependency, Reason
 from calib_serve.names import By
-from calib_serve.watch.intake import LONGEST_ID
 from calib_serve.watch.items import MOST_ITEMS
-from calib_serve.watch.slices import LONGEST_SEGMENT
+from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT
 
 try:
     from pydantic import BaseModel, ConfigDict, Field

@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import (
     ColumnClause,
     Connection,
-    Table,
     and_,
     bindparam,
     delete,
@@ -36,8 +35,7 @@ from sqlalchemy import (
     update,
 )
 
-from calib_serve.bins import bin_index
-from calib_serve.errors import LedgerError
+from calib_serve.errors import InputError, LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import (
@@ -77,18 +75,18 @@ from calib_serve.watch.ledger.schema import (
     VERSION,
     VIEWS,
 )
-from calib_serve.watch.series import DELAYS, SUMS
-from calib_serve.watch.sums import Key, Kind, Sums, Version, merge_slices
+from calib_serve.watch.series import SUMS
+from calib_serve.watch.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
 
+P, T = ParamSpec("P"), TypeVar("T")
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
 _CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
 _AHEAD = DAY  # how far a sweep trusts the clock beyond the latest day of a prediction whose label was counted
 _FAR = 1e15  # seconds: no prediction is that far from 1970
-_OF_LABELS = [one for one in SUMS if one.of == "labels" and one.per != "delay"]
 _NAMES = list(COLUMNS.values())
-_EMPTY = {COLUMNS[one.name]: 0.0 for one in _OF_LABELS}
+_EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
 
 
 class _Row(NamedTuple):
@@ -112,35 +110,14 @@ class Revoked:
         return {version: len(of) for version, of in self.nonces.items()}
 
 
-@dataclass(frozen=True)
-class _Tally:
-    """What the sums of a place go up by: (bins, columns), and labels by the step of their delay."""
+def _retried(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    """Run a method of a ledger once more where another transaction came between."""
 
-    by_bin: Floats
-    delays: Floats
+    @functools.wraps(method)
+    def tried(ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return ledger.database.again(lambda: method(ledger, *args, **kwargs))
 
-    @classmethod
-    def zeros(cls, bins: int) -> _Tally:
-        return cls(np.zeros((bins, len(_NAMES))), np.zeros(len(DELAYS) + 1))
-
-    @classmethod
-    def of(cls, sums: Sums) -> _Tally:
-        """Those of a whole version lie in its first bin."""
-        found = cls(np.zeros((sums.bins, len(_NAMES))), sums["calib_feedback_delay"])
-        for j, name in enumerate(COLUMNS):
-            found.by_bin[: len(sums[name]), j] = sums[name]
-        return found
-
-    def sums(self, bins: int) -> Sums:
-        """As one vector, in the declared order."""
-        parts = []
-        for one in SUMS:
-            if one.per == "delay":
-                parts.append(self.delays)
-            else:
-                column = self.by_bin[:, _NAMES.index(COLUMNS[one.name])]
-                parts.append(column if one.per == "bin" else column.sum(keepdims=True))
-        return Sums(bins, np.concatenate(parts))
+    return tried
 
 
 class Ledger:
@@ -212,14 +189,14 @@ class Ledger:
 
     # --- what is counted ---
 
+    @_retried
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
         With ``detect`` it also waits for the drift detector.
         """
-        return self.database.again(lambda: self._accepted(entries, detect)) if entries else []
-
-    def _accepted(self, entries: Sequence[Entry], detect: bool) -> list[Fate]:
+        if not entries:
+            return []
         with self.transaction() as connection:
             # Locked, so that no receipt is forgotten between this look and the insert.
             asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
@@ -303,22 +280,17 @@ class Ledger:
             "revoked": False,
         }
 
+    @_retried
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
         """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
 
         ConflictError where another batch was counted under the name of ``once``.
         """
-        return self.database.again(lambda: self._added(sums, time, once))
-
-    def _added(self, sums: Mapping[Key, Sums], when: float, once: Once | None) -> bool:
         with self.transaction() as connection:
             if once is not None and not self._named(connection, once):
                 return False
-            found: dict[Place, _Tally] = {}
-            for key, more in sums.items():
-                for place in places(key, *span_of(when, when)):
-                    found[place] = _Tally.of(more)
-            self._upsert(connection, found)
+            span = span_of(time, time)
+            self._upsert(connection, {at: more for key, more in sums.items() for at in places(key, *span)})
             return True
 
     def _named(self, connection: Connection, once: Once) -> bool:
@@ -406,8 +378,8 @@ class Ledger:
             rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
         for place, more in self._increments(rows).items():
             if not place.width and kind in (None, place.key.kind):
-                _add(found, place, more)
-        return {place.key: one.sums(self.bins) for place, one in found.items()}
+                add_at(found, place, more)
+        return {place.key: sums for place, sums in found.items()}
 
     def published(self) -> Published:
         """What is published of it, of one moment."""
@@ -435,8 +407,8 @@ class Ledger:
                 and place.start + place.width <= until
                 and (kind is None or place.key.kind == kind)
             ):
-                _add(found, place, more)
-        return [Dated(*place, one.sums(self.bins)) for place, one in found.items()]
+                add_at(found, place, more)
+        return [Dated(*place, sums) for place, sums in found.items()]
 
     def _tallied(
         self,
@@ -444,8 +416,8 @@ class Ledger:
         kind: Kind | None,
         version: Version | None,
         where: Any,
-    ) -> dict[Place, _Tally]:
-        found: dict[Place, _Tally] = {}
+    ) -> dict[Place, Sums]:
+        found: dict[Place, Floats] = {}
         names = self._names(connection)
         for table in (TALLY, DELAY):
             asked = select(table).where(*where(table.c))
@@ -454,18 +426,29 @@ class Ledger:
                 asked = asked.where(table.c.version_id == self._known_version(connection, version))
             for row in connection.execute(asked):
                 place = Place(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
-                _put(found.setdefault(place, _Tally.zeros(self.bins)), table, row)
-        return found
+                self._put(found, place, row)
+        return {place: Sums(self.bins, vector) for place, vector in found.items()}
+
+    def _put(self, found: dict[Place, Floats], place: Place, row: Any) -> None:
+        """Add what a row of ``tally`` or ``delay`` holds to the vector of a place."""
+        if place not in found:
+            found[place] = np.array(Sums.zeros(self.bins).vector)
+        by_bin, delays = _columns(found[place], self.bins)
+        if hasattr(row, "step"):
+            delays[row.step] += row.labels
+        else:
+            by_bin[row.bin] += [getattr(row, column) for column in _NAMES]
 
     def roll_up(self) -> int:
         """Add rows that are not in the tallies yet; how many. Any process may, at any time."""
         done = 0
-        while some := self.database.again(self._rolled):
+        while some := self._rolled():
             done += some
             if some < _AT_ONCE:
                 break
         return done
 
+    @_retried
     def _rolled(self) -> int:
         if not self._is_new():
             return 0
@@ -482,8 +465,9 @@ class Ledger:
                 connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
             )
 
-    def _increments(self, rows: Sequence[_Row]) -> dict[Place, _Tally]:
-        found: dict[Place, _Tally] = {}
+    def _increments(self, rows: Sequence[_Row]) -> dict[Place, Sums]:
+        """Add labels up, by the slices and spans that they count in."""
+        found: dict[Place, Sums] = {}
         members: dict[tuple[tuple[Key, ...], tuple[float, float]], list[int]] = {}
         for i, row in enumerate(rows):
             one = row.noted
@@ -494,32 +478,30 @@ class Ledger:
             (r.noted.confidence, r.noted.correct, 1 / r.noted.inclusion, r.noted.arrived - r.noted.time)
             for r in rows
         )
-        c, y, w, late = np.array(list(columns), np.float64).T
-        cell, step = bin_index(c, bins=self.bins), np.searchsorted(DELAYS, late)
-        values = np.zeros((len(rows), len(_NAMES)))
-        for declared in _OF_LABELS:
-            values[:, _NAMES.index(COLUMNS[declared.name])] = declared.adds(c, y, w)
-        for (keys, (start, width)), at in members.items():
-            more = _Tally.zeros(self.bins)
-            np.add.at(more.by_bin, cell[at], values[at])
-            np.add.at(more.delays, step[at], 1.0)
+        try:
+            where, values = changes("labels", *np.array(list(columns), np.float64).T, bins=self.bins)
+        except InputError as error:
+            raise LedgerError(f"a label in {self.database.name} is damaged: {error}") from error
+        for (keys, span), at in members.items():
+            more = Sums.at(where[at], values[at], bins=self.bins)
             for key in keys:
-                for place in places(key, start, width):
-                    _add(found, place, more)
+                for place in places(key, *span):
+                    add_at(found, place, more)
         return found
 
-    def _upsert(self, connection: Connection, found: Mapping[Place, _Tally]) -> None:
-        """Add to the tallies, always in the order of their keys."""
+    def _upsert(self, connection: Connection, found: Mapping[Place, Sums]) -> None:
+        """Add to the tallies, always in the order of their keys: no two transactions wait for each other."""
         tallies, delays = [], []
         for place, more in found.items():
             at = {
                 "version_id": self.version_id(connection, place.key.of), "kind": place.key.kind,
                 "name": place.key.name, "start": place.start, "width": place.width,
             }  # fmt: skip
-            for b in np.flatnonzero(more.by_bin.any(axis=1)).tolist():
-                tallies.append({**at, "bin": b, **dict(zip(_NAMES, more.by_bin[b].tolist(), strict=True))})
-            for step in np.flatnonzero(more.delays).tolist():
-                delays.append({**at, "step": step, "labels": float(more.delays[step])})
+            by_bin, by_step = _columns(more.vector, self.bins)
+            for b in np.flatnonzero(by_bin.any(axis=1)).tolist():
+                tallies.append({**at, "bin": b, **dict(zip(_NAMES, by_bin[b].tolist(), strict=True))})
+            for step in np.flatnonzero(by_step).tolist():
+                delays.append({**at, "step": step, "labels": float(by_step[step])})
         for table, rows in ((TALLY, tallies), (DELAY, delays)):
             if not rows:
                 continue
@@ -623,10 +605,11 @@ class Ledger:
     def sweep(self, now: float) -> int:
         """Roll up, merge old spans, forget receipts that have expired by ``now``; how many of these."""
         self.roll_up()
-        expired = self.database.again(lambda: self._swept(now))
+        expired = self._swept(now)
         self.forget(expired)
         return self._deleted(expired)
 
+    @_retried
     def _swept(self, now: float) -> float:
         """Merge old spans, and delete what has expired but receipts; until when these have."""
         with self.transaction() as connection:
@@ -646,7 +629,7 @@ class Ledger:
         if not self.database.lite:
             connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
         names = self._names(connection)
-        moved: dict[Place, _Tally] = {}
+        moved: dict[Place, Floats] = {}
         for table in (TALLY, DELAY):
             spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
             for start, width in connection.execute(spans).all():
@@ -659,10 +642,8 @@ class Ledger:
                 if wider is None:
                     continue
                 for row in went:
-                    more = _Tally.zeros(self.bins)
-                    _put(more, table, row)
-                    _add(moved, Place(Key(*names[row.version_id], row.name, row.kind), *wider), more)
-        self._upsert(connection, moved)
+                    self._put(moved, Place(Key(*names[row.version_id], row.name, row.kind), *wider), row)
+        self._upsert(connection, {place: Sums(self.bins, vector) for place, vector in moved.items()})
 
     def forget(self, until: float) -> None:
         """Refuse labels of predictions made until then."""
@@ -685,6 +666,7 @@ class Ledger:
             gone += went
         return gone
 
+    @_retried
     def revoke(
         self,
         source: str,
@@ -706,9 +688,6 @@ class Ledger:
         if dry_run:
             with self.database.reading() as connection:
                 return Revoked(_by_version(self._rows(connection, where)))
-        return self.database.again(lambda: self._revoked(source, where, by))
-
-    def _revoked(self, source: str, where: Any, by: str) -> Revoked:
         nonces: dict[Version, list[bytes]] = {}
         with self.transaction() as connection:
             # What was reported late, or held, lies in narrow spans where other sums were merged since the
@@ -716,7 +695,7 @@ class Ledger:
             self._merge_spans(connection, self._clock())
             while rows := self._rows(connection, where, most=_AT_ONCE, lock="all"):
                 taken = self._increments([row for row in rows if row.tallied])
-                less = {place: _Tally(-more.by_bin, -more.delays) for place, more in taken.items()}
+                less = {place: Sums.zeros(self.bins) - more for place, more in taken.items()}
                 self._upsert(connection, self._where_it_lies(connection, less))
                 self._set(connection, rows, revoked=True, tallied=True, fed=True)
                 for version, of in _by_version(rows).items():
@@ -728,16 +707,16 @@ class Ledger:
                 self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
         return Revoked(nonces)
 
-    def _where_it_lies(self, connection: Connection, less: Mapping[Place, _Tally]) -> dict[Place, _Tally]:
+    def _where_it_lies(self, connection: Connection, less: Mapping[Place, Sums]) -> dict[Place, Sums]:
         """The places that hold these sums today: young spans are merged into wider ones, and old ones go."""
         spans = select(TALLY.c.start, TALLY.c.width).distinct()
         there = {(row.start, row.width) for row in connection.execute(spans)}
-        found: dict[Place, _Tally] = {}
+        found: dict[Place, Sums] = {}
         for place, more in less.items():
             wider = [(math.floor(place.start / w) * w, w) for w, _ in SPANS if w >= place.width]
             of = wider if place.width else [(0.0, 0.0)]
             if at := next((one for one in of if one in there), None):
-                _add(found, Place(place.key, *at), more)
+                add_at(found, Place(place.key, *at), more)
         return found
 
     def restored(self, *, by: str = "") -> None:
@@ -840,19 +819,10 @@ class Ledger:
         connection.execute(text(asked), {"keys": keys})
 
 
-def _put(at: _Tally, table: Table, row: Any) -> None:
-    """What a row of ``tally`` or ``delay`` holds."""
-    if table is DELAY:
-        at.delays[row.step] = row.labels
-    else:
-        at.by_bin[row.bin] = [getattr(row, column) for column in _NAMES]
-
-
-def _add(found: dict[Place, _Tally], place: Place, more: _Tally) -> None:
-    before = found.get(place)
-    found[place] = (
-        more if before is None else _Tally(before.by_bin + more.by_bin, before.delays + more.delays)
-    )
+def _columns(vector: Floats, bins: int) -> tuple[Floats, Floats]:
+    """View a vector of ``Sums`` as the columns of ``tally`` (bins, columns) and the labels of ``delay``."""
+    end = bins * len(_NAMES)
+    return vector[:end].reshape(len(_NAMES), bins).T, vector[end:]
 
 
 def _finite(seconds: float) -> float:

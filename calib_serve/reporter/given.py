@@ -16,8 +16,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.receipts import Keyring, LiveKeyring, shadow_tag
 from calib_serve.reporter.recorder import Tag
-from calib_serve.watch.intake import is_id
-from calib_serve.watch.slices import OTHER, is_segment
+from calib_serve.watch.slices import OTHER, is_id, is_segment
 
 log = logging.getLogger(__name__)
 
