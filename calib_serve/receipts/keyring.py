@@ -187,24 +187,14 @@ class Keyring:
         return ring
 
     @classmethod
-    def new(
-        cls,
-        *,
-        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        clock: Callable[[], float] = _time.time,
-    ) -> Keyring:
-        """A keyring with one new random key."""
-        key, now = token_bytes(_KEY), clock()
+    def new(cls, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """Make a keyring with one new random key."""
+        key, now = secrets.token_bytes(_KEY), clock()
         return cls(_name(key), {_name(key): key}, {_name(key): KeyTimes(now, now)})
 
-    def extended(
-        self,
-        *,
-        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        clock: Callable[[], float] = _time.time,
-    ) -> Keyring:
-        """The same keys and a new one, the last, which verifies and does not sign."""
-        key = token_bytes(_KEY)
+    def extended(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """Add a new key, the last, which verifies and does not sign."""
+        key = secrets.token_bytes(_KEY)
         return self._with(_name(key), key, clock())
 
     def joined(self, other: Keyring, *, clock: Callable[[], float] = _time.time) -> Keyring:
@@ -233,14 +223,9 @@ class Keyring:
         }
         return Keyring(key_id, self.keys, times)
 
-    def rotated(
-        self,
-        *,
-        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        clock: Callable[[], float] = _time.time,
-    ) -> Keyring:
-        """The same keys and a new, active one."""
-        ring = self.extended(token_bytes=token_bytes, clock=clock)
+    def rotated(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """Add a new key, which signs from now on."""
+        ring = self.extended(clock=clock)
         return ring.promoted([*ring.keys][-1], clock=clock)
 
     def unneeded_from(self, key_id: str, *, ttl: float = 30 * DAY) -> float | None:

@@ -213,12 +213,11 @@ _BEYOND = 8.0  # errors by which gaps are made larger at most
 
 @dataclass(frozen=True)
 class NoisyError:
-    """``value`` is nearly unbiased and can be slightly below 0; ``observed`` is the plain sum of |gap|."""
+    """An estimate with its interval; ``value`` is nearly unbiased, and can be slightly below 0."""
 
     value: float
     low: float
     high: float
-    observed: float
 
 
 def noisy_error(gap: Floats, covariance: Floats, share: Floats, *, z: float = 1.96) -> NoisyError:
@@ -254,9 +253,7 @@ def noisy_error(gap: Floats, covariance: Floats, share: Floats, *, z: float = 1.
     least = at(np.full(3, top))[1]
     if observed <= least[0]:
         value = observed - float(least[0])
-    return NoisyError(
-        value, lower if observed > least[1] else 0.0, upper if observed > least[2] else 0.0, observed
-    )
+    return NoisyError(value, lower if observed > least[1] else 0.0, upper if observed > least[2] else 0.0)
 
 
 def _seen(true: Floats, error: Floats, share: Floats, together: Floats) -> tuple[Floats, Floats, Floats]:

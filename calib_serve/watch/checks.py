@@ -75,7 +75,6 @@ class Checks:
         self._checks: dict[str, Check] = {}
         self._found: dict[str, _Found] = {}
         self._ran: dict[str, float] = {}
-        self._also: list[Callable[[Checks], None]] = []
         self._stop, self._started = threading.Event(), False
         self._thread = threading.Thread()
         self._running = threading.Lock()
@@ -86,10 +85,6 @@ class Checks:
         for check in checks:
             self._checks[check.name] = check
             self._found[check.name] = _Found()
-
-    def told(self, tell: Callable[[Checks], None]) -> None:
-        """Call ``tell`` after every round of the thread."""
-        self._also.append(tell)
 
     def run(self, *names: str, older: float = 0.0) -> None:
         """Make the checks of these names, or all, that were not made in the last ``older`` seconds."""
@@ -132,8 +127,6 @@ class Checks:
         while not self._stop.wait(self._every):
             try:
                 self.run()
-                for tell in self._also:
-                    tell(self)
             except Exception as error:  # the next round may do
                 log.error("checks: %s", error)
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -294,7 +293,10 @@ def contract_states(
 ) -> list[ClauseState]:
     """How the clauses stand, in their order. Raises LedgerError where the ledger cannot be read."""
     judged = [one for one in contract.clauses if one.kind != "coverage"]
-    evidence = kept_evidence(ledger, version, judged)
+    evidence, damaged = kept_evidence(ledger, version, judged)
+    for clause, error in damaged.items():
+        told = "%s %s: what was known of the clause %r begins anew with the next labels: %s"
+        log.error(told, *version, clause.name, error)
     sums = clause_sums(ledger, version, contract.clauses)
     lengths = {**BURN_WINDOWS, **{as_duration(one.per): one.per for one in contract.clauses}}
     windows = read_windows(ledger, version, lengths, maturity=maturity, now=now, lengths=lengths)
@@ -428,8 +430,10 @@ class ContractFollower:
         clauses = [one for one in contract.clauses if one.kind != "coverage"] if contract else []
         if not clauses or not rows:
             return
-        anew = partial(note_anew, self._ledger, version, now=now)
-        evidence = kept_evidence(self._ledger, version, clauses, anew=anew)
+        evidence, damaged = kept_evidence(self._ledger, version, clauses)
+        for clause, error in damaged.items():
+            what = f"what was known of the clause {clause.name!r}"
+            note_anew(self._ledger, version, what, error, now=now)
         sums = clause_sums(self._ledger, version, clauses)
         labels = _labelled(rows, bins=self._ledger.bins)
         for clause in clauses:
@@ -444,27 +448,22 @@ class ContractFollower:
 
 
 def kept_evidence(
-    ledger: Ledger,
-    version: Version,
-    clauses: Sequence[Clause],
-    *,
-    anew: Callable[[str, object], None] | None = None,
-) -> dict[Clause, ClauseEvidence]:
-    """The evidence about these clauses; of one that is new, or damaged in the ledger, there is none.
+    ledger: Ledger, version: Version, clauses: Sequence[Clause]
+) -> tuple[dict[Clause, ClauseEvidence], dict[Clause, Exception]]:
+    """Read the evidence about these clauses, none of one that is new; and why that of others is damaged.
 
-    ``anew`` is told what begins anew, and why. LedgerError where a newer program wrote it.
+    LedgerError where a newer program wrote it.
     """
-    anew = anew or partial(_logged, version)
     kept = {state.name: state.value for state in ledger.states(_KIND, version)}
-    found = {}
+    found, damaged = {}, dict[Clause, Exception]()
     for clause in clauses:
         found[clause] = ClauseEvidence.none(clause, bins=ledger.bins)
         if clause.id in kept:
             try:
                 found[clause] = found[clause].restored(json.loads(kept[clause.id]))
             except (InputError, ValueError) as error:
-                anew(f"what was known of the clause {clause.name!r}", error)
-    return found
+                damaged[clause] = error
+    return found, damaged
 
 
 def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> dict[Clause, Sums]:
@@ -480,10 +479,6 @@ def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> 
 def is_sliced(clause: Clause) -> bool:
     """Whether its predictions are counted in a slice: those of a calibration of all are all."""
     return clause.kind != "calibration" or clause.is_scoped
-
-
-def _logged(version: Version, what: str, why: object) -> None:
-    log.error("%s %s: %s begins anew with the next labels: %s", *version, what, why)
 
 
 def _labelled(rows: Sequence[Noted], *, bins: int) -> Labelled:

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from calib_serve.errors import InputError
-from calib_serve.watch.anew import note_anew, told_anew
+from calib_serve.watch.anew import note_anew, read_kept, told_anew
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Ledger, Noted
@@ -228,14 +227,12 @@ class DriftFeed:
             log.warning("%s %s: calibration drifted, %s: incident %d", *version, one.direction, one.id)
 
     def _restored(self, version: Version, made: Detector, now: float) -> Detector:
-        kept = self._ledger.states(_DETECTOR, version)
+        kept, damaged = read_kept(self._ledger, _DETECTOR, version, Detector.restore)
+        for error in damaged.values():
+            note_anew(self._ledger, version, "the drift detector", error, now=now)
         if not kept:
             return made
-        try:
-            before = Detector.restore(kept[0].value)
-        except InputError as error:
-            note_anew(self._ledger, version, "the drift detector", error, now=now)
-            return made
+        before = kept[""]
         if before.options == made.options:
             return before
         log.warning(

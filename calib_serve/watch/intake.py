@@ -12,6 +12,7 @@ person.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import threading
 import time
@@ -27,7 +28,7 @@ from calib_serve.names import shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt
 from calib_serve.receipts.wire import decoded, parsed
 from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger import Entry, Ledger
+from calib_serve.watch.ledger import Entry, Held, Ledger
 from calib_serve.watch.ledger.schema import PREDICTION_ID
 from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT, Slices, is_id, is_segment
 from calib_serve.watch.sums import Version
@@ -158,6 +159,9 @@ def _same(one: str, other: str) -> bool:
 
 _Found = Mapping[str, Mapping[str, Sequence[str]]]  # receipts by model, by id
 
+MOST_HELD = 100_000
+"""Predictions and labels that may wait for their versions."""
+
 _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
 
 
@@ -188,14 +192,6 @@ class Taken:
     counted: list[Label]
 
 
-class Unknown(NamedTuple):
-    """A label whose version is not known here: its place in the batch, and its receipt, which is sound."""
-
-    place: int
-    receipt: Receipt
-    token: str
-
-
 class _UnknownVersion(Refused):
     """A sound receipt of a version that is not known here."""
 
@@ -209,7 +205,8 @@ class Intake:
 
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
-    ``ids``: the receipts of labels that name their prediction by the user's own id.
+    ``ids``: the receipts of labels that name their prediction by the user's own id. ``hold``: whether labels
+    of versions that are not known wait in the ledger until they are, or are refused.
     ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
     receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
     """
@@ -225,8 +222,9 @@ class Intake:
         clock: Callable[[], float] = time.time,
         detect: bool = True,
         ids: PredictionIds | None = None,
+        hold: bool = False,
     ) -> None:
-        self.keyring, self.ledger = keyring, ledger
+        self.keyring, self.ledger, self._holds = keyring, ledger, hold
         self.refused: Counter[Reason] = Counter()
         self.ahead = (0.0, -math.inf)
         self._lock = threading.Lock()
@@ -244,7 +242,6 @@ class Intake:
         source: str | Sequence[str] = "",
         ids_of: str | None = None,
         at: float | None = None,
-        hold: Callable[[Sequence[Unknown]], bool] | None = None,
     ) -> Taken:
         """Count every item that is right.
 
@@ -252,13 +249,11 @@ class Intake:
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
         predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
         not known. ``ids_of``: whose predictions an id may name; None: anybody's. An id of others is refused
-        as one that nobody has. ``at``: when they came, by default now. ``hold`` keeps those whose version is
-        not known, or says False, and they are refused. Raises LedgerError when the ledger cannot keep them,
-        or ids cannot be looked up: send all again, and each is counted once.
+        as one that nobody has. ``at``: when they came, by default now. Raises LedgerError when the ledger
+        cannot keep them, or ids cannot be looked up: send all again, and each is counted once.
         """
         now, found = self._clock() if at is None else at, self._found(items, ids_of)
-        unknown: list[Unknown] = []
-        checked = [self._check(item, now, found, place, unknown) for place, item in enumerate(items)]
+        checked = [self._check(item, now, found) for item in items]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
             Entry(one, now, self._slices.of_label(one.receipt, segment=_segment(item), source=who), who)
@@ -267,14 +262,46 @@ class Intake:
         ]
         fates = self.ledger.accept(entries, detect=self._detect)
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
+        held = self._held(items, checked, senders, now)
         news = iter(fates)
-        outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
-        if unknown and hold is not None and hold(unknown):
-            for one in unknown:
-                outcomes[one.place] = Outcome(True, held=True)
+        outcomes = [
+            _OUTCOMES[next(news)]
+            if isinstance(one, Label)
+            else Outcome(True, held=True)
+            if held and isinstance(one, _UnknownVersion)
+            else Outcome(False, one.reason, str(one))
+            for one in checked
+        ]
         with self._lock:
             self.refused.update(o.reason for o in outcomes if o.reason)
         return Taken(outcomes, counted)
+
+    def has_room(self, more: int) -> bool:
+        """Tell whether so many more predictions and labels may wait for their versions."""
+        return sum(self.ledger.held().values()) + more <= MOST_HELD
+
+    def _held(
+        self, items: Sequence[Any], checked: Sequence[Label | Refused], senders: Sequence[str], now: float
+    ) -> bool:
+        """Keep labels of unknown versions, by their receipts; False where none are, or too many wait."""
+        unknown = [(i, one) for i, one in enumerate(checked) if isinstance(one, _UnknownVersion)]
+        if not (self._holds and unknown and self.has_room(len(unknown))):
+            return False
+        self.ledger.hold(
+            [
+                Held(
+                    "label",
+                    one.receipt.nonce.hex(),
+                    (one.receipt.model, one.receipt.version),
+                    # By its receipt: its id may be forgotten before its version is known.
+                    json.dumps({**items[i], "receipt": one.token}),
+                    senders[i],
+                    now,
+                )
+                for i, one in unknown
+            ]
+        )
+        return True
 
     def _found(self, items: Sequence[object], source: str | None) -> _Found:
         """The receipts, by model, of each id of ``source`` that an item names."""
@@ -283,22 +310,12 @@ class Intake:
             return {}
         return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
 
-    def _check(
-        self,
-        item: object,
-        now: float,
-        found: _Found,
-        place: int,
-        unknown: list[Unknown],
-    ) -> Label | Outcome:
+    def _check(self, item: object, now: float, found: _Found) -> Label | Refused:
         try:
             return self._label(item, now, found)
-        except _UnknownVersion as refusal:
-            unknown.append(Unknown(place, refusal.receipt, refusal.token))
-            return Outcome(False, refusal.reason, str(refusal))
         except Refused as refusal:
             self._note_ahead(refusal.ahead)
-            return Outcome(False, refusal.reason, str(refusal))
+            return refusal
 
     def _note_ahead(self, seconds: float) -> None:
         if seconds > _AHEAD:

@@ -56,13 +56,11 @@ class RateChange:
     says: str
 
 
-def rate_changes(
-    before: Sums, now: Sums, *, once_in: float = _ONCE_IN, factor: float = _FACTOR
-) -> RateChange:
+def rate_changes(before: Sums, now: Sums) -> RateChange:
     """Compare labels over predictions by bin between two cohorts that had equally long to be labelled.
 
-    A bin has moved if its rates differ by ``factor`` at least, and by more than chance would show in one of
-    ``once_in`` comparisons of all bins (so that a look every few minutes stays quiet for weeks).
+    A bin has moved if its rates differ by a quarter at least, and by more than chance would show in one of
+    ten thousand comparisons of all bins, so that a look every few minutes stays quiet for weeks.
 
     >>> c = np.full(1000, 0.9)
     >>> def cohort(labels): return Sums.served(c) + Sums.labelled(c[:labels], np.ones(labels))
@@ -71,8 +69,6 @@ def rate_changes(
     """
     if before.bins != now.bins:
         raise ShapeError(f"cannot compare {before.bins} bins with {now.bins}; use one bin count")
-    if not (math.isfinite(once_in) and once_in > 1 and math.isfinite(factor) and factor >= 1):
-        raise InputError(f"once_in must be above 1 and factor at least 1, got {once_in} and {factor}")
     for sums in (before, now):
         if not np.isfinite(sums.vector).all():
             raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
@@ -83,8 +79,8 @@ def rate_changes(
     error = np.sqrt(together * (1 - together) * (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1)))
     was, is_ = k / np.maximum(n, 1.0), j / np.maximum(m, 1.0)
     z = np.divide(is_ - was, error, out=np.zeros(len(n)), where=on & (error > 0))
-    far = np.maximum(is_, was) >= factor * np.minimum(is_, was)
-    limit = _limit(once_in * max(int(on.sum()), 1))
+    far = np.maximum(is_, was) >= _FACTOR * np.minimum(is_, was)
+    limit = _limit(_ONCE_IN * max(int(on.sum()), 1))
     edges = np.linspace(0, 1, before.bins + 1)
     moved = tuple(
         MovedBin(float(edges[b]), float(edges[b + 1]), float(was[b]), float(is_[b]), float(z[b]))

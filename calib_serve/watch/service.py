@@ -46,7 +46,7 @@ from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_
 from calib_serve.watch.drift import TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Binding, Intake, Outcome, PredictionIds, UnboundReceipt, Unknown
+from calib_serve.watch.intake import Binding, Intake, Outcome, PredictionIds, UnboundReceipt
 from calib_serve.watch.ledger import Held, Ledger
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares
@@ -63,8 +63,7 @@ _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
 _LEARN_EVERY = 2.0  # seconds between looks for versions
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
-_MOST_HELD = 100_000  # predictions and labels that wait for their version
-_AT_ONCE = 1_000  # of them that are counted in one transaction
+_AT_ONCE = 1_000  # of what was held that is counted in one transaction
 
 
 @dataclass
@@ -150,6 +149,7 @@ class Watch:
             clock=clock,
             detect=detector is not None or follow is not None or any(w.contract for w in models.values()),
             ids=self.ids,
+            hold=True,
         )
         self._given, self._follow = dict(models), follow
         self._facts, self._told = dict[Version, str](), dict[Version, Watched]()
@@ -312,35 +312,13 @@ class Watch:
                     self.ledger.add(self._sums([served]), time=told["time"])
         return len(rows)
 
-    def _with_room(
-        self, found: list[ServedPrediction | Carried | Refused]
-    ) -> list[ServedPrediction | Carried | Refused]:
-        """Those of versions that are not known are refused where too many wait already."""
-        items = {
-            i: one.item if isinstance(one, Carried) else one
-            for i, one in enumerate(found)
-            if not isinstance(one, Refused)
-        }
-        for i, refused in self._without_room(items).items():
-            found[i] = refused
-        return found
-
-    def _without_room(self, items: Mapping[int, ServedPrediction | ServedSums]) -> dict[int, Refused]:
-        """Refuse those of unknown versions if too many wait already, by their place."""
-        unknown = {i: one for i, one in items.items() if not self._knows(one)}
-        if not unknown or self._has_room(len(unknown)):
-            return {}
-        return {
-            i: Refused(
-                "unknown_version",
-                f"no model {one.model!r} version {one.version!r} here, and too much waits for others",
-            )
-            for i, one in unknown.items()
-        }
-
-    def _has_room(self, more: int) -> bool:
-        """Whether so many more may wait for their versions."""
-        return sum(self.ledger.held().values()) + more <= _MOST_HELD
+    def _refuse_without_room(self, found: list[Any]) -> None:
+        """Refuse, in place, predictions of unknown versions where too many wait for theirs already."""
+        unknown = {i: _item(one) for i, one in enumerate(found) if not self._knows(one)}
+        if unknown and not self.intake.has_room(len(unknown)):
+            for i, one in unknown.items():
+                told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
+                found[i] = Refused("unknown_version", told)
 
     def _hold(self, served: Sequence[tuple[str, ServedSums, float]]) -> None:
         """Keep predictions until their versions are known: each one's name, and when it was made."""
@@ -380,7 +358,8 @@ class Watch:
         """
         self.may_acknowledge()
         now = self._clock()
-        found = self._with_room(_each_once([self._admit(one, now) for one in items]))
+        found = _each_once([self._admit(one, now) for one in items])
+        self._refuse_without_room(found)
         places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
         good = [one for one in found if isinstance(one, ServedPrediction)]
         came = [one for one in found if isinstance(one, Carried)]
@@ -418,11 +397,9 @@ class Watch:
         """
         self.may_acknowledge()
         now = self._clock()
-        found = [self._wrong_sums(one) for one in sums]
-        sound_at = {i: one for i, one in enumerate(sums) if found[i] is None}
-        for i, refused in self._without_room(sound_at).items():
-            found[i] = refused
-        sound = [one for one, wrong in zip(sums, found, strict=True) if wrong is None]
+        found: list[ServedSums | Refused] = [self._wrong_sums(one) or one for one in sums]
+        self._refuse_without_room(found)
+        sound = [one for one in found if isinstance(one, ServedSums)]
         known = [one for one in sound if self._knows(one)]
         batch = named_batch(once, sums, (), source=source, time=now)
         made = min(time, now)
@@ -439,7 +416,7 @@ class Watch:
                 )
         if fresh:
             self._look_for_shift(added)
-        return found
+        return [one if isinstance(one, Refused) else None for one in found]
 
     def _wrong_sums(self, one: ServedSums) -> Refused | None:
         """Why they cannot be counted."""
@@ -461,12 +438,7 @@ class Watch:
         of the predictions that an ``id`` in place of a receipt may name; None: of any.
         """
         self.may_acknowledge()
-        taken = self.intake.take(
-            items,
-            source=source,
-            ids_of=ids_of,
-            hold=lambda unknown: self._held_labels(items, unknown, source),
-        )
+        taken = self.intake.take(items, source=source, ids_of=ids_of)
         if samples := self.samples:
             whole = [
                 one for one in taken.counted if not self._is_pair(one.receipt.model, one.receipt.version)
@@ -474,29 +446,11 @@ class Watch:
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
 
-    def _held_labels(
-        self, items: Sequence[Any], unknown: Sequence[Unknown], source: str | Sequence[str]
-    ) -> bool:
-        """Keep labels of versions that are not known, by receipts; False where too many wait already."""
-        if not self._has_room(len(unknown)):
-            return False
-        now = self._clock()
-        rows = [
-            Held(
-                "label",
-                one.receipt.nonce.hex(),
-                (one.receipt.model, one.receipt.version),
-                json.dumps({**items[one.place], "receipt": one.token}),
-                source if isinstance(source, str) else source[one.place],
-                now,
-            )
-            for one in unknown
-        ]
-        self.ledger.hold(rows)
-        return True
-
-    def _knows(self, item: ServedPrediction | ServedSums) -> bool:
-        return (item.model, item.version) in self.models
+    def _knows(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
+        """Tell whether what is served is of a version that is known here; what is refused waits for none."""
+        if isinstance(one, Refused):
+            return True
+        return (_item(one).model, _item(one).version) in self.models
 
     def _is_pair(self, model: str, version: str) -> bool:
         watched = self.models.get((model, version))
@@ -704,6 +658,10 @@ def _each_once(
         if isinstance(one, Carried):
             seen.add(one.nonce)
     return told
+
+
+def _item(one: ServedPrediction | ServedSums | Carried) -> ServedPrediction | ServedSums:
+    return one.item if isinstance(one, Carried) else one
 
 
 def _content(one: ServedSums, made: float) -> str:

@@ -26,9 +26,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +35,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement.bets import MeanBets
-from calib_serve.watch.anew import note_anew
+from calib_serve.watch.anew import note_anew, read_kept
 from calib_serve.watch.ledger import Ledger, Noted
 from calib_serve.watch.sums import Version
 from calib_serve.words import signed_points
@@ -281,7 +280,9 @@ class ShadowFollower:
                 by_tag.setdefault(row.shadow.tag, []).append(row)
         if not by_tag:
             return
-        tests = _kept(self._ledger, version, partial(note_anew, self._ledger, version, now=now))
+        tests, damaged = read_kept(self._ledger, _KIND, version, _read)
+        for tag, error in damaged.items():
+            note_anew(self._ledger, version, f"the test of shadow {tag}", error, now=now)
         for tag, of_tag in by_tag.items():
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
             told = json.dumps(tests[tag].as_dict()).encode()
@@ -292,22 +293,12 @@ class ShadowFollower:
 
 
 def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
-    """What is known of each shadow of a version, by tag; LedgerError where the ledger cannot be read."""
-    return [
-        test.state(tag) for tag, test in sorted(_kept(ledger, version, partial(_logged, version)).items())
-    ]
+    """Return what is known of each shadow of a version, by tag; LedgerError where that cannot be read."""
+    tests, damaged = read_kept(ledger, _KIND, version, _read)
+    for tag, error in damaged.items():
+        log.warning("%s %s: the test of shadow %s begins anew with the next labels: %s", *version, tag, error)
+    return [test.state(tag) for tag, test in sorted(tests.items())]
 
 
-def _kept(ledger: Ledger, version: Version, anew: Callable[[str, object], None]) -> dict[str, ShadowTest]:
-    """By tag, the one whose label came last at the end; of those that are damaged ``anew`` is told."""
-    found = {}
-    for state in ledger.states(_KIND, version):
-        try:
-            found[state.name] = ShadowTest.of(json.loads(state.value))
-        except (InputError, ValueError, RecursionError) as error:
-            anew(f"the test of shadow {state.name}", error)
-    return found
-
-
-def _logged(version: Version, what: str, why: object) -> None:
-    log.warning("%s %s: %s begins anew with the next labels: %s", *version, what, why)
+def _read(value: bytes) -> ShadowTest:
+    return ShadowTest.of(json.loads(value))
