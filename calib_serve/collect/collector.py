@@ -55,7 +55,7 @@ class Totals:
     sent_at: float = 0.0
 
     def __str__(self) -> str:
-        """A summary for people."""
+        """Return a summary for people."""
         taken = ("accepted", "held")
         refused = ", ".join(f"{n} {why}" for why, n in self.labels.most_common() if why not in taken)
         dead = ", ".join(f"{n} {why}" for why, n in self.dead.most_common())
@@ -144,7 +144,7 @@ class Collector:
         return min(_IDLE, max(self._held[0][0] - self._clock(), 0.0)) if self._held else _IDLE
 
     def _due(self) -> list[_Item]:
-        """Held labels whose time has come."""
+        """Take held labels whose time has come."""
         found: list[_Item] = []
         while self._held and self._held[0][0] <= self._clock() and len(found) < self._batch:
             found.append(heapq.heappop(self._held)[2])
@@ -196,7 +196,7 @@ class Collector:
         return found
 
     def _post(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What the watch says of each, however long it takes to hear it."""
+        """Post rows and return what the watch says of each, however long that takes."""
         pause = _FIRST
         while True:
             try:

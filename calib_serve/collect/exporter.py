@@ -23,7 +23,7 @@ class _Collected(Collector):
         self._totals, self._source = totals, source
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one scrape; every reason is there from the start."""
+        """Yield the families of one scrape; every reason is there from the start."""
         totals = self._totals
         labels = CounterMetricFamily(
             "calib_collect_labels_total",

@@ -63,7 +63,7 @@ class KafkaSource:
         self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._lost)
 
     def take(self, seconds: float) -> list[Piece]:
-        """The labels of the next messages."""
+        """Take the next messages and return their labels."""
         came, self._waiting = self._waiting, []
         if not came:
             if self._paused:
@@ -147,7 +147,7 @@ class KafkaSource:
         self._waiting = [one for one in self._waiting if (one.topic(), one.partition()) not in gone]
 
     def lag(self) -> int:
-        """Messages of this consumer's partitions that are not settled, as of the last second."""
+        """Return messages of this consumer's partitions that are not settled, as of the last second."""
         return self._lag
 
     def _behind(self) -> int:
@@ -164,7 +164,7 @@ class KafkaSource:
         return found
 
     def drained(self) -> bool:
-        """Never: a topic has no end."""
+        """Return False: a topic has no end."""
         return False
 
     def close(self) -> None:
@@ -206,4 +206,4 @@ class KafkaDeadLetters:
             raise ServerError(f"dead letters cannot be sent to the topic {self._topic}: {why}")
 
     def close(self) -> None:
-        """Nothing is left to send."""
+        """Do nothing: all was sent."""

@@ -79,7 +79,7 @@ class Columns:
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
-        """The column of each field."""
+        """Return the column of each field."""
         of = {"receipt": self.receipt, "id": self.id}
         if self.receipt is self.id is None:
             of = {name: name for name in ("receipt", "id") if name != self.label}
@@ -87,7 +87,7 @@ class Columns:
         return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
 
     def check(self, there: Sequence[str], name: str) -> None:
-        """InputError where the table that people call ``name`` has not these columns."""
+        """Raise InputError where the table that people call ``name`` has not these columns."""
         lack = [one for one in self._asked if one not in there]
         either = [self.names[one] for one in ("receipt", "id") if one in self.names]
         if not set(either) & set(there):
@@ -162,7 +162,7 @@ def _missing(value: Any) -> bool:
 
 
 def _label(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What is sent of these fields; Refused."""
+    """Return what is sent of these fields; Refused."""
     for value in found.values():
         if isinstance(value, str):
             _check_text(value)
@@ -194,7 +194,7 @@ def _check_text(text: str) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """A whole number as such, where pandas or a database wrote it as a float or a decimal.
+    """Return a whole number as such, where pandas or a database wrote it as a float or a decimal.
 
     >>> _whole(3.0), _whole(3.5), _whole(Decimal("7.00")), _whole(1e300), _whole("3.0")
     (3, 3.5, 7, 1e+300, '3.0')

@@ -30,7 +30,7 @@ class DeadLetter:
     time: float = field(default_factory=time.time)
 
     def json(self) -> bytes:
-        """A line of JSON: a label with a field ``dead`` beside its own, which readers of labels pass over."""
+        """Write a line of JSON: a label and a field ``dead``, which readers of labels pass over."""
         dead = {"reason": self.reason, "message": self.message, "where": self.where, "time": self.time}
         found: dict[str, Any] = {"item": self.item}
         if self.content is not None:
@@ -68,18 +68,18 @@ class Stream:
         self._left: dict[int, int] = {}  # in the order of positions
 
     def begin(self, position: int, *, labels: int) -> None:
-        """The piece at ``position`` has come, with so many labels to settle; positions rise."""
+        """Note that the piece at ``position`` has come, with so many labels to settle; positions rise."""
         self._left[position] = labels
         self._advance()
 
     def settle(self, position: int) -> None:
-        """One more label of the piece at ``position`` is settled."""
+        """Settle one more label of the piece at ``position``."""
         self._left[position] -= 1
         self._advance()
 
     @property
     def settled(self) -> bool:
-        """Whether nothing of it is at hand."""
+        """Tell whether nothing of it is at hand."""
         return not self._left
 
     def _advance(self) -> None:
@@ -114,7 +114,7 @@ class Source(Protocol):
     failures: int
 
     def take(self, seconds: float) -> list[Piece]:
-        """The next pieces; none after waiting for about that many ``seconds``."""
+        """Take the next pieces; none after waiting for about that many ``seconds``."""
 
     def alive(self) -> None:
         """Say that this process is there, while it takes nothing."""
@@ -123,10 +123,10 @@ class Source(Protocol):
         """Note what is settled of every stream: a new start goes on behind it."""
 
     def lag(self) -> int:
-        """How much waits at the source: messages of a topic, or files."""
+        """Return how much waits at the source: messages of a topic, or files."""
 
     def drained(self) -> bool:
-        """Whether everything that was there has been taken."""
+        """Tell whether everything that was there has been taken."""
 
     def close(self) -> None:
         """Note what is settled, and end."""
@@ -167,4 +167,4 @@ class FolderDeadLetters:
             raise ServerError(f"dead letters cannot be written to {self.path}: {error}") from error
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to end."""

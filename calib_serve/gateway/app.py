@@ -264,7 +264,7 @@ class Named:
 
     @classmethod
     def read(cls, texts: Sequence[str], option: str) -> Named:
-        """Of VALUE and MODEL=VALUE; InputError where something is said twice."""
+        """Read VALUE and MODEL=VALUE; InputError where something is said twice."""
         found: dict[str, str] = {}
         for text in texts:
             model, _, value = text.rpartition("=")
@@ -274,11 +274,11 @@ class Named:
         return cls(option, found)
 
     def of(self, model: str) -> str | None:
-        """That of a model, None where nothing is said of it."""
+        """Return that of a model, None where nothing is said of it."""
         return self.by_model.get(model, self.by_model.get(""))
 
     def check(self, models: Sequence[str]) -> None:
-        """InputError where a model is named that is none of these."""
+        """Raise InputError where a model is named that is none of these."""
         for model in self.by_model:
             if model and model not in models:
                 raise InputError(f"{self.option} names {model!r}, which is none of the models given")
@@ -369,7 +369,7 @@ def open_gateway(
 
 
 def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
-    """The bytes of both files; InputError where one cannot be read."""
+    """Read both files; InputError where one cannot be read."""
     if cert is None or key is None:
         return None
     try:
@@ -379,7 +379,7 @@ def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
 
 
 def _kind(what: Artifact | int, told: str | None, model: str) -> Outputs:
-    """What the scores are; InputError where nobody said so: taken for another kind they look right."""
+    """Return what the scores are; InputError where nobody said so: taken for another kind they look right."""
     check_outputs(told)
     known = what.model.outputs if isinstance(what, Artifact) else None
     if told is None and known is None:

@@ -40,7 +40,7 @@ class Reports(Protocol):
         id: str | Sequence[str] = "",
         logits: Array | None = None,
     ) -> list[SignedReceipt | None]:
-        """One receipt a row."""
+        """Return one receipt a row."""
 
 
 class Calibrated(NamedTuple):
@@ -83,7 +83,7 @@ class Calibration:
         self.artifact.check_takes(kind, f"the scores of {model}")
 
     def __call__(self, raw: Array, about: About) -> Calibrated:
-        """The output ``raw``, (n, K), (K,) or with further axes of 1; InputError for any other shape."""
+        """Calibrate ``raw`` of shape (n, K), (K,) or with further axes of 1; InputError for any other."""
         rows = self._rows(raw)
         scores = rows.astype(np.float64)
         logits = to_logits(scores, self.kind)
@@ -98,7 +98,7 @@ class Calibration:
 
     @property
     def acts(self) -> bool:
-        """Whether a contract says which predictions may be acted on."""
+        """Tell whether a contract says which predictions may be acted on."""
         contract = None if self.artifact is None else self.artifact.contract
         return contract is not None and contract.decides
 
@@ -166,17 +166,17 @@ class Calibrations:
         return (one for versions in self._of.values() for one in versions.values())
 
     def output_of(self, model: str) -> str | None:
-        """The name of the output that is calibrated, None for a model that passes as it is."""
+        """Return the name of the output that is calibrated, None for a model that passes as it is."""
         versions = self._of.get(model)
         return None if versions is None else next(iter(versions.values())).output
 
     def added_to(self, model: str) -> frozenset[str]:
-        """The outputs that replies of a model may get; one of its own by another name passes as it is."""
+        """Name the outputs that replies of a model may get; its own ones by other names pass as they are."""
         acts = any(one.acts for one in self._of.get(model, {}).values())
         return ADDED | {"act"} if acts else ADDED
 
     def find(self, model: str, version: str) -> Calibration | None:
-        """That of a reply."""
+        """Find the calibration of a reply."""
         versions = self._of.get(model, {})
         if not version and len(versions) == 1:
             return next(iter(versions.values()))

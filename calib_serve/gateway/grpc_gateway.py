@@ -102,7 +102,7 @@ class GrpcGateway:
             await self._channel.close()
 
     async def unary(self, method: str, raw: bytes, context: Any) -> bytes:
-        """A call of one message for one."""
+        """Answer a call of one message for one."""
         if method.rpartition("/")[2] in _HEALTH:
             return await self._call(method, raw, context)
         try:
@@ -116,7 +116,7 @@ class GrpcGateway:
         raise AssertionError("abort raises")
 
     async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """A call of many messages for many; an inference among them passes as it is, and is counted."""
+        """Pass a call of many messages for many; an inference among them passes as it is, and is counted."""
         try:
             with self._waiting.one():
                 async for message in self._streamed(method, requests, context):
@@ -151,7 +151,7 @@ class GrpcGateway:
             self._counts.passed(request.model_name, request.model_version)
 
     async def _call(self, method: str, raw: bytes, context: Any, *more: tuple[str, str]) -> bytes:
-        """The server's answer; its metadata and its errors become those of ``context``."""
+        """Call the server; its metadata and its errors become those of ``context``."""
         left = context.time_remaining()
         call = self._unary(method)(
             raw,
@@ -203,7 +203,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._gateway = gateway
 
     def service(self, details: Any) -> Any:
-        """What handles a call."""
+        """Return what handles a call."""
         method: str = details.method
         service, _, name = method.rpartition("/")
         if method == _CHECK or (service.endswith(_SERVICE) and name != "ModelStreamInfer"):
@@ -227,7 +227,7 @@ def _streamed(work: Callable[..., Any], method: str) -> Callable[..., Any]:
 
 
 def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
-    """The client's metadata, without what gRPC says for itself."""
+    """Return the client's metadata, without what gRPC says for itself."""
     return tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()
@@ -242,7 +242,7 @@ def _as_given(metadata: Any) -> tuple[tuple[str, Any], ...]:
 
 
 async def _abort(context: Any, error: Any) -> None:
-    """The server's error as it is."""
+    """End the call with the server's error as it is."""
     await context.abort(error.code(), error.details() or "", _as_given(error.trailing_metadata()))
 
 
@@ -250,7 +250,7 @@ async def _abort(context: Any, error: Any) -> None:
 
 
 def _read_infer(raw: bytes) -> Any:
-    """The request; None for what is no message of this kind, and then the server says so."""
+    """Return the request; None for what is no message of this kind, and then the server says so."""
     try:
         return service_pb2.ModelInferRequest.FromString(raw)
     except DecodeError:
@@ -258,7 +258,7 @@ def _read_infer(raw: bytes) -> Any:
 
 
 def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDED) -> Ask:
-    """What is asked of a model of which ``output`` is calibrated; Unsupported as ``rest.read_request``."""
+    """Read what is asked of a model whose ``output`` is calibrated; Unsupported as ``rest.read_request``."""
     names = [one.name for one in request.outputs]
     if not names:
         return Ask(raw)
@@ -277,7 +277,7 @@ def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDE
 
 
 def _read_reply(raw: bytes) -> Any:
-    """The reply; InputError for what is none."""
+    """Return the reply; InputError for what is none."""
     try:
         return service_pb2.ModelInferResponse.FromString(raw)
     except DecodeError as error:
@@ -285,7 +285,7 @@ def _read_reply(raw: bytes) -> Any:
 
 
 def _scores_of(reply: Any, output: str) -> Tensor | None:
-    """The output of this name, None if there is none."""
+    """Return the output of this name, None if there is none."""
     for place, one in enumerate(reply.outputs):
         if one.name == output:
             shape = list(one.shape)
@@ -300,7 +300,7 @@ def _scores_of(reply: Any, output: str) -> Tensor | None:
 
 
 def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: Calibrated) -> bytes:
-    """The message to the client."""
+    """Write the message to the client."""
     raw = bool(reply.raw_output_contents)
     for place, one in enumerate(reply.outputs):
         if one.name != output:

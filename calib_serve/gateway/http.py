@@ -80,7 +80,7 @@ def about(headers: Headers) -> About:
 
 
 def _text(latin: str, name: str) -> str:
-    """Headers are bytes; here they hold UTF-8."""
+    """Decode a header, which holds bytes: here, of UTF-8."""
     try:
         text = latin.encode("latin-1").decode()
     except UnicodeError as error:

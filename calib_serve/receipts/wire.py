@@ -94,12 +94,12 @@ class Label:
 
     @property
     def correct(self) -> bool:
-        """Whether the prediction was right."""
+        """Tell whether the prediction was right."""
         return self.receipt.predicted == self.label
 
 
 def shadow_tag(fingerprint: str) -> bytes:
-    """The four bytes that name a shadow in receipts: the first of its artifact's fingerprint.
+    """Return the four bytes that name a shadow in receipts: the first of its artifact's fingerprint.
 
     InputError for what is no fingerprint.
 
@@ -113,7 +113,7 @@ def shadow_tag(fingerprint: str) -> bytes:
 
 
 def group_number(name: str) -> int:
-    """The number of a group's name, not 0; a hash, so that receipts do not carry the name.
+    """Return the number of a group's name, not 0; a hash, so that receipts do not carry the name.
 
     >>> group_number("") == 0 != group_number("patient 7") == group_number("patient 7")
     True
@@ -170,7 +170,7 @@ class Packer:
         self._plain = self._head(0, ""), b""
 
     def body(self, milliseconds: int, nonce: bytes, predicted: int, confidence: float, mark: Mark) -> bytes:
-        """Of one prediction; InputError for what no receipt holds."""
+        """Pack one prediction; InputError for what no receipt holds."""
         if not 0 <= confidence <= 1:  # also NaN
             raise InputError(f"confidence must be in [0, 1], got {confidence}")
         if len(nonce) != NONCE_BYTES:
@@ -224,12 +224,12 @@ def _short(text: str, what: str, *, least: int = 1) -> bytes:
 
 
 def encoded(raw: bytes) -> str:
-    """base64url without padding."""
+    """Encode as base64url, without padding."""
     return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
 
 
 def decoded(token: str) -> tuple[bytes, bytes]:
-    """The signed body and its MAC; Refused for what is no receipt."""
+    """Decode a token into its signed body and MAC; Refused for what is no receipt."""
     if not isinstance(token, str) or len(token) > _LONGEST:
         raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
     try:
@@ -243,7 +243,7 @@ def decoded(token: str) -> tuple[bytes, bytes]:
 
 
 def parsed(body: bytes) -> Receipt:
-    """The receipt in a signed body; Refused for what is none, or of another version."""
+    """Parse a signed body; Refused for what is no receipt, or of another version."""
     try:
         if body[0] != VERSION:
             raise Refused("malformed", f"receipt version {body[0]} is not known (this is {VERSION})")
@@ -285,7 +285,7 @@ def _read_shadow(body: bytes) -> Shadow:
 
 @functools.lru_cache(maxsize=1024)
 def _names(head: bytes) -> tuple[str, ...]:
-    """Key id, model, version and segment; cached, as labels come for the same few models."""
+    """Return key id, model, version and segment; cached, as labels come for the same few models."""
     names, at = [], 2  # behind version and flags
     for _ in range(4):
         end = at + 1 + head[at]
@@ -315,7 +315,7 @@ class Signer:
         time: float,
         marks: Sequence[Mark] = (),
     ) -> list[SignedReceipt]:
-        """A receipt for each (predicted class, confidence) of ``predictions``, made at ``time``.
+        """Sign a receipt for each (predicted class, confidence) of ``predictions``, made at ``time``.
 
         ``nonces`` and ``marks``: one each; without marks every one is ``PLAIN``. InputError for what a
         receipt cannot hold.
@@ -338,5 +338,5 @@ class Signer:
 
 
 def no_memory(error: Exception) -> KeyringError:
-    """What is raised where an HMAC could not be computed."""
+    """Return the error to raise where an HMAC could not be computed."""
     return KeyringError(f"nothing can be signed or verified: {error}; is memory short?")

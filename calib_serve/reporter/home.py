@@ -60,7 +60,7 @@ class BatchFolder:
         return True
 
     def each(self) -> Iterator[Batch]:
-        """Those that no other process sends now, oldest first; a file goes when the next one is asked for."""
+        """Yield what no other process sends now, oldest first; a file goes when the next is asked for."""
         for path in sorted(self._folder.glob("*-*-*.json")):
             with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
                 if fcntl is not None:
@@ -84,16 +84,16 @@ class Served(NamedTuple):
 
     @classmethod
     def of(cls, receipt: str, id: str, logits: Sequence[float] | None) -> Served:
-        """One that was kept on disk."""
+        """Read one that was kept on disk."""
         return cls(receipt, id, b"" if logits is None else np.array(logits, np.float16).tobytes())
 
     @property
     def numbers(self) -> tuple[float, ...] | None:
-        """Its logits, or None."""
+        """Return its logits, or None."""
         return tuple(np.frombuffer(self.logits, np.float16).tolist()) if self.logits else None
 
     def as_item(self) -> dict[str, Any]:
-        """As the watch takes it."""
+        """Return it as the watch takes it."""
         item: dict[str, Any] = {"receipt": self.receipt}
         if self.id:
             item["id"] = self.id
@@ -129,18 +129,18 @@ class Remote:
         self._url, self._token, self._post = url.rstrip("/"), token, post_body
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
         return [one for one in found if not one.accepted]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """See Home."""
+        """Do as ``Home`` says."""
         told = {"time": time, "items": [asdict(one) for one in sums]}
         found = self._sent("sums", told, once=once, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         return self._sent("labels", {"items": list(items)}, tries=3)
 
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
@@ -156,7 +156,7 @@ class Within:
         self._watch = watch
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
             found = self._watch.predictions(items, once=once.encode())
@@ -165,7 +165,7 @@ class Within:
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """See Home."""
+        """Do as ``Home`` says."""
         try:
             found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
@@ -173,7 +173,7 @@ class Within:
         return ["" if one is None else str(one) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         try:
             return self._watch.labels(items)
         except LedgerError as error:
@@ -181,7 +181,7 @@ class Within:
 
 
 def home_of(watch: str | Watch, token: str = "") -> Home:
-    """The home at a URL, or in this process."""
+    """Return the home at a URL, or in this process."""
     return Remote(watch, token) if isinstance(watch, str) else Within(watch)
 
 
@@ -211,11 +211,11 @@ class Courier:
 
     @property
     def waits(self) -> bool:
-        """Whether it is too soon to ask again."""
+        """Tell whether it is too soon to ask again."""
         return time.monotonic() < self._again
 
     def settles(self, predictions: int, ask: Callable[[], Sequence[tuple[int, str]]]) -> bool:
-        """Whether a batch of so many ``predictions`` is settled: counted, or refused for good.
+        """Tell whether a batch of so many ``predictions`` is settled: counted, or refused for good.
 
         ``ask`` sends it, and returns how many predictions were refused, and why each.
         """
@@ -271,7 +271,7 @@ class HomewardQueue:
         return self._here() + (0 if self._folder is None else len(self._folder))
 
     def _here(self) -> int:
-        """How many wait in memory."""
+        """Return how many wait in memory."""
         return len(self._waiting) + len(self._batch.items)
 
     def put(self, served: Served) -> bool:
@@ -309,7 +309,7 @@ class HomewardQueue:
             return lost
 
     def _batches(self) -> Iterator[Batch]:
-        """What lies on disk, then what waits here; each is gone when the next one is asked for."""
+        """Yield what lies on disk, then what waits here; each is gone when the next one is asked for."""
         if self._folder is not None:
             yield from self._folder.each(lambda one: Served.of(*one))
         left = self._here()
@@ -338,7 +338,7 @@ class HomewardQueue:
             self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
 
     def _filled(self) -> Batch:
-        """The batch that is to be sent: the one that was not answered, or the next."""
+        """Return the batch that is to be sent: the one that was not answered, or the next."""
         with self._turn:
             if not self._batch.items:
                 room, items = _NUMBERS, list[Served]()

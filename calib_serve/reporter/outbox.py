@@ -156,7 +156,7 @@ class Outbox:
         return still + sum(len(one.items) for one in self._named)
 
     def __len__(self) -> int:
-        """How many predictions wait."""
+        """Return how many predictions wait."""
         with self._turn:
             still = sum(cell.count for one in self._open.values() for cell in one.cells.values())
             return len(self._came) + still + sum(one.predictions for one in self._named)
@@ -189,7 +189,7 @@ class Outbox:
         return [(one.count, why) for one, why in zip(batch.items, found, strict=True) if why]
 
     def _batches(self) -> list[_Batch]:
-        """What is open, as it would be sent now."""
+        """Return what is open, as it would be sent now."""
         found = []
         for start, one in sorted(self._open.items()):
             served = tuple(
@@ -242,7 +242,7 @@ class _Spool:
         self._kept: list[_Batch] = []
 
     def of_a_child(self) -> _Spool:
-        """Another one in the same folder, such as of a forked process; the next one sends what this kept."""
+        """Make another one in the same folder, as for a fork; the next process sends what this kept."""
         self.let_go()
         return _Spool(self.folder)
 
@@ -268,7 +268,7 @@ class _Spool:
         self._kept = list(batches)
 
     def left(self) -> list[_Batch]:
-        """The batches of processes that have ended, whose files go."""
+        """Return the batches of processes that have ended, whose files go."""
         found: list[_Batch] = []
         for path in sorted(self.folder.glob("*-*.json")):
             if path == self._path:
@@ -286,7 +286,7 @@ class _Spool:
 
     @staticmethod
     def _lock(path: Path, *, make: bool = False) -> IO[bytes]:
-        """A hold on a file that ends with this process; OSError while another has it."""
+        """Return a hold on a file that ends with this process; OSError while another has it."""
         if fcntl is None and not make:
             raise OSError("there are no locks here")
         flags = os.O_RDWR | (os.O_CREAT if make else 0)

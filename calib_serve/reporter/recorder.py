@@ -56,7 +56,7 @@ class Tag(NamedTuple):
     id: str = ""
 
     def of_row(self, row: int, rows: int) -> Tag:
-        """That of one row of a request: of several, each has an id of its own."""
+        """Return that of one row of a request: of several, each has an id of its own."""
         return self if rows == 1 or not self.id else self._replace(id=f"{self.id}:{row}")
 
 
@@ -74,7 +74,7 @@ class Sink(Protocol):
 
 
 def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[Key, float]:
-    """Counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
+    """Return counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
 
     >>> zeros(["calib_invalid_outputs_total"], model="m", version="1", bins=15)
     {('calib_invalid_outputs_total', ('m', '1')): 0.0}
@@ -109,7 +109,7 @@ class SeriesCounts:
         sink.add_all(zeros(_COUNTED, model=model, version=version, bins=bins))
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
-        """See Counts; no series has a segment."""
+        """Count pairs; no series has a segment."""
         self._waiting.extend(pairs)
         if len(self._waiting) > _MOST:
             self.settle()
@@ -128,7 +128,7 @@ class SeriesCounts:
             self._sink.add_all(changes)
 
     def after_fork(self) -> None:
-        """See Counts."""
+        """Do as ``Counts`` says."""
         self._waiting = deque()
 
 
@@ -166,7 +166,7 @@ class Recorder:
 
     @property
     def signs(self) -> bool:
-        """Whether predictions get receipts."""
+        """Tell whether predictions get receipts."""
         return self._keyring is not None
 
     def served(
@@ -278,7 +278,7 @@ class Recorder:
         ]
 
     def _shadows(self, said: Sequence[tuple[int, float] | None], count: int) -> Sequence[Shadow | None]:
-        """What receipts keep of the shadow; never raises."""
+        """Return what receipts keep of the shadow; never raises."""
         if len(said) != count or len(self._shadow_tag) != TAG:
             log.warning("receipts go without their shadows: %d of %d predictions", len(said), count)
             self.broken("shadow", times=count)
@@ -321,7 +321,7 @@ class Decision(NamedTuple):
     receipt: SignedReceipt | None
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """For JSON; ``names`` of the labels, or none."""
+        """Return it for JSON; ``names`` of the labels, or none."""
         told: dict[str, Any] = {"label": names[self.label] if names else self.label}
         told |= {"predicted": self.true, "confidence": self.confidence}
         if self.receipt is None:

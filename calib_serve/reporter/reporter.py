@@ -323,7 +323,7 @@ class Reporter:
         return self._record(predictions, segment, group, id, logits=logits, shadow=shadow)
 
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
-        """Whether each prediction may be acted on (n,), by the contract of the artifact.
+        """Tell whether each prediction may be acted on (n,), by the contract of the artifact.
 
         ``probs`` and ``segment`` as ``served`` takes them; nothing is counted. A row that is no prediction
         may not. InputError without an artifact, or where its contract does not say what may be acted on.
@@ -350,7 +350,7 @@ class Reporter:
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
     ) -> list[list[Decision]]:
-        """The same of a multi-label model: ``probs`` (n, L), each label's own; the decisions of each row.
+        """Do the same for a multi-label model: ``probs`` (n, L), each label's own; decisions by row.
 
         A label is true where its probability is ``threshold`` or more. Every decision is counted, and at most
         32 of each row are signed. A row that is no probabilities has no decisions, and counts as invalid.
@@ -421,7 +421,7 @@ class Reporter:
             one.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A reporter of the same options, which begins anew, for processes that are spawned."""
+        """Return a reporter of the same options, which begins anew, for processes that are spawned."""
         local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
         if local:
             raise InputError(
@@ -440,7 +440,7 @@ class Reporter:
         return not isinstance(self._options[name], (type(None), str, Path, Keyring))
 
     def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
-        """The class and the probability of each row; whether each is a prediction."""
+        """Return the class and the probability of each row; whether each is a prediction."""
         if p.shape in ((self.classes,), (1, self.classes)):
             k = int(p.argmax())  # most requests are one row, and calls of numpy cost most
             c: float = p.item(k)
@@ -462,7 +462,7 @@ class Reporter:
         logits: ArrayLike | None,
         shadow: ArrayLike | None,
     ) -> list[SignedReceipt | None]:
-        """Those of ``predictions`` that are, with what is said of them."""
+        """Return those of ``predictions`` that are, with what is said of them."""
         count = len(predictions)
         if id and self._queue is None:
             raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
@@ -497,7 +497,7 @@ class Reporter:
         return found
 
     def _kept(self, z: NDArray[np.float64], good: Sequence[int]) -> list[bytes]:
-        """What is kept of each row of logits; nothing of one that holds NaN."""
+        """Return what is kept of each row of logits; nothing of one that holds NaN."""
         half = in_half(z)
         finite: list[bool] = np.isfinite(half.sum(axis=1, dtype=np.float64)).tolist()
         if lost := sum(not finite[i] for i in good):
@@ -507,7 +507,7 @@ class Reporter:
     def _shadows(
         self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """What the shadow says of the rows that are ``good``; fails open."""
+        """Return what the shadow says of the rows that are ``good``; fails open."""
         if self._shadow is None and given is None:
             return []
         try:
@@ -519,7 +519,7 @@ class Reporter:
             return []
 
     def _begin(self, p: NDArray[Any]) -> None:
-        """What is done in the first calls; InputError where finite rows are no probabilities."""
+        """Check the first calls; InputError where finite rows are no probabilities."""
         if not self._background.started:
             self._background.start()
         self._seen += 1
@@ -528,7 +528,7 @@ class Reporter:
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:
-    """The names of the clauses that count a prediction: those of one sum are counted by the same ones."""
+    """Name the clauses that count a prediction: those of one sum are counted by the same ones."""
     return lambda confidence, predicted, segment: [
         one.id for one in contract.counts(confidence, predicted, segment)
     ]

@@ -72,7 +72,7 @@ class _Score:
 
 
 def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -> BinGaps:
-    """The bins of ``sums``; ``groups``: the sums of random groups of (some of) its labels."""
+    """Return the bins of ``sums``; ``groups``: the sums of random groups of (some of) its labels."""
     for one in (sums, *groups):
         if one.bins != sums.bins:
             raise ShapeError(f"groups over {one.bins} bins of sums over {sums.bins}; use one bin count")
@@ -109,7 +109,7 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
 
 
 def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
-    """Each label by itself where it has no group; sums over random groups where it has."""
+    """Estimate the noise: of each label by itself, or of random groups where labels name groups."""
     weight, squared = _weight(sums), _squared(sums)
     one, prior = score.variance(sums).clip(0), np.maximum(score.calibrated(sums), _SURE)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
@@ -133,7 +133,7 @@ def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
 
 
 def _grouped(score: _Score, sums: Sums, groups: Sequence[Sums], deviation: Floats) -> Floats:
-    """Covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2)."""
+    """Return covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2)."""
     weight = _weight(sums)
     if len(groups) == 1:  # one observation: nothing to compare it with
         moved = deviation * np.nan_to_num(_ratio(_weight(groups[0]), weight))
@@ -155,7 +155,7 @@ def _squared(sums: Sums) -> Floats:
 
 
 def _ratio(a: Floats, b: Floats) -> Floats:
-    """Quotients; NaN where ``b`` is 0."""
+    """Return quotients; NaN where ``b`` is 0."""
     quotient: Floats = np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0)
     return quotient
 
@@ -177,7 +177,7 @@ def _right_variance(sums: Sums) -> Floats:
 
 
 def _brier_variance(sums: Sums) -> Floats:
-    """To second order in the spread of confidences within the bin: (c - y)^2 = c^2 + y (1 - 2 c)."""
+    """Expand to second order in the spread of confidences within the bin: (c - y)^2 = c^2 + y (1 - 2 c)."""
     squared = _squared(sums)
     right = _ratio(sums["calib_feedback_correct_weighted"], squared)
     confidence = _ratio(sums["calib_feedback_gap_weighted"], squared) + right
@@ -237,7 +237,7 @@ def noisy_error(gap: Floats, covariance: Floats, share: Floats, *, z: float = 1.
     top = float((size / error).max())
 
     def at(less: Floats) -> tuple[Floats, Floats]:
-        """True sums (3,), and where their quantiles of the seen sum lie (3,), by errors taken off."""
+        """Return true sums (3,), and where their quantiles of the seen sum lie (3,), by errors taken off."""
         true = np.maximum(size - less[:, None] * error, 0.0)
         mean, deviation, skewness = _seen(true, error, share, together)
         # Cornish and Fisher 1938: a sum of few folded normals is skewed. The estimate goes by the mean.
@@ -257,7 +257,7 @@ def noisy_error(gap: Floats, covariance: Floats, share: Floats, *, z: float = 1.
 
 
 def _seen(true: Floats, error: Floats, share: Floats, together: Floats) -> tuple[Floats, Floats, Floats]:
-    """Mean, standard deviation and skewness (k,) of the seen sum, for true gaps (k, b).
+    """Return mean, standard deviation and skewness (k,) of the seen sum, for true gaps (k, b).
 
     Folded normal moments (Leone, Nelson, Nottingham 1961). Covariances of absolute values: the first two
     terms of their Hermite series (Mehler 1866).

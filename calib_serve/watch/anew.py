@@ -46,7 +46,7 @@ def note_anew(ledger: Ledger, version: Version, what: str, why: object, *, now: 
 
 
 def told_anew(ledger: Ledger, *, now: float) -> str | None:
-    """What began anew in the last day, in a sentence; None where nothing did."""
+    """Return what began anew in the last day, in a sentence; None where nothing did."""
     lately = [one for one in ledger.states(_KIND) if abs(now - one.changed_at) < DAY]
     if not lately:
         return None

@@ -131,7 +131,7 @@ class Checks:
                 log.error("checks: %s", error)
 
     def reasons(self, *, public: bool = False) -> dict[str, str | None]:
-        """What each check found: None, or why not all is well.
+        """Return what each check found: None, or why not all is well.
 
         ``public``: for everybody, without what errors say, which may name files and hosts.
         """
@@ -146,12 +146,12 @@ class Checks:
 
     @property
     def refused(self) -> str | None:
-        """Why nothing may be acknowledged, if so."""
+        """Return why nothing may be acknowledged, if so."""
         return next((one.reason for one in list(self._found.values()) if one.refused), None)
 
     @property
     def status(self) -> Status:
-        """``ready``; ``degraded``: it counts, and something is wrong; ``failing``: nothing can be counted."""
+        """Return ``ready``; ``degraded``: it counts, and something is wrong; ``failing``: it cannot count."""
         wrong = [name for name, reason in self.reasons().items() if reason is not None]
         if any(name in self._checks and self._checks[name].level == "refusing" for name in wrong):
             return "failing"
@@ -169,7 +169,7 @@ _ROOM = 64 << 20  # bytes that are free, at least
 def counting_checks(
     ledger: Ledger, intake: Intake, *, program: str, ttl: float, clock: Callable[[], float] = time.time
 ) -> list[Check]:
-    """The checks of a program that counts labels in ``ledger`` for ``ttl`` seconds after a prediction.
+    """Return the checks of a program that counts labels in ``ledger`` for ``ttl`` seconds after a prediction.
 
     ``program``: what tells it from other programs of this host.
     """
@@ -200,7 +200,7 @@ class _Peers:
         self._others: dict[str, tuple[float, float]] = {}
 
     def write(self) -> None:
-        """Whether the ledger takes what it is given: LedgerError where it does not."""
+        """Write to the ledger; LedgerError where it does not take what it is given."""
         now, name = self._clock(), PROGRAM.c.name
         row = {"name": self._name, "wrote_at": now, "ttl": self._ttl}
         with self._ledger.transaction() as connection:
@@ -211,7 +211,7 @@ class _Peers:
             self._others = {one.name: (one.wrote_at, one.ttl) for one in others}
 
     def clock(self) -> str | None:
-        """Whether another program's clock is ahead of this one's."""
+        """Tell whether another program's clock is ahead of this one's."""
         now = self._clock()
         for name, (wrote, _) in self._others.items():
             if wrote - now > _APART:
@@ -219,7 +219,7 @@ class _Peers:
         return None
 
     def ttl(self) -> str | None:
-        """Whether another program takes labels for another time."""
+        """Tell whether another program takes labels for another time."""
         now = self._clock()
         for name, (wrote, ttl) in self._others.items():
             if abs(now - wrote) < _HEARD and ttl != self._ttl:
@@ -260,12 +260,12 @@ def _ahead(intake: Intake) -> str | None:
 
 
 def drift_check(feed: DriftFeed) -> Check:
-    """Whether labels reach the drift detectors, and what is kept of earlier ones was read."""
+    """Tell whether labels reach the drift detectors, and what is kept of earlier ones was read."""
     return Check("drift", lambda: feed.trouble or feed.begun_anew())
 
 
 def samples_check(samples: SampleLog) -> Check:
-    """Whether samples can be written."""
+    """Tell whether samples can be written."""
 
     def run() -> str | None:
         if not os.access(samples.folder, os.W_OK | os.X_OK):
@@ -277,7 +277,7 @@ def samples_check(samples: SampleLog) -> Check:
 
 
 def file_check(name: str, file: FollowedFile[Any]) -> Check:
-    """Whether a file that is read again can be used, as the next start will."""
+    """Tell whether a file that is read again can be used, as the next start will."""
 
     def run() -> None:
         if why := file.trouble():

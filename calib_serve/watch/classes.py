@@ -37,11 +37,11 @@ class Classes:
 
     @classmethod
     def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
-        """Of a multi-label model with so many labels."""
+        """Make one of a multi-label model with so many labels."""
         return cls(2 * labels, decision_names(labels, names), pairs=True)
 
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
-        """The class id of an id or a name, or Refused.
+        """Return the class id of an id or a name, or Refused.
 
         A whole number, 1 or 1.0, is an id. A text is a name, else the digits of an id; refused where it is
         the name of one class and the id of another, unless ``by`` says which. Where classes are pairs,
@@ -85,7 +85,7 @@ class Classes:
 def decide(
     probs: NDArray[np.floating[Any]], threshold: float = 0.5
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """What is decided of each label (n, L), as a class below 2 L, and with which confidence (n, L).
+    """Return what is decided of each label (n, L), as a class below 2 L, and with which confidence (n, L).
 
     A label is decided to be true where its probability in ``probs`` (n, L) is ``threshold`` or more.
 
@@ -97,7 +97,7 @@ def decide(
 
 
 def decision_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
+    """Return the names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
 
     >>> decision_names(1, ["cat"]), decision_names(1)
     (('not cat', 'cat'), ('not label 0', 'label 0'))

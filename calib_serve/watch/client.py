@@ -97,7 +97,7 @@ def post_body(
 
 
 def read_token(path: str | Path) -> str:
-    """The first token in a file; InputError if it cannot be read, others may read it, or it holds none."""
+    """Read the first token in a file; InputError if that is not private, not readable or holds none."""
     try:
         words = read_private(Path(path)).decode().split()
     except (OSError, UnicodeDecodeError) as error:
@@ -153,7 +153,7 @@ def check_address(url: str) -> None:
 
 
 def _outcomes(content: bytes, count: int) -> list[dict[str, Any]] | None:
-    """What an answer says of each item; None where it is no answer of a watch."""
+    """Return what an answer says of each item; None where it is no answer of a watch."""
     try:
         told = json.loads(content)
         found = told.get("items", told.get("outcomes"))
@@ -167,7 +167,7 @@ def _outcomes(content: bytes, count: int) -> list[dict[str, Any]] | None:
 
 
 def _shown(content: bytes, token: str) -> str:
-    """The beginning of an answer in one line, for people and logs, without a token that it repeats."""
+    """Return the beginning of an answer in one line, for people and logs, without a token that it repeats."""
     text = content[:4_000].decode("utf-8", "replace")
     if token:
         text = text.replace(token, "[token]")
@@ -186,7 +186,7 @@ def _authorization(token: str) -> dict[str, str]:
 
 
 def _connections(url: str) -> httpcore.ConnectionPool:
-    """A pool for one exchange: nothing is shared by threads, or with a forked process."""
+    """Return a pool for one exchange: nothing is shared by threads, or with a forked process."""
     how: dict[str, Any] = {"network_backend": _InTime()}
     if url.startswith("https:"):
         how["ssl_context"] = _tls()
@@ -205,7 +205,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def _proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address, but for those of this host."""
+    """Return the proxy that the environment names for an address, but for those of this host."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if _is_here(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -226,7 +226,7 @@ def _is_here(host: str) -> bool:
 
 
 def _left(until: float | None) -> float | None:
-    """The seconds that are left of a deadline; httpcore's error where there are none."""
+    """Return the seconds that are left of a deadline; httpcore's error where there are none."""
     if until is None:
         return None
     left = until - time.monotonic()

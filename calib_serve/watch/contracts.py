@@ -58,7 +58,7 @@ class Labelled(NamedTuple):
     group: NDArray[np.int64]
 
     def part(self, of: slice | NDArray[np.bool_]) -> Labelled:
-        """Some of them."""
+        """Take a part of them."""
         c, y, w, b, g = self
         return Labelled(c[of], y[of], w[of], b[of], g[of])
 
@@ -86,12 +86,12 @@ class ClauseEvidence:
 
     @classmethod
     def none(cls, clause: Clause, *, bins: int) -> ClauseEvidence:
-        """Before the first label."""
+        """Begin before the first label."""
         by_bin = tuple(MeanBets() for _ in range(bins)) if clause.kind == "calibration" else ()
         return cls(clause, 0, Evidence.none(), MeanBets(), 0.0, 0.0, np.zeros(bins), by_bin)
 
     def after(self, rows: Labelled, *, shares: Floats, now: float, unlabelled: float = 0.0) -> ClauseEvidence:
-        """After more labels; ``shares`` (bins,) of all predictions that the clause is of.
+        """Take more labels; ``shares`` (bins,) of all predictions that the clause is of.
 
         ``unlabelled``: the share of predictions in bins without a label. Whatever these are is left open: so
         much worse must the others be than promised.
@@ -136,7 +136,7 @@ class ClauseEvidence:
         return replace(self, against=against, off=off, by_bin=tuple(by_bin))._seen(worse, rows)
 
     def _seen(self, worse: Floats, rows: Labelled) -> ClauseEvidence:
-        """With numbers in [-1, 1] that say how much worse than promised each label is."""
+        """Take numbers in [-1, 1] that say how much worse than promised each label is."""
         heaviest = np.maximum.accumulate(np.append(self.heaviest, rows.weight))[1:]
         weight = rows.weight / np.maximum(heaviest, 1e-300)
         numbers, scales = _units(worse, weight, rows.group)
@@ -148,7 +148,7 @@ class ClauseEvidence:
         )
 
     def bounds(self, shares: Floats, unlabelled: float = 0.0) -> tuple[float, float]:
-        """Low and high of the accuracy or the calibration error, since it is watched; NaN before any label.
+        """Bound the accuracy or the calibration error since it is watched; NaN before any label.
 
         Every label so far is in it alike. ``shares`` and ``unlabelled`` as in ``after``.
         """
@@ -166,7 +166,7 @@ class ClauseEvidence:
 
     @property
     def state(self) -> dict[str, Any]:
-        """For JSON; ``restored`` makes it again."""
+        """Return it for JSON; ``restored`` makes it again."""
         return {
             "format": _FORMAT,
             "labels": self.labels,
@@ -181,7 +181,7 @@ class ClauseEvidence:
         }
 
     def restored(self, state: Mapping[str, Any]) -> ClauseEvidence:
-        """The evidence of a state that was kept of this clause; InputError where that is none.
+        """Return the evidence of a state that was kept of this clause; InputError where that is none.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -229,7 +229,7 @@ def _bets_of(kept: Any) -> MeanBets:
 
 
 def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """What is bet on: labels, or the means of labels of one group, which may depend on each other.
+    """Return what is bet on: labels, or the means of labels of one group, which may depend on each other.
 
     Returns numbers in the range of the given ones, and the weight of each, which is known before any outcome.
     """
@@ -291,7 +291,7 @@ class ClauseState:
 def contract_states(
     ledger: Ledger, version: Version, contract: Contract, *, maturity: Maturity, now: float
 ) -> list[ClauseState]:
-    """How the clauses stand, in their order. Raises LedgerError where the ledger cannot be read."""
+    """Return how the clauses stand, in their order. Raises LedgerError where the ledger cannot be read."""
     judged = [one for one in contract.clauses if one.kind != "coverage"]
     evidence, damaged = kept_evidence(ledger, version, judged)
     for clause, error in damaged.items():
@@ -352,7 +352,7 @@ def _state(clause: Clause, told: _Told, windows: Mapping[str, Window], maturity:
 
 
 def _amount(clause: Clause, window: Window) -> Burn:
-    """What of the window is wrong, off or not covered: the estimate and its lower end; NaN if not known."""
+    """Estimate what of the window is wrong, off or not covered, with its lower end; NaN if not known."""
     if clause.kind == "coverage":
         met, of = _coverage(clause, window.slices, window.version, window.bins)
         if not of or met > of:
@@ -371,7 +371,7 @@ def _amount(clause: Clause, window: Window) -> Burn:
 
 
 def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> tuple[float, float]:
-    """How many predictions fulfil the clause, and of how many."""
+    """Return how many predictions fulfil the clause, and of how many."""
     met, of = (
         slices.get(Key(*version, name, "clause"), Sums.zeros(bins)) for name in (clause.id, scope_of(clause))
     )
@@ -379,7 +379,7 @@ def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins
 
 
 def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
-    """Of a coverage clause: predictions are counted, whoever labels them."""
+    """Judge a coverage clause: predictions are counted, whoever labels them."""
     slices = ledger.slices("clause", version=version)
     met, of = _coverage(clause, slices, version, ledger.bins)
     if not of or met > of:
@@ -391,7 +391,7 @@ def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
 
 
 def _runs_out(clause: Clause, burn: Mapping[str, Burn], own: str) -> float:
-    """Of a time that goes on: what is oldest in it leaves at the rate of all of it."""
+    """Extrapolate over a time that goes on: what is oldest in it leaves at the rate of all of it."""
     so_far = burn[own].rate
     rate = next((burn[name].rate for name in _NOW if math.isfinite(burn[name].rate)), math.nan)
     if math.isnan(so_far) or math.isnan(rate):
@@ -467,7 +467,7 @@ def kept_evidence(
 
 
 def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> dict[Clause, Sums]:
-    """The sums over all time of what each clause is of; of a coverage clause, of what fulfils it."""
+    """Return lifetime sums by clause; of a coverage clause, those of predictions that satisfy it."""
     apart, none = ledger.slices("clause", version=version), Sums.zeros(ledger.bins)
     found = {clause: apart.get(Key(*version, clause.id, "clause"), none) for clause in clauses}
     if of_all := [clause for clause in clauses if not is_sliced(clause)]:
@@ -477,7 +477,7 @@ def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> 
 
 
 def is_sliced(clause: Clause) -> bool:
-    """Whether its predictions are counted in a slice: those of a calibration of all are all."""
+    """Tell whether its predictions are counted in a slice: those of a calibration of all are all."""
     return clause.kind != "calibration" or clause.is_scoped
 
 
@@ -493,7 +493,7 @@ def _labelled(rows: Sequence[Noted], *, bins: int) -> Labelled:
 
 
 def _of(clause: Clause, rows: Sequence[Noted]) -> NDArray[np.bool_]:
-    """Which of the labels the clause is of: as they were counted."""
+    """Return which of the labels the clause is of: as they were counted."""
     if not is_sliced(clause):
         return np.ones(len(rows), np.bool_)
     return np.array(
@@ -502,7 +502,7 @@ def _of(clause: Clause, rows: Sequence[Noted]) -> NDArray[np.bool_]:
 
 
 def for_all(sums: Sums) -> Floats:
-    """What to multiply weights by, in each bin, so that labels stand for all that was predicted.
+    """Return what to multiply weights by, in each bin, so that labels stand for all that was predicted.
 
     Bins are weighed by the predictions served in them, where these are counted; the mean over labels is 1.
     """
@@ -519,12 +519,12 @@ def for_all(sums: Sums) -> Floats:
 
 
 def unlabelled(sums: Sums) -> float:
-    """The share of predictions in bins of which no label has come; 0 where predictions are not counted."""
+    """Return the share of predictions in bins without a label; 0 where predictions are not counted."""
     served = sums.predictions
     return float(served[sums.labels == 0].sum() / served.sum()) if served.any() else 0.0
 
 
 def shares_of(sums: Sums) -> Floats:
-    """The share of each bin (bins,), of what is predicted, or else of what is labelled; 0 of nothing."""
+    """Return the share of each bin (bins,), of predictions, or else of labels; 0 of nothing."""
     of = sums.predictions if sums.predictions.any() else sums["calib_feedback_weight_total"]
     return np.asarray(of / of.sum() if of.any() else np.zeros(sums.bins))

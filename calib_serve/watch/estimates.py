@@ -168,22 +168,22 @@ def estimate(
 
 
 def estimated_gap(sums: Sums) -> Number:
-    """The gap that ``estimate`` finds, alone: a small part of the work, for the many slices of a version."""
+    """Estimate the gap alone: a small part of the work, for the many slices of a version."""
     return _covered(bin_gaps(sums))[0].gap
 
 
 def estimated_accuracy(sums: Sums) -> Number:
-    """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
+    """Return the accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
     return _covered(bin_gaps(sums))[0].accuracy
 
 
 def _labelled(found: BinGaps) -> Floats:
-    """The shares (bins,) of what was served, of bins that hold any label."""
+    """Return the shares (bins,) of what was served, of bins that hold any label."""
     return np.where(np.isfinite(found.gap), found.served, 0.0)
 
 
 def _covered(found: BinGaps) -> tuple[_Part, float]:
-    """The covered bins, and which share of what was served is in them."""
+    """Return the covered bins, and which share of what was served is in them."""
     total = float(found.served.sum())
     coverage = float(found.served[found.covered].sum()) / total if total else 0.0
     share = np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0)
@@ -233,7 +233,7 @@ class _Part:
         return self.number(self.found.gap, self.found.gap_noise, lean, least=-1.0)
 
     def number(self, means: Floats, noise: Noise, lean: Floats, *, least: float) -> Number:
-        """The mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
+        """Return the mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
 
         The interval holds each truth from which the estimate is t of that truth's standard errors away,
         as Wilson's (1927) does for one share.
@@ -251,7 +251,7 @@ class _Part:
         return Number(value, math.sqrt(variance), min(low, value), max(high, value))
 
     def ece(self, gap: Number) -> tuple[Number, float]:
-        """The debiased estimate, and its value before it is clipped at 0."""
+        """Return the debiased estimate, and its value before it is clipped at 0."""
         if self.empty:
             return NOT_KNOWN, math.nan
         on, noise = self.found.covered, self.found.gap_noise
@@ -268,7 +268,7 @@ class _Part:
         return float(self.share @ noise.covariance @ self.share)
 
     def _freedom(self, noise: Noise) -> float:
-        """Degrees of freedom of the variance (Satterthwaite 1946)."""
+        """Return degrees of freedom of the variance (Satterthwaite 1946)."""
         grouped = float(self.share @ noise.grouped @ self.share)
         rest = self.share**2 * np.diag(noise.covariance - noise.grouped)
         doubt = float((rest**2 / np.maximum(self.found.effective, 1.0)).sum())
@@ -321,12 +321,12 @@ class Bounds:
 
     @property
     def useful(self) -> bool:
-        """Whether they exclude at least half of what accuracy could be."""
+        """Tell whether they exclude at least half of what accuracy could be."""
         return self.accuracy[1] - self.accuracy[0] <= _WIDE
 
     @property
     def says(self) -> str:
-        """What they tell, in a sentence.
+        """Return what they tell, in a sentence.
 
         >>> Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1).says
         'With the 10 % of predictions not known all wrong, or all right, accuracy is 80.0 or 90.0 %.'
@@ -342,13 +342,13 @@ class Bounds:
 
 
 def bounds_of_covered(accuracy: tuple[float, float], coverage: float, confidence: float) -> Bounds:
-    """``accuracy``: the interval of the part that is covered; the rest is all wrong, or all right."""
+    """Bound by the interval ``accuracy`` of the covered part, and the rest all wrong, or all right."""
     low, high = accuracy if coverage else (0.0, 0.0)
     return _bounds(coverage * low, coverage * high + 1 - coverage, confidence, unseen=1 - coverage)
 
 
 def bounds_of_labelled(sums: Sums, confidence: float) -> Bounds:
-    """Every prediction without a label all wrong, or all right: for labels missing for unknown reasons."""
+    """Bound with every unlabelled prediction wrong, or right: labels may be missing for any reason."""
     if not sums.predictions.any():
         return _bounds(0.0, 1.0, confidence, unseen=1.0)
     total = float(np.maximum(sums.predictions, sums.labels).sum())
@@ -360,7 +360,7 @@ def bounds_of_labelled(sums: Sums, confidence: float) -> Bounds:
 
 
 def _count(weights: NDArray[np.float64], squares: NDArray[np.float64]) -> float:
-    """How many labels have these sums of weights, at least: exact where a bin's are the same (Cauchy)."""
+    """Count how many labels have these sums of weights, at least: exact where a bin's are equal (Cauchy)."""
     on = squares > 1e-9
     return float((weights[on] ** 2 / squares[on]).sum())
 
@@ -374,7 +374,7 @@ _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 
 
 def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
-    """Whether confidence is within ``tolerance`` of accuracy on average, as far as labels tell.
+    """Judge whether confidence is within ``tolerance`` of accuracy on average, as far as labels tell.
 
     The levels of ``calib_serve.judgement``, over the bins of the estimates. "off" is as sure as three
     standard errors, for verdicts are looked at often, and of all predictions even if those that labels do not
@@ -410,7 +410,7 @@ def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
 
 
 def _cells(e: Estimates, count: int) -> Cells:
-    """The covered bins, neighbours joined into so many cells of nearly equal shares of the predictions."""
+    """Join neighbouring covered bins into so many cells of nearly equal shares of the predictions."""
     bins = [row for row in e.bins if row.covered]
     served = np.array([row.served for row in bins])
     before = (np.cumsum(served) - served / 2) / served.sum()
@@ -424,7 +424,7 @@ def _cells(e: Estimates, count: int) -> Cells:
 
 
 def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, float]:
-    """What ``Cells`` keeps of a bin that stands for ``share`` labels."""
+    """Return what ``Cells`` keeps of a bin that stands for ``share`` labels."""
     said, came = share * row.confidence, share * row.accuracy
     return share, said, came, share**2 * row.noise, share**2 / row.effective
 
@@ -451,7 +451,7 @@ def _opening(e: Estimates) -> str:
 
 
 def _why(e: Estimates) -> tuple[str, ...]:
-    """The gap, what noise alone would show, and what is not known."""
+    """Return the gap, what noise alone would show, and what is not known."""
     gap = 100 * e.gap.value
     low, high = 100 * e.gap.low, 100 * e.gap.high
     said = [

@@ -77,7 +77,7 @@ class DriftFeed:
         self.also(lambda: ledger.sweep(clock()), every=_SWEEP_EVERY)
 
     def maturity(self, version: Version) -> Maturity:
-        """When predictions of this version are mature."""
+        """Return when predictions of this version are mature."""
         if self._given is not None:
             return Maturity(self._given, given=True)
         now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / _LEARN_SHARE)
@@ -108,11 +108,11 @@ class DriftFeed:
         self.trouble = None
 
     def begun_anew(self) -> str | None:
-        """What that is kept of labels began anew in the last day, if anything: see ``watch.anew``."""
+        """Return what that is kept of labels began anew in the last day, if anything: see ``watch.anew``."""
         return told_anew(self._ledger, now=self._clock())
 
     def _ready(self) -> list[Version]:
-        """The versions that have labels to be fed: a step of one that has none is not free."""
+        """Return the versions that have labels to be fed: a step of one that has none is not free."""
         if self._given is not None:
             return list(self._mature(self._given))
         by_wait: dict[float, set[Version]] = {}
@@ -126,7 +126,7 @@ class DriftFeed:
         ]
 
     def _mature(self, seconds: float) -> dict[Version, int]:
-        """How many labels wait that are this old, by version; all of them where there is no wait."""
+        """Return how many labels wait that are this old, by version; all of them where there is no wait."""
         return self._ledger.waiting(until=self._clock() - seconds if seconds else math.inf)
 
     def also(self, work: Callable[[], object], *, every: float) -> None:
@@ -162,7 +162,7 @@ class DriftFeed:
             rest = self._rest(every, took=time.thread_time() - began)
 
     def _rest(self, every: float, *, took: float) -> float:
-        """Seconds until the next tick: longer after one that took long, so that many are fed at once.
+        """Return seconds until the next tick: longer after one that took long, so that many are fed at once.
 
         That costs less: whatever the number of labels, a version's detector is read and written once a tick.
         """
@@ -190,14 +190,14 @@ class DriftFeed:
         return len(rows)
 
     def _until(self, version: Version, mature: float, maturity: Maturity) -> float:
-        """Until when predictions are fed; of versions with groups in steps, so that groups are not torn."""
+        """Return until when predictions are fed: with groups in steps, so that no group is torn."""
         if version not in self._grouped:
             return mature
         step = max(_GROUPED, maturity.seconds / 4)
         return math.floor(mature / step) * step
 
     def _in_order(self, version: Version, rows: Sequence[Noted]) -> Sequence[Noted]:
-        """The rows that are not older than what was fed before, whose time is kept."""
+        """Return the rows that are not older than what was fed before, whose time is kept."""
         fed = self._ledger.progress()[version].fed_until
         fresh = [row for row in rows if row.time >= fed]
         until = max(rows[-1].time, fed)

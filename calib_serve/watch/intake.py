@@ -51,14 +51,14 @@ class UnboundReceipt(SignedReceipt):
     wanted: bool
 
     def __new__(cls, receipt: SignedReceipt) -> UnboundReceipt:
-        """Of the receipt."""
+        """Make one of the receipt."""
         made = super().__new__(cls, receipt)
         made.wanted = receipt.wanted
         return made
 
 
 def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:
-    """The receipt that a label means which names ``id``, and ``model`` if any.
+    """Return the receipt that a label means which names ``id``, and ``model`` if any.
 
     ``found``: the receipts of the id by model, one from each source. Refused where there is none, or those of
     more than one prediction.
@@ -107,7 +107,7 @@ class PredictionIds:
         self.fates: Counter[Fate] = Counter()
 
     def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
-        """Whether each id of ``source`` names this prediction from now on, durable on return.
+        """Tell whether each id of ``source`` names this prediction from now on, durable on return.
 
         LedgerError where that cannot be kept.
         """
@@ -130,7 +130,7 @@ class PredictionIds:
         return bound
 
     def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
-        """Of each id of ``source``, or of any where that is None, its receipts by model.
+        """Find the receipts of each id by model: of ids of ``source``, or of any where that is None.
 
         Empty where it is not known. The database leaves out rows of other sources, so that an id of theirs
         takes as long as one that nobody has.
@@ -147,13 +147,13 @@ class PredictionIds:
         return [found[name] for name in names]
 
     def count(self) -> int:
-        """How many ids are kept."""
+        """Return how many ids are kept."""
         with self._ledger.database.reading() as connection:
             return int(connection.scalar(select(func.count()).select_from(PREDICTION_ID)) or 0)
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two receipts are of one prediction: signed again by a newer key, it has the same nonce."""
+    """Tell whether two receipts are of one prediction: signed again by a newer key, it has the same nonce."""
     return one == other or parsed(decoded(one)[0]).nonce == parsed(decoded(other)[0]).nonce
 
 
@@ -178,7 +178,7 @@ class Outcome:
     held: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         if self.accepted:
             return {"accepted": True, "held": True} if self.held else {"accepted": True}
         return {"accepted": False, "reason": self.reason, "message": self.message}
@@ -304,7 +304,7 @@ class Intake:
         return True
 
     def _found(self, items: Sequence[object], source: str | None) -> _Found:
-        """The receipts, by model, of each id of ``source`` that an item names."""
+        """Return the receipts, by model, of each id of ``source`` that an item names."""
         ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
         if not ids or self._ids is None:
             return {}
@@ -322,7 +322,7 @@ class Intake:
             self.ahead = (seconds, time.monotonic())
 
     def _label(self, item: object, now: float, found: _Found) -> Label:
-        """The label of an item, or Refused; ``found``: receipts of ids."""
+        """Return the label of an item, or Refused; ``found``: receipts of ids."""
         if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
             raise Refused(
                 "malformed",
@@ -351,7 +351,7 @@ class Intake:
 
 
 def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether an item names its prediction by an id: where it has a receipt, that counts alone."""
+    """Tell whether an item names its prediction by an id: where it has a receipt, that counts alone."""
     return isinstance(item, Mapping) and "id" in item and item.get("receipt") in (None, "")
 
 

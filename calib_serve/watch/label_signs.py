@@ -94,13 +94,13 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
 
 
 def _counts(sums: Sums) -> tuple[Floats, Floats]:
-    """Predictions and labels by bin; labels beyond the predictions are of servers that count none."""
+    """Return predictions and labels by bin; labels beyond the predictions are of servers that count none."""
     served = np.maximum(sums.predictions, 0.0)
     return served, np.minimum(np.maximum(sums.labels, 0.0), served)
 
 
 def _limit(once_in: float) -> float:
-    """The z beyond which, to either side, chance is seen once in so many."""
+    """Return the z beyond which, to either side, chance is seen once in so many."""
     return -NormalDist().inv_cdf(0.5 / once_in)
 
 
@@ -144,22 +144,22 @@ class SourceGap:
 
     @property
     def differs(self) -> bool:
-        """Whether it says something else than the others do."""
+        """Tell whether it says something else than the others do."""
         return abs(self.difference) > _TOLERANCE + _SIGMAS * self.se
 
     @property
     def low(self) -> float:
-        """The lower end of the difference's 95 % interval."""
+        """Return the lower end of the difference's 95 % interval."""
         return self.difference - _NORMAL * self.se
 
     @property
     def high(self) -> float:
-        """Its upper end."""
+        """Return its upper end."""
         return self.difference + _NORMAL * self.se
 
 
 def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums] = ()) -> list[SourceGap]:
-    """Each source of a version against all its other labels, those that differ most first.
+    """Return each source of a version against all its other labels, those that differ most first.
 
     ``whole``: the sums of the version; ``groups``: those of random groups of labels that belong together,
     by which errors are larger than independent labels would make them.
@@ -197,10 +197,10 @@ def _difference(
 
 
 def _distance(one: SourceGap) -> float:
-    """By how much it differs beyond chance; what is not known last."""
+    """Return by how much it differs beyond chance; what is not known comes last."""
     return -math.inf if math.isnan(one.difference) else abs(one.difference) - _SIGMAS * one.se
 
 
 def _labels_of(sums: Sums) -> Sums:
-    """The sums without predictions, so that bins are those of labels."""
+    """Return the sums without predictions, so that bins are those of labels."""
     return sums - sums.of("predictions")

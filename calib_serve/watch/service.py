@@ -259,7 +259,7 @@ class Watch:
             )
 
     def _unknown_versions(self) -> None:
-        """InputError where something waits for a version that nobody told of, or the list is not readable.
+        """Raise InputError where something waits for an unknown version, or the list is not readable.
 
         It is raised, as names of files and models are not for everybody.
         """
@@ -419,7 +419,7 @@ class Watch:
         return [one if isinstance(one, Refused) else None for one in found]
 
     def _wrong_sums(self, one: ServedSums) -> Refused | None:
-        """Why they cannot be counted."""
+        """Return why they cannot be counted."""
         bins = self.ledger.bins
         sound = 0 <= one.low <= one.high <= 1 and one.count > 0
         if not sound or not one.low * one.count - 1e-6 <= one.confidence <= one.high * one.count + 1e-6:
@@ -457,12 +457,12 @@ class Watch:
         return watched is not None and watched.classes.pairs
 
     def may_acknowledge(self) -> None:
-        """LedgerError while a check refuses that anything is acknowledged."""
+        """Raise LedgerError while a check refuses that anything is acknowledged."""
         if (reason := self.checks.refused) is not None:
             raise LedgerError(f"{reason}; nothing is counted until then")
 
     def incidents(self) -> list[Incident]:
-        """The latest drift incidents, oldest first."""
+        """Return the latest drift incidents, oldest first."""
         return self.feed.incidents.latest()
 
     def close_incident(self, number: int, *, by: str, note: str = "") -> Incident:
@@ -470,7 +470,7 @@ class Watch:
         return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
 
     def window(self, version: Version, name: str = "24h", *, provisional: bool = True) -> Window:
-        """The predictions of this model version in a window of ``WINDOWS``, with their labels.
+        """Return the predictions of this model version in a window of ``WINDOWS``, with their labels.
 
         ``provisional``: while none of its labels is mature, of all that have come; the window says so.
         """
@@ -479,7 +479,7 @@ class Watch:
     def windows(
         self, version: Version, names: Iterable[str], *, provisional: bool = True
     ) -> dict[str, Window]:
-        """The same of several windows, of one moment."""
+        """Return the same of several windows, of one moment."""
         return read_windows(
             self.ledger,
             version,
@@ -491,12 +491,12 @@ class Watch:
         )
 
     def delays(self, version: Version) -> Delays:
-        """How late the labels of this model version came so far."""
+        """Return how late the labels of this model version came so far."""
         now = self._clock()
         return Delays.of(self.ledger.dated(0.0, now, version=version, kind="segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
-        """How the clauses of the version's contract stand, in their order; none where it has none."""
+        """Return how the clauses of the version's contract stand, in their order; none where it has none."""
         contract = self._contracts.contracts.get(version)
         if contract is None:
             return []
@@ -504,11 +504,11 @@ class Watch:
         return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """What labels say of each shadow that ran beside this model version."""
+        """Return what labels say of each shadow that ran beside this model version."""
         return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
-        """The class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
+        """Return the class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
 
         The window ends now. InputError for a version that is not watched.
         """
@@ -536,7 +536,7 @@ class Watch:
         return self._refusal(found.item) or found
 
     def _refusal(self, item: ServedPrediction) -> Refused | None:  # noqa: PLR0911  a list of reasons
-        """Why it cannot be counted."""
+        """Return why it cannot be counted."""
         version = (item.model, item.version)
         watched = self.models.get(version)
         if not 0 <= item.confidence <= 1:
@@ -609,7 +609,7 @@ class Watch:
             self.samples.predicted(model, version, nonces, logits, times=times)
 
     def _sums(self, served: Iterable[ServedSums]) -> dict[Key, Sums]:
-        """What the predictions add to each slice; to random groups only labels do."""
+        """Return what the predictions add to each slice; to random groups only labels do."""
         found: dict[Key, dict[tuple[str, int], float]] = {}
         all_of = list(served)
         bins = bin_index([one.high for one in all_of], bins=self.ledger.bins).tolist()
@@ -622,7 +622,7 @@ class Watch:
         return {key: zeros.with_values(values) for key, values in found.items()}
 
     def _keys(self, one: ServedSums) -> Sequence[Key]:
-        """The slices of predictions; of clauses, those that both ends of their confidences fulfil."""
+        """Return the slices of predictions; of clauses, those that both ends of their confidences fulfil."""
         of = (one.model, one.version, one.predicted)
         keys = self._slices.of(*of, confidence=one.low, segment=one.segment)
         if one.low == one.high or (one.model, one.version) not in self._contracts.contracts:
@@ -665,13 +665,13 @@ def _item(one: ServedPrediction | ServedSums | Carried) -> ServedPrediction | Se
 
 
 def _content(one: ServedSums, made: float) -> str:
-    """What is kept of predictions whose version is not known."""
+    """Return what is kept of predictions whose version is not known."""
     _, _, *numbers = astuple(one)
     return json.dumps({"served": numbers, "time": made})
 
 
 def _wrong_shadow(shadow: Shadow, classes: int) -> str:
-    """Why no receipt may say this of a shadow; empty if it may."""
+    """Return why no receipt may say this of a shadow; empty if it may."""
     if not 0 <= shadow.confidence <= 1:
         return f"the shadow's confidence must be in [0, 1], got {shadow.confidence}"
     if not 0 <= shadow.predicted < classes:
@@ -680,7 +680,7 @@ def _wrong_shadow(shadow: Shadow, classes: int) -> str:
 
 
 def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
-    """What is answered of it, but for its receipt where that is yet to be signed."""
+    """Return what is answered of it, but for its receipt where that is yet to be signed."""
     if isinstance(one, Carried):
         return one.receipt
     return one if isinstance(one, Refused) else None

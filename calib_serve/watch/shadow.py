@@ -82,7 +82,7 @@ class ShadowTest:
     right: MeanBets = MeanBets()  # noqa: RUF009
 
     def fed(self, rows: Sequence[Noted]) -> ShadowTest:
-        """With labels of predictions that have a shadow, as well."""
+        """Take labels of predictions that have a shadow, as well."""
         told = np.array(
             [
                 (row.confidence, row.correct, *row.shadow[:3], row.inclusion)
@@ -121,7 +121,7 @@ class ShadowTest:
 
     @property
     def log_evidence(self) -> dict[str, float]:
-        """The natural log of the evidence of each statement, by its name."""
+        """Return the natural log of the evidence of each statement, by its name."""
         return {
             "better": self.gain.above(),
             "worse": self.gain.below(),
@@ -132,7 +132,7 @@ class ShadowTest:
 
     @property
     def verdict(self) -> Verdict:
-        """The strongest of what is shown by now."""
+        """Return the strongest of what is shown by now."""
         found, enough = self.log_evidence, -math.log(ALPHA)
         if max(found["worse"], found["less accurate"]) >= enough + math.log(2):
             return "worse"
@@ -143,7 +143,7 @@ class ShadowTest:
         return "no worse" if found["no worse"] >= enough else "unknown"
 
     def state(self, tag: str) -> ShadowState:
-        """What is known by now."""
+        """Return what is known by now."""
         low, high = self.gain.interval()
         # Bets are on weighted numbers, whose mean weight takes them back to a prediction.
         scale = self.unit_weight / self.units if self.units else 1.0
@@ -160,7 +160,7 @@ class ShadowTest:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         bets = {name: getattr(self, name) for name in _BETS}
         return {
             "format": _FORMAT,
@@ -171,7 +171,7 @@ class ShadowTest:
 
     @classmethod
     def of(cls, told: object) -> ShadowTest:
-        """The one behind ``as_dict``; InputError for what is none, or of an unknown format.
+        """Return the one behind ``as_dict``; InputError for what is none, or of an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -198,13 +198,13 @@ _BETS = ("gain", "margin", "right")
 
 
 def _score(confidence: Floats, right: Floats) -> Floats:
-    """The log score, in nats: less is better."""
+    """Return the log score, in nats: less is better."""
     c = confidence.clip(_CUT, 1 - _CUT)
     return np.asarray(-np.where(right > 0, np.log(c), np.log1p(-c)), np.float64)
 
 
 def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats:
-    """What keeps |d| to a nat, whatever comes out; known before it does.
+    """Return what keeps |d| to a nat, whatever comes out; known before it does.
 
     Of the same prediction either both are right or both wrong; of two, at most one is right.
     """
@@ -216,7 +216,7 @@ def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats
 
 
 def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
-    """A number for the group of each row, from 0; rows of no group, 0, are each their own."""
+    """Return a number for the group of each row, from 0; rows of no group, 0, are each their own."""
     own = [(group, 0 if group else i) for i, group in enumerate(groups)]
     numbers: dict[tuple[int, int], int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in own], np.intp)
@@ -246,7 +246,7 @@ class ShadowState:
     since: float
 
     def says(self) -> str:
-        """In a sentence."""
+        """Say so in a sentence."""
         if not self.labels:
             return f"Shadow {self.tag}: no label yet."
         words = {
@@ -273,7 +273,7 @@ class ShadowFollower:
         self._ledger = ledger
 
     def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
-        """See ``feed.Follower``."""
+        """Take labels in the order of their predictions, see ``feed.Follower``."""
         by_tag: dict[str, list[Noted]] = {}
         for row in rows:
             if row.shadow is not None:

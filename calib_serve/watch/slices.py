@@ -60,7 +60,7 @@ class Names:
         self._counts: dict[Version, Counter[str]] = {}
 
     def under(self, version: Version, name: str, *, most: int | None = None) -> str:
-        """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
+        """Return the slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
         most = self.most if most is None else most
         if self._only is not None:
             return name if not name or name in self._only else OTHER
@@ -132,7 +132,7 @@ class Slices:
         segment: str = "",
         group: int = 0,
     ) -> tuple[Key, ...]:
-        """The slices of a prediction, its segment's first; without its confidence, but for clauses."""
+        """Return the slices of a prediction, its segment's first; without its confidence, but for clauses."""
         asked = (model, version, predicted, segment)
         keys = self._made.get(asked)
         if keys is None:
@@ -148,7 +148,7 @@ class Slices:
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
 
     def _counting(self, of: Version, predicted: int, confidence: float, segment: str) -> tuple[Key, ...]:
-        """The slices of the clauses that count a prediction."""
+        """Return the slices of the clauses that count a prediction."""
         if of not in self._contracts:
             return ()
         own, contract = self._clauses[of], self._contracts[of]
@@ -162,7 +162,7 @@ class Slices:
         return (*met, *scope)
 
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
-        """The slices of a receipt's label, by who sent it as well, where that is known.
+        """Return the slices of a receipt's label, by who sent it as well, where that is known.
 
         ``segment``: what the label names, for receipts that name none; labels alone take at most half of the
         places that segments have. Clauses go by the receipt alone, as
@@ -185,7 +185,7 @@ class Slices:
 
 
 def scope_of(clause: Clause) -> str:
-    """The name of the slice of all that a coverage clause is of, beside that of what fulfils it."""
+    """Return the name of the slice of all that a coverage clause is of, beside that of what fulfils it."""
     return f"{clause.id}, of all"
 
 

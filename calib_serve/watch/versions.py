@@ -39,7 +39,7 @@ class Watched:
 
     @classmethod
     def of(cls, what: Artifact | str | Path | int) -> Watched:
-        """Of an artifact, an artifact's folder, or the number of classes."""
+        """Make one of an artifact, an artifact's folder, or the number of classes."""
         if isinstance(what, int):
             return cls(Classes(what))
         artifact = what if isinstance(what, Artifact) else Artifact.load(what)
@@ -49,7 +49,7 @@ class Watched:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Watched:
-        """Of ``classes``, and if wanted ``class_names``, ``multilabel``, ``contract``; or of an ``artifact``.
+        """Read ``classes``, and if there ``class_names``, ``multilabel``, ``contract``; or an ``artifact``.
 
         InputError where they are none, ArtifactError for an artifact that cannot be used.
 
@@ -84,11 +84,11 @@ class FollowedVersions:
         self._trouble: str | None = None
 
     def current(self) -> dict[Version, Watched]:
-        """What was read last."""
+        """Return what was read last."""
         return self._known
 
     def changed(self) -> dict[Version, Watched]:
-        """The same, read again if it looks different."""
+        """Return the same, read again if it looks different."""
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
@@ -100,7 +100,7 @@ class FollowedVersions:
         return self._known
 
     def trouble(self) -> str | None:
-        """Why it cannot be read, if so."""
+        """Return why it cannot be read, if so."""
         return self._trouble
 
     def _look(self) -> tuple[object, ...]:
@@ -144,7 +144,7 @@ def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]
 
 
 def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
-    """The versions that a ledger was told of; one that cannot be read is left out, and logged."""
+    """Return the versions that a ledger was told of; one that cannot be read is left out, and logged."""
     found = {}
     for version, facts in kept.items():
         try:

@@ -45,7 +45,7 @@ class Maturity:
 
     @property
     def known(self) -> bool:
-        """Whether anything can be mature."""
+        """Tell whether anything can be mature."""
         return math.isfinite(self.seconds)
 
 
@@ -65,7 +65,7 @@ class Delays:
 
     @classmethod
     def of(cls, dated: Iterable[Dated], *, now: float, share: float = SHARE) -> Delays:
-        """From the labels by time of prediction and delay.
+        """Estimate from labels by time of prediction and delay.
 
         Young predictions have shown short delays only. So each step of the delay is judged by predictions old
         enough to have shown it: the product-limit estimate for right-truncated times (Lagakos, Barraj and De
@@ -100,7 +100,7 @@ class Delays:
 
     @property
     def says(self) -> str:
-        """What is known of them, in a sentence.
+        """Return what is known of them, in a sentence.
 
         >>> Delays(900.0, 8192.0, 65536.0, 131072.0, math.nan).says
         'A third of 900 labels came within 2.3 hours, the longest took up to 36.4 hours.'
@@ -113,7 +113,7 @@ class Delays:
 
 
 def duration(seconds: float, digits: int = 0) -> str:
-    """Two or more of its unit."""
+    """Return two or more of its unit."""
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.{digits}f} {unit}"
@@ -121,13 +121,13 @@ def duration(seconds: float, digits: int = 0) -> str:
 
 
 def learned_delay(dated: Iterable[Dated], *, now: float, share: float = SHARE) -> float:
-    """Seconds within which ``share`` of the labels come; infinity while that is not known (``Delays``)."""
+    """Return in how many seconds ``share`` of the labels come; infinity while not known (``Delays``)."""
     found = Delays.of(dated, now=now, share=share)
     return found.all if found.known_at <= now else math.inf
 
 
 def parse_maturity(text: str | float | None) -> float | None:
-    """Seconds of "0", "90s", "30m", "6h" or "7d", or of a number of them; None for "auto".
+    """Return seconds of "0", "90s", "30m", "6h" or "7d", or of a number of them; None for "auto".
 
     >>> parse_maturity("6h"), parse_maturity("auto")
     (21600.0, None)
@@ -166,21 +166,21 @@ class Window:
 
     @functools.cached_property
     def sums(self) -> Sums:
-        """The mature part of the whole version."""
+        """Return the mature part of the whole version."""
         return _added([sums for key, sums in self.slices.items() if key.kind == "segment"], self.bins)
 
     @functools.cached_property
     def estimates(self) -> Estimates:
-        """The numbers of the whole version."""
+        """Return the numbers of the whole version."""
         return estimate(self.sums, groups=self.groups)
 
     @property
     def verdict(self) -> Verdict:
-        """What they come to."""
+        """Return what they come to."""
         return self.judged(self.estimates)
 
     def judged(self, estimates: Estimates) -> Verdict:
-        """What estimates of this window come to; nothing is proven by labels that are not mature."""
+        """Return what estimates of this window come to; nothing is proven by labels that are not mature."""
         found = judge(estimates, tolerance=self.tolerance)
         if not (self.provisional and estimates.labels):
             return found
@@ -192,15 +192,15 @@ class Window:
 
     @property
     def groups(self) -> list[Sums]:
-        """The random groups of labels that name a group."""
+        """Return the random groups of labels that name a group."""
         return [sums for key, sums in self.slices.items() if key.kind == "group"]
 
     def by_name(self, kind: Kind) -> dict[str, Sums]:
-        """The sums of the slices of one kind that have a name."""
+        """Return the sums of the slices of one kind that have a name."""
         return {key.name: sums for key, sums in self.slices.items() if key.kind == kind and key.name}
 
     def split(self, seconds: float) -> tuple[Sums, Sums]:
-        """The sums of the version before the last ``seconds``, and in them."""
+        """Return the sums of the version before the last ``seconds``, and in them."""
         at = self.until - seconds
         before = [one.sums for one in self.dated if one.start + one.width <= at]
         return _added(before, self.bins), _added(
@@ -209,7 +209,7 @@ class Window:
 
     @property
     def immature_share(self) -> float:
-        """The share of what was served since the window began that is not mature yet; NaN of nothing."""
+        """Return which share of what was served since it began is not mature yet; NaN of nothing."""
         young, old = float(self.immature.predictions.sum()), float(self.sums.predictions.sum())
         if not young + old:  # where predictions are not counted, labels are
             young, old = float(self.immature.labels.sum()), float(self.sums.labels.sum())
@@ -226,7 +226,7 @@ def read_window(
     provisional: bool = False,
     tolerance: float = TOLERANCE,
 ) -> Window:
-    """The latest mature window of this name in ``WINDOWS``; see ``read_windows``."""
+    """Return the latest mature window of this name in ``WINDOWS``; see ``read_windows``."""
     how: dict[str, Any] = {"maturity": maturity, "now": now, "tolerance": tolerance}
     return read_windows(ledger, version, [name], provisional=provisional, **how)[name]
 
@@ -242,7 +242,7 @@ def read_windows(
     lengths: Mapping[str, float] = WINDOWS,
     tolerance: float = TOLERANCE,
 ) -> dict[str, Window]:
-    """Several windows by name, of one moment: what the longest holds is read once.
+    """Return several windows by name, of one moment: what the longest holds is read once.
 
     ``provisional``: one without a mature label, while others have come or it is not known when labels are in,
     is of all that is there, up to now.
@@ -312,7 +312,7 @@ def _by_slice(spans: Iterable[Dated], bins: int) -> dict[Key, Sums]:
 
 
 def _start_of_span(time: float, *, now: float) -> float:
-    """Where the span begins that holds ``time``: an hour of old spans would lie between two of them."""
+    """Return where the span of ``time`` begins: an hour of old spans would lie between two of them."""
     if not math.isfinite(time):
         return time
     width = next((width for width, most in SPANS if now - time <= most), DAY)
@@ -320,7 +320,7 @@ def _start_of_span(time: float, *, now: float) -> float:
 
 
 def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[Key, Sums]:
-    """Everything counted but what is young; this holds what was counted before there were spans, too."""
+    """Take what is young off the sums over all time, which hold what no span does."""
     found = ledger.slices(None, version=version)
     for one in young:
         if one.key in found:

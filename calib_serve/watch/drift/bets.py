@@ -35,7 +35,7 @@ _KEEP = 0.1  # the alternative is at least a tenth of the claimed probability
 
 
 def weights(*, block: int) -> Floats:
-    """The share of each size in the stake (S,) where ``block`` labels are one bet.
+    """Return the share of each size in the stake (S,) where ``block`` labels are one bet.
 
     A block's bet pays the mean over its labels, which varies less than one label does: so it wins little
     unless it is large.
@@ -48,7 +48,7 @@ def weights(*, block: int) -> Floats:
 def payoffs(
     confidence: Floats, correct: Floats, *, tolerance: float, shifts: Floats = SHIFTS
 ) -> NDArray[np.float64]:
-    """What each bet pays for each label: (n, 2 S); first S bets on overconfidence, then S on underconfidence.
+    """Pay each bet for each label (n, 2 S): first S bets on overconfidence, then S on underconfidence.
 
     Each is a likelihood ratio of two coins: the alternative ``shift`` beyond the tolerance, and the
     chance nearest to it that the tolerance still allows. So its expectation is at most 1 whatever
@@ -97,7 +97,7 @@ class Cells:
 
     @classmethod
     def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> Cells:
-        """Of labels (n,) with what they pay (n, 2 K), in blocks of ``sizes`` (B,) labels."""
+        """Make one of labels (n,) with what they pay (n, 2 K), in blocks of ``sizes`` (B,) labels."""
         logs, share = np.log(pays), 1 / sizes[block]
         if len(sizes) == len(block):
             return cls(block, part, pays, logs, share, seen)
@@ -111,7 +111,7 @@ class Cells:
         return cls(block[order][firsts], part[order][firsts], pays, logs, rest[:, 0], rest[:, 1:])
 
     def of_blocks(self, start: int, stop: int) -> Cells:
-        """Those of the blocks from ``start`` to before ``stop``, which count from 0 then."""
+        """Return those of the blocks from ``start`` to before ``stop``, which count from 0 then."""
         low, high = np.searchsorted(self.block, [start, stop]).tolist()
         at = slice(low, high)
         return Cells(
@@ -140,7 +140,7 @@ class Rounds:
 
     @classmethod
     def of(cls, rows: Floats, sizes: Indices, *, tolerance: float, bins: int) -> Rounds:
-        """Of ``rows`` (n, 4), confidence, correct, time, class slot, block after block of ``sizes`` (B,)."""
+        """Read ``rows`` (n, 4), confidence, correct, time, class slot, in blocks of ``sizes`` (B,)."""
         c, correct, times, slots = rows.T
         pays = payoffs(c, correct, tolerance=tolerance)
         block, firsts = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
@@ -161,7 +161,7 @@ class Rounds:
         return len(self.sizes)
 
     def of_blocks(self, start: int, stop: int) -> Rounds:
-        """The blocks from ``start`` to before ``stop``."""
+        """Return the blocks from ``start`` to before ``stop``."""
         at = slice(start, stop)
         return Rounds(
             self.sizes[at],
@@ -207,7 +207,7 @@ class Incoming:
         predicted: ArrayLike | None,
         group: ArrayLike | None,
     ) -> tuple[Floats, Indices]:
-        """The labels of all whole blocks, block after block (n, 4), and the blocks' sizes (B,)."""
+        """Return the labels of all whole blocks, block after block (n, 4), and the blocks' sizes (B,)."""
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         t = np.full(c.shape, math.nan) if time is None else np.asarray(time, np.float64)
         if c.ndim != 1 or c.shape != y.shape or c.shape != t.shape:
@@ -221,7 +221,7 @@ class Incoming:
         return self._with_groups(rows, ids)
 
     def _slots(self, predicted: ArrayLike | None, n: int) -> Indices:
-        """The slot of each predicted class (n,); classes that are seen first take one while there are any."""
+        """Return the slot of each predicted class (n,); new classes take one while there are any."""
         if predicted is None:
             return np.full(n, CLASS_SLOTS - 1)
         given = np.asarray(predicted)
@@ -242,7 +242,7 @@ class Incoming:
         return rows[:whole], np.full(whole // self.block, self.block)
 
     def _with_groups(self, rows: Floats, ids: Ids) -> tuple[Floats, Indices]:
-        """Blocks in the order of their first labels; the labels of one group are one."""
+        """Return blocks in the order of their first labels; the labels of one group are one."""
         late = np.isin(ids, self.groups) & (ids > 0)
         self.left_out += int(late.sum())
         rows = np.concatenate([self.waiting, rows[~late]])
@@ -297,22 +297,22 @@ class PartBets:
 
     @classmethod
     def none(cls, labels: int, *, parts: int) -> PartBets:
-        """Nothing won yet, ``labels`` labels into the stream."""
+        """Begin with nothing won, ``labels`` labels into the stream."""
         return cls.from_flat(np.array([labels], np.float64), parts=parts)
 
     @property
     def worth(self) -> float:
-        """What all of it is worth."""
+        """Return what all of it is worth."""
         return float(self.capital.sum())
 
     @property
     def began(self) -> Floats:
-        """Label and time (2,) of the start that has won most."""
+        """Return label and time (2,) of the start that has won most."""
         start: Floats = self.starts[:, self.capital.sum(axis=0).argmax()]
         return start
 
     def evidence(self, at: int) -> Floats:
-        """How strongly each part speaks against being calibrated since start ``at`` (P,), in nats.
+        """Return how strongly each part speaks against being calibrated since start ``at`` (P,), in nats.
 
         It is how far the belief that nothing is wrong fell, log(prior / now); minus infinity without labels.
         """
@@ -323,7 +323,7 @@ class PartBets:
     def after(
         self, cells: Cells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
     ) -> tuple[PartBets, Floats]:
-        """The bets after blocks of ``sizes`` (B,) that begin at ``firsts``; their worth after each (B,)."""
+        """Bet on blocks of ``sizes`` (B,) that begin at ``firsts``; return the worth after each (B,), too."""
         due = _due(firsts.tolist(), int(self.starts[0, -1]) if self.starts.size else None)
         through = (firsts + sizes - 1)[due].tolist()
         logs, seen = _sums(cells, [*due, len(firsts)], parts=self.seen.shape[1])
@@ -347,7 +347,7 @@ class PartBets:
     def _ventured(
         self, growth: Floats, due: Sequence[int], starts: Sequence[float], stakes: Sequence[float]
     ) -> tuple[Floats, Floats, list[int]]:
-        """Total capital after each block of ``growth`` (B, K, S'), capital by start, and which starts remain.
+        """Return capital after each block of ``growth`` (B, K, S'), by start, and which starts remain.
 
         ``stakes``: the labels that each new start is paid with, those since the last one's block and its own
         block's. ``growth`` becomes the capital itself: fresh memory would cost more than the arithmetic.
@@ -367,13 +367,13 @@ class PartBets:
         return growth.sum(axis=(1, 2)), capital, alive
 
     def flat(self) -> Floats:
-        """All in one vector, for stores; read back by ``from_flat``."""
+        """Flatten all into one vector, for stores; ``from_flat`` reads it back."""
         arrays = (self.starts, self.capital, self.belief, self.seen)
         return np.concatenate([[self.paid], *(array.ravel() for array in arrays)])
 
     @classmethod
     def from_flat(cls, flat: Floats, *, parts: int) -> PartBets:
-        """The bets behind ``flat()``; ShapeError if its length fits no number of starts."""
+        """Read the bets behind ``flat()``; ShapeError if its length fits no number of starts."""
         shapes = [(2,), (_SIZES,), (3, parts, _SIZES), (3, parts)]
         sizes = [math.prod(shape) for shape in shapes]
         starts, left = divmod(len(flat) - 1, sum(sizes))
@@ -387,7 +387,7 @@ class PartBets:
 
 
 def _due(firsts: Sequence[int], last: int | None) -> list[int]:
-    """The blocks at whose first label another start is due."""
+    """Return the blocks at whose first label another start is due."""
     due = []
     for block, first in enumerate(firsts):
         if last is None or first - last >= SPACING:
@@ -411,7 +411,7 @@ def _thinned(alive: list[int], starts: Sequence[float], capital: Floats) -> list
 
 
 def _sums(cells: Cells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
-    """Over the blocks before each cut, by part: ``logs`` (cuts, 2, P, K) and ``seen`` (cuts, 3, P)."""
+    """Sum over the blocks before each cut, by part: ``logs`` (cuts, 2, P, K) and ``seen`` (cuts, 3, P)."""
     before = cells.block < np.array(cuts)[:, None]
     inside = np.arange(parts)[:, None] == cells.part
     sums = (before[:, None] & inside).astype(np.float64) @ np.hstack([cells.logs, cells.seen])
@@ -420,13 +420,13 @@ def _sums(cells: Cells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Flo
 
 
 def _newborn(logs: Floats) -> Floats:
-    """Beliefs (3, parts, K, starts) that are the prior once ``logs`` (starts, 2, parts, K) were learned."""
+    """Make beliefs (3, parts, K, starts) that become the prior by ``logs`` (starts, 2, parts, K)."""
     likelihood = np.concatenate([np.ones_like(logs[:, :1]), np.exp(-logs)], axis=1)
     return np.moveaxis(PRIOR[:, None, None] * likelihood, 0, -1)
 
 
 def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
-    """What each block multiplies capital with (B, K, S): the mean pay, by what was believed before it."""
+    """Compute what each block multiplies capital with (B, K, S): the mean pay, by earlier beliefs."""
     earlier = (cells.part[:, None] == cells.part) & (cells.block[:, None] > cells.block)
     likelihood = np.exp(earlier.astype(np.float64) @ cells.logs).reshape(-1, 2, _SIZES, 1)
     pays = cells.pays.reshape(-1, 2, _SIZES, 1)
@@ -449,7 +449,7 @@ def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
 
 
 def _learned(belief: Floats, logs: Floats, told: NDArray[np.intp]) -> Floats:
-    """The beliefs after likelihoods with these logarithms (2, P, K); only the parts ``told`` (T,) learn."""
+    """Update beliefs by likelihoods with these logarithms (2, P, K); only the parts ``told`` (T,) learn."""
     new = belief[:, told]
     new[1:] *= np.exp(logs[:, told])[..., None]
     new /= new.sum(axis=0)
@@ -464,7 +464,7 @@ SPAN = 96  # blocks at once: each pays 1/10 to 501, and a float holds what 96 of
 
 
 def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
-    """The stake of each signed bet, a label (2 S,).
+    """Return the stake of each signed bet, a label (2 S,).
 
     At tolerance 0 all stakes make 1, half for each direction. With a tolerance a stream is at one of its
     edges at most: at one edge the bets on the other direction lose, and what is staked on them hardly
@@ -499,23 +499,23 @@ class Wealth:
 
     @classmethod
     def none(cls, labels: int, *, bins: int) -> Wealth:
-        """Nothing won yet, ``labels`` labels into the stream."""
+        """Begin with nothing won, ``labels`` labels into the stream."""
         by_bin, by_class = (PartBets.none(labels, parts=parts) for parts in (bins, CLASS_SLOTS))
         return cls(labels, SignedBets.none(), by_bin, by_class)
 
     def evidence(self, stakes: Floats) -> float:
-        """The statistic."""
+        """Return the statistic."""
         of_parts = OF_BINS * self.by_bin.worth + OF_CLASSES * self.by_class.worth
         return float(self.signed.worth @ stakes) + of_parts
 
     def began(self, stakes: Floats) -> Floats:
-        """Label and time (2,) at which the change began, as the bets that won most on their stake tell it."""
+        """Return label and time (2,) at which the change began, by the bets that won most on their stake."""
         won = [float(self.signed.worth @ stakes) / SIGNED, self.by_bin.worth, self.by_class.worth]
         start: Floats = (self.signed, self.by_bin, self.by_class)[won.index(max(won))].began
         return start
 
     def after(self, rounds: Rounds, stakes: Floats) -> tuple[Wealth, Floats]:
-        """The wealth after up to ``SPAN`` blocks; the statistic after each (B,)."""
+        """Return the wealth after up to ``SPAN`` blocks; the statistic after each (B,)."""
         ends = self.labels + np.cumsum(rounds.sizes)
         firsts = ends - rounds.sizes + 1
         signed, signed_worth = self.signed.after(rounds, firsts)
@@ -525,13 +525,13 @@ class Wealth:
         return Wealth(int(ends[-1]), signed, by_bin, by_class), evidence
 
     def flat(self) -> Floats:
-        """Everything but ``labels`` in one vector, for stores; read back by ``from_flat``."""
+        """Flatten everything but ``labels`` into one vector, for stores; ``from_flat`` reads it back."""
         by_bin = self.by_bin.flat()
         return np.concatenate([self.signed.flat(), [len(by_bin)], by_bin, self.by_class.flat()])
 
     @classmethod
     def from_flat(cls, flat: Floats, *, labels: int, bins: int) -> Wealth:
-        """The wealth behind ``flat()``; ShapeError if its length fits no number of starts."""
+        """Read the wealth behind ``flat()``; ShapeError if its length fits no number of starts."""
         at = SignedBets.size()
         if len(flat) < at + 1 or not 0 < flat[at] < len(flat) - at - 1:
             raise ShapeError(f"the wealth of {bins} bins has no {len(flat)} numbers")
@@ -560,39 +560,39 @@ class SignedBets:
 
     @classmethod
     def none(cls) -> SignedBets:
-        """Nothing won yet."""
+        """Begin with nothing won."""
         return cls.from_flat(np.zeros(cls.size()))
 
     def after(self, rounds: Rounds, firsts: NDArray[np.intp]) -> tuple[SignedBets, Floats]:
-        """The bets after the blocks that begin at labels ``firsts`` (B,); their worth after each (B, 2 K)."""
+        """Bet on blocks that begin at labels ``firsts`` (B,); return the worth after each (B, 2 K), too."""
         worth = _shiryaev_roberts(self.worth, rounds.pays, rounds.sizes)
         run, run_start = _cusum(self.run, self.run_start, np.log(rounds.pays), firsts, rounds.times)
         return SignedBets(worth[-1], run, run_start), worth
 
     @property
     def began(self) -> Floats:
-        """Label and time (2,) at which the run of the strongest bet began."""
+        """Return label and time (2,) at which the run of the strongest bet began."""
         start: Floats = self.run_start[:, self.worth.argmax()]
         return start
 
     @staticmethod
     def size() -> int:
-        """How many numbers ``flat`` has."""
+        """Return how many numbers ``flat`` has."""
         return 4 * _BETS
 
     def flat(self) -> Floats:
-        """All in one vector, for stores; read back by ``from_flat``."""
+        """Flatten all into one vector, for stores; ``from_flat`` reads it back."""
         return np.concatenate([self.worth, self.run, self.run_start.ravel()])
 
     @classmethod
     def from_flat(cls, flat: Floats) -> SignedBets:
-        """The bets behind ``flat()``."""
+        """Read the bets behind ``flat()``."""
         worth, run, run_start = np.split(flat, [_BETS, 2 * _BETS])
         return cls(worth, run, run_start.reshape(2, _BETS))
 
 
 def _shiryaev_roberts(worth: Floats, pays: Floats, sizes: NDArray[np.intp]) -> Floats:
-    """Each bet's worth after each block, R = (R + size) pay, from the products of the pays."""
+    """Return each bet's worth after each block, R = (R + size) pay, from the products of the pays."""
     product = np.cumprod(pays, axis=0)
     before = np.concatenate([np.ones((1, pays.shape[1])), product[:-1]])
     worths: Floats = product * (worth + np.cumsum(sizes[:, None] / before, axis=0))
@@ -602,7 +602,7 @@ def _shiryaev_roberts(worth: Floats, pays: Floats, sizes: NDArray[np.intp]) -> F
 def _cusum(
     run: Floats, start: Floats, gains: Floats, firsts: NDArray[np.intp], times: Floats
 ) -> tuple[Floats, Floats]:
-    """Each bet's CUSUM after all blocks, which begins again once it is not positive, and when it began."""
+    """Run each bet's CUSUM, which begins again once it is not positive; return it and when it began."""
     walk = np.concatenate([np.maximum(run, 0)[None], np.maximum(run, 0) + np.cumsum(gains, axis=0)])
     low = np.minimum.accumulate(np.concatenate([np.zeros((1, len(run))), walk[1:]]), axis=0)
     fresh = np.concatenate([[run <= 0], walk[1:-1] <= low[:-2]])

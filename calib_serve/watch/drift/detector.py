@@ -54,7 +54,7 @@ class _Shifted:
 
     @property
     def gap(self) -> float:
-        """Mean confidence minus accuracy: positive when overconfident."""
+        """Return mean confidence minus accuracy: positive when overconfident."""
         return self.confidence - self.accuracy
 
 
@@ -115,7 +115,7 @@ class Alarm:
         cls, wealth: Wealth, *, since: Sequence[float], time: float, classes: Sequence[int],
         evidence: float, threshold: float,
     ) -> Alarm:  # fmt: skip
-        """What ``wealth`` tells of the labels since the label and time ``since`` (2,)."""
+        """Return what ``wealth`` tells of the labels since the label and time ``since`` (2,)."""
         bets = wealth.by_bin
         at = _start_near(bets, since[0])
         bins = shifted_bins(bets, at)
@@ -139,7 +139,7 @@ class Alarm:
 
 
 def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
-    """The bins that speak for a shift since start ``at``, strongest first; at least one."""
+    """Return the bins that speak for a shift since start ``at``, strongest first; at least one."""
     evidence = bets.evidence(at)
     bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
     return tuple(
@@ -149,7 +149,7 @@ def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
 
 
 def shifted_classes(bets: PartBets, at: int, classes: Sequence[int]) -> tuple[ShiftedClass, ...]:
-    """The predicted classes that speak for a shift since start ``at``, strongest first."""
+    """Return the predicted classes that speak for a shift since start ``at``, strongest first."""
     if not classes:
         return ()
     evidence = bets.evidence(at)
@@ -169,7 +169,7 @@ def _speaking(evidence: np.ndarray[tuple[int], np.dtype[np.float64]], *, least: 
 
 
 def _seen(bets: PartBets, at: int, part: int) -> tuple[int, float, float]:
-    """Labels, mean confidence and accuracy of a part since start ``at``."""
+    """Return labels, mean confidence and accuracy of a part since start ``at``."""
     count, confidence, correct = bets.seen[:, part, at].tolist()
     return int(count), confidence / count, correct / count
 
@@ -216,7 +216,7 @@ class Detector:
         predicted: ArrayLike | None = None,
         group: ArrayLike | None = None,
     ) -> list[Alarm]:
-        """Take labels in the order they came; the alarms they raised.
+        """Take labels in the order they came; return the alarms they raised.
 
         ``confidence``, ``correct`` (n,); ``time`` (n,) in seconds since 1970: when each prediction
         was made. ``predicted`` (n,) class ids: errors that cancel over the predicted classes are then
@@ -248,43 +248,43 @@ class Detector:
         return alarms
 
     def _stakes_now(self) -> NDArray[np.float64]:
-        """The stakes of the signed bets: those of blocks, once a group has been seen."""
+        """Return the stakes of the signed bets: those of blocks, once a group has been seen."""
         block = max(self.block, 1 + self.grouped)
         return signed_stakes(tolerance=self.tolerance, arl=self.arl, block=block)
 
     @property
     def options(self) -> tuple[float, float, int, int]:
-        """What it was made with: arl, tolerance, bins, block."""
+        """Return what it was made with: arl, tolerance, bins, block."""
         return self.arl, self.tolerance, self.bins, self.block
 
     @property
     def labels(self) -> int:
-        """Labels taken since it was made, in whole blocks, without those left out."""
+        """Return labels taken since it was made, in whole blocks, without those left out."""
         return self._wealth.labels
 
     @property
     def grouped(self) -> bool:
-        """Whether a label has named a group."""
+        """Tell whether a label has named a group."""
         return len(self._incoming.groups) > 0
 
     @property
     def left_out(self) -> int:
-        """Labels left out since it was made: their group had made its bet in an earlier call."""
+        """Return labels left out since it was made: their group had made its bet in an earlier call."""
         return self._incoming.left_out
 
     @property
     def evidence(self) -> float:
-        """The statistic: what all bets since the restart are worth; the alarm is raised at ``arl``."""
+        """Return the statistic: what all bets since the restart are worth; the alarm is raised at ``arl``."""
         return self._wealth.evidence(self._stakes)
 
     @property
     def log_evidence(self) -> float:
-        """Natural log of the statistic; minus infinity before the first label."""
+        """Return natural log of the statistic; minus infinity before the first label."""
         return math.log(self.evidence) if self.evidence > 0 else -math.inf
 
     @property
     def log_threshold(self) -> float:
-        """Natural log of the threshold, which is ``arl``."""
+        """Return natural log of the threshold, which is ``arl``."""
         return math.log(self.arl)
 
     def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
@@ -298,7 +298,7 @@ class Detector:
         )
 
     def state(self) -> bytes:
-        """The whole state, to continue in another process; read back by ``restore``."""
+        """Return the whole state, to continue in another process; read back by ``restore``."""
         kept = self._incoming
         head = {
             "format": _FORMAT,
@@ -319,7 +319,7 @@ class Detector:
 
     @classmethod
     def restore(cls, state: bytes) -> Detector:
-        """The detector whose ``state`` this was; InputError if it is not one, or of an unknown format.
+        """Return the detector whose ``state`` this was; InputError if it is not one, or of an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -353,7 +353,7 @@ class Detector:
 def _split(
     body: bytes, *, groups: int, waiting: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
-    """The groups, the waiting labels (w, 4) and the wealth of a state's body."""
+    """Return the groups, the waiting labels (w, 4) and the wealth of a state's body."""
     if not (0 <= groups <= MOST_GROUPS and waiting >= 0):
         raise InputError(f"a detector's state cannot have {groups} groups and {waiting} labels waiting")
     numbers = np.frombuffer(body[8 * groups :], "<f8")

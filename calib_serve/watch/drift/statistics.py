@@ -66,13 +66,13 @@ class ConfidenceShift:
 
     @property
     def log_evidence(self) -> float:
-        """Natural log of the statistic; the threshold is log(arl)."""
+        """Return natural log of the statistic; the threshold is log(arl)."""
         mean = np.logaddexp.reduce(self._log_capital) - math.log(len(self._log_capital))
         return float(mean)
 
 
 def _alternatives(share: Floats) -> Floats:
-    """Histograms to bet on (bets, bins): all confidences lower or higher, or one bin fuller."""
+    """Return histograms to bet on (bets, bins): all confidences lower or higher, or one bin fuller."""
     place = np.linspace(0, 1, len(share))
     tilted = share * np.exp(_TILTS[:, None] * place)
     fuller = [(1 - extra) * share + extra * np.eye(len(share)) for extra in _EXTRA]
@@ -80,7 +80,7 @@ def _alternatives(share: Floats) -> Floats:
 
 
 def _nearest(bets: Floats, most: Floats) -> Floats:
-    """Of the histograms with at most ``most`` in each bin, the one nearest to each bet (bets, bins).
+    """Find the histogram nearest to each bet (bets, bins), of those with at most ``most`` in each bin.
 
     Against it the bet is a fair likelihood ratio, and against all others in that set a losing one
     (the reverse information projection; Larsson, Ramdas, Ruf 2024): min(most, scale x bet), where
@@ -99,7 +99,7 @@ _LEAST_SHARE = 1e-4
 
 
 def psi(counts: ArrayLike, reference: ArrayLike) -> float:
-    """Population stability index between two histograms of counts (bins,); NaN when either is empty.
+    """Return population stability index between two histograms of counts (bins,); NaN when either is empty.
 
     Such as confidences or predicted classes. Every share counts as at least 1e-4, so that an empty bin
     does not make it infinite.
@@ -117,7 +117,7 @@ def psi(counts: ArrayLike, reference: ArrayLike) -> float:
 
 
 def auroc(bins: Bins) -> float:
-    """AUROC of right against wrong predictions by confidence, from bin sums; ties within a bin count half.
+    """Compute the AUROC of right against wrong predictions from bin sums; ties within a bin count half.
 
     >>> auroc(Bins([2, 2], [0.6, 1.8], [0, 2]))
     1.0
@@ -157,7 +157,7 @@ def expected_accuracy(sums: Sums) -> ExpectedAccuracy:
 
 
 def wilson(right: Floats, count: Floats, *, z: float = 1.96) -> tuple[Floats, Floats]:
-    """Intervals (low, high) of shares (Wilson 1927), at 95 % by default; NaN where nothing was counted."""
+    """Compute intervals (low, high) of shares (Wilson 1927), at 95 % by default; NaN of nothing."""
     with np.errstate(invalid="ignore", divide="ignore"):
         p, n = right / count, count
         middle = (p + z * z / (2 * n)) / (1 + z * z / n)

@@ -105,7 +105,7 @@ class WatchCollector(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one scrape."""
+        """Yield the families of one scrape."""
         watch = self._watch
         versions = list(watch.models)[: self._most]
         try:
@@ -136,7 +136,7 @@ class WatchCollector(Collector):
         yield from self._troubles(versions)
 
     def _looks(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        """The reference, open incidents, and what is looked at without labels."""
+        """Yield the reference, open incidents, and what is looked at without labels."""
         watch = self._watch
         shares = {
             v: (reference.count / reference.n).tolist()
@@ -176,7 +176,7 @@ class WatchCollector(Collector):
 
 
 def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
-    """What is known of open incidents, of which a version has one."""
+    """Yield what is known of open incidents, of which a version has one."""
     by_version = {(one.model, one.version): one for one in incidents}
     bins = {
         (*version, str(bin_["bin"])): bin_["confidence"] - bin_["accuracy"]
@@ -195,7 +195,7 @@ def _expected(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
 
 
 def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
-    """The families of ``exposition.Row``s."""
+    """Yield the families of ``exposition.Row``s."""
     by_name: dict[str, list[Row]] = {}
     for name, labels, value in rows:
         by_name.setdefault(name, []).append((labels, value))
@@ -216,7 +216,7 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
 
 
 def _family(name: str, rows: Sequence[Row]) -> Metric:
-    """One family; sums of predictions say their ledger beyond what is declared."""
+    """Make one family; sums of predictions say their ledger beyond what is declared."""
     series = _BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
@@ -265,7 +265,7 @@ class WindowGauges:
         self._made: dict[Version, tuple[float, Rows]] = {}
 
     def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
-        """(labels, value) by the name of the series, of those of the versions that were made by now."""
+        """Return (labels, value) by the name of the series, of versions whose rows were made by now."""
         with self._lock:
             self._made = {version: self._made[version] for version in versions if version in self._made}
             began = time.monotonic()
@@ -279,7 +279,7 @@ class WindowGauges:
             return {version: rows for version, (_, rows) in self._made.items()}
 
     def age(self) -> float:
-        """Seconds since the oldest of them was made; NaN where there are none."""
+        """Return seconds since the oldest of them was made; NaN where there are none."""
         with self._lock:
             return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
 
@@ -340,7 +340,7 @@ def _numbers(window: Window) -> Mapping[str, float]:
 
 
 def _of_clause(one: ClauseState) -> Rows:
-    """A clause's series, by what comes after its name."""
+    """Return a clause's series, by what comes after its name."""
     numbers = {
         "promise": one.clause.promise,
         "value": one.value,
@@ -369,7 +369,7 @@ def _of_shadow(state: ShadowState) -> Mapping[str, float]:
 
 
 def _shares(found: TrafficShares) -> Rows:
-    """The class shares and what the tests say of them; nothing of what is not known."""
+    """Return the class shares and what the tests say of them; nothing of what is not known."""
     if found.kind == "unknown":
         return {}
     if found.kind == "other":  # the shares are of an explanation that does not hold
@@ -383,5 +383,5 @@ def _shares(found: TrafficShares) -> Rows:
 
 
 def _rate_moved(week: Window) -> float:
-    """1 where the latest day of the week is labelled at other rates than the days before."""
+    """Return 1 where the latest day of the week is labelled at other rates than the days before."""
     return float(bool(rate_changes(*week.split(DAY)).moved))

@@ -48,7 +48,7 @@ class Gate:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, work: Callable[[], Result], *, batch: Batch | None = None) -> Result:
-        """What ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot be used.
+        """Return what ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot be used.
 
         ``batch``: what it counts, if anything.
         """
@@ -93,7 +93,7 @@ class Bodies:
         self.max_bytes, self._held = max_bytes, 0
 
     async def read(self, request: Request) -> bytes:
-        """The body; or HTTP 400, 413, 415 or 429. What its headers tell is refused before it is read."""
+        """Read the body; HTTP 400, 413, 415 or 429. What its headers tell is refused before it is read."""
         _check_headers(request, self.max_bytes)
         content = bytearray()
         try:
@@ -113,7 +113,7 @@ class Bodies:
 
 
 def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
-    """What makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON.
+    """Return what makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON.
 
     The function takes as long as the body is large, so it belongs in a thread; it raises HTTP 400 and 413.
     """
@@ -148,7 +148,7 @@ def what_is_wrong(error: ValidationError) -> str:
 
 
 def _check_headers(request: Request, max_bytes: int) -> None:
-    """HTTP 413 or 415 for a body that will not be read."""
+    """Raise HTTP 413 or 415 for a body that will not be read."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise HTTPException(415, f"send the body as it is, without Content-Encoding: {encoding[:40]}")

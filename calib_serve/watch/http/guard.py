@@ -55,13 +55,13 @@ class Token:
 
     @classmethod
     def of(cls, token: str) -> Token:
-        """One that may be used for everything; its name tells it from others."""
+        """Make one that may be used for everything; its name tells it from others."""
         digest = _sha256(token)
         return cls(digest.hex()[:8], frozenset(SCOPES), digest)
 
     @classmethod
     def read(cls, line: str) -> Token:
-        """The token of a line; InputError, which does not repeat the secret."""
+        """Return the token of a line; InputError, which does not repeat the secret."""
         fields = line.split()
         if len(fields) == 1 and not fields[0].startswith("sha256:"):
             return cls.of(_long_enough(fields[0]))
@@ -80,7 +80,7 @@ class Token:
 
 
 def parse_scopes(text: str) -> frozenset[Scope]:
-    """Scopes with commas between; InputError for any other.
+    """Return scopes with commas between; InputError for any other.
 
     >>> sorted(parse_scopes("label,predict"))
     ['label', 'predict']
@@ -95,7 +95,7 @@ def parse_scopes(text: str) -> frozenset[Scope]:
 
 
 def new_token(name: str, scopes: str) -> tuple[str, str]:
-    """A fresh token, 256 random bits, and the line of it to add to the file."""
+    """Return a fresh token, 256 random bits, and the line of it to add to the file."""
     token = secrets.token_urlsafe(32)
     line = f"{name} {scopes} sha256:{_sha256(token).hex()}"
     Token.read(line)
@@ -103,7 +103,7 @@ def new_token(name: str, scopes: str) -> tuple[str, str]:
 
 
 def find(tokens: Iterable[Token], given: str) -> Token | None:
-    """The token that was given; compares digests of all, so that the time it takes tells nothing of them."""
+    """Find the token that was given; compares digests of all, so that the time tells nothing of them."""
     digest, found = _sha256(given), None
     for one in tokens:
         if hmac.compare_digest(digest, one.digest):
@@ -112,7 +112,7 @@ def find(tokens: Iterable[Token], given: str) -> Token | None:
 
 
 def read_tokens(path: Path) -> list[Token]:
-    """The tokens in a file; InputError if others may read it, or a line is none."""
+    """Return the tokens in a file; InputError if others may read it, or a line is none."""
     try:
         text = read_private(path).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -233,7 +233,7 @@ class Guard:
         )
 
     def _is_own(self, origin: str, hosts: Sequence[str]) -> bool:
-        """Whether a page is of this server: another port of a loopback name is another program."""
+        """Tell whether a page is of this server: another port of a loopback name is another program."""
         place = origin.lower().partition("://")[2]
         name = _name(place)
         return bool(place) and (
@@ -256,7 +256,7 @@ class Guard:
 
 
 def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> Token:
-    """The request's token; HTTP 401 or 403 where it has none that may do this."""
+    """Return the request's token; HTTP 401 or 403 where it has none that may do this."""
     one = find(tokens, _secret(request.headers.get("authorization", "")))
     if one is None:
         told = {"WWW-Authenticate": 'Basic realm="watch"'}
@@ -292,7 +292,7 @@ def ids_of(request: Request) -> str | None:
 
 
 def _name(place: str) -> str:
-    """The name of HOST:PORT, "" where it is none."""
+    """Return the name of HOST:PORT, "" where it is none."""
     found = _PLACE.fullmatch(place.lower())
     return found[1].strip("[]") if found else ""
 

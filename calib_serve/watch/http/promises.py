@@ -27,7 +27,7 @@ _AROUND = 0.25  # of it on either side
 
 
 def digits(one: ClauseState) -> int:
-    """Of percent, as many as tell the errors that are promised apart: 1 for 98 %, 3 for 99.99 %."""
+    """Count the digits of percent that tell promised errors apart: 1 for 98 %, 3 for 99.99 %."""
     clause = one.clause
     allowed = clause.promise if clause.kind == "calibration" else 1 - clause.promise
     return max(math.ceil(-math.log10(allowed) - 1e-9) - 1, 1)
@@ -52,7 +52,7 @@ class _Scale:
 
 
 def promise_bar(one: ClauseState) -> str:
-    """The value with its confidence sequence, and the promise; shaded: where it is kept."""
+    """Return the value with its confidence sequence, and the promise; shaded: where it is kept."""
     promise, at_most = one.clause.promise, one.clause.kind == "calibration"
     places = digits(one)
     scale = _Scale.around(promise, one.value, one.low, one.high, least=2 * 10.0 ** -(places + 1))
@@ -95,7 +95,7 @@ def _told(one: ClauseState, at_most: bool) -> str:
 
 
 def budget_bar(left: float) -> str:
-    """The share of the error budget that is left; nothing of one that is not known."""
+    """Return the share of the error budget that is left; nothing of one that is not known."""
     if math.isnan(left):
         return ""
     wide = WIDE - 2 * _EDGE
@@ -145,7 +145,7 @@ class Card(NamedTuple):
 
 
 def clause_cards(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[Card]:
-    """For the page, in the order of the contract."""
+    """Make the cards of the page, in the order of the contract."""
     return [_card(one, class_names) for one in states]
 
 
@@ -205,12 +205,12 @@ def _rate(rate: float) -> str:
 
 
 def shadows_say(states: Sequence[ShadowState]) -> list[Said]:
-    """For the page: what the labels say of each."""
+    """Say for the page what the labels tell of each."""
     return [Said(_VERDICTS[one.verdict][1], one.says()) for one in states]
 
 
 def shadow_table(states: Sequence[ShadowState]) -> Table:
-    """For the page: the numbers of each."""
+    """Tabulate for the page the numbers of each."""
     heads = ("Artifact", "Verdict", "Labels", "Gain, with 95 % interval", "Accuracy, points", "Since")
     return Table("Shadows", heads, [_shadow(one) for one in states])
 
@@ -233,7 +233,7 @@ def _gains(low: float, high: float) -> str:
 
 
 def clause_facts(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The same as numbers, for JSON: null where something is not known."""
+    """Return the same as numbers, for JSON: null where something is not known."""
     return [
         {
             "clause": one.clause.name,
@@ -264,7 +264,7 @@ def clause_facts(states: Sequence[ClauseState], class_names: Sequence[str] = ())
 
 
 def shadow_facts(states: Sequence[ShadowState]) -> list[dict[str, Any]]:
-    """The same of shadows."""
+    """Return the same of shadows."""
     return [
         {
             "tag": one.tag,

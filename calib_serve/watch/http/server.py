@@ -93,7 +93,7 @@ class _Connection(H11Protocol):
 
 
 def _in_time(app: App, seconds: float) -> App:
-    """``app``, to which a body that has not come whole within ``seconds`` looks cut off.
+    """Wrap ``app``: a body that has not come whole within ``seconds`` looks cut off to it.
 
     The connection ends with the answer where the body was not read whole, so that the rest cannot drip on.
     """

@@ -292,19 +292,19 @@ _ERRORS = {
 
 
 def answers(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of answers: ``model`` at 200, and these errors."""
+    """Return what OpenAPI says of answers: ``model`` at 200, and these errors."""
     told: dict[int | str, dict[str, Any]] = {200: {"model": model}}
     return told | {status: {"model": ErrorOut, "description": _ERRORS[status]} for status in statuses}
 
 
 def not_text(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of the errors of a route that answers by text: they are JSON all the same."""
+    """Return what OpenAPI says of the errors of a route that answers by text: they are JSON all the same."""
     content = {"application/json": {"schema": ErrorOut.model_json_schema()}}
     return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
 
 
 def body(model: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI says of a body that is validated item by item, not as a whole."""
+    """Return what OpenAPI says of a body that is validated item by item, not as a whole."""
     schema = model.model_json_schema()
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}}
 

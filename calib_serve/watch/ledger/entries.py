@@ -46,12 +46,12 @@ class Once(NamedTuple):
 
     @classmethod
     def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> Once:
-        """One that is sent at ``time`` and known for a day."""
+        """Make one that is sent at ``time`` and known for a day."""
         return cls(name, content, time, time + DAY, note)
 
 
 def check_content(once: Once, known: Once) -> None:
-    """ConflictError unless what is known is the same batch."""
+    """Raise ConflictError unless what is known is the same batch."""
     if known.content != once.content:
         raise ConflictError(
             "this Idempotency-Key was used for another batch; nothing of this one was counted: "
@@ -159,17 +159,17 @@ class Published:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The two labels of its series."""
+        """Return the two labels of its series."""
         return {"ledger": self.ledger, "edition": self.edition}
 
 
 def places(key: Key, start: float, width: float) -> list[Place]:
-    """Where a prediction of this span counts: over all time, and in its span unless it is too old for one."""
+    """List where a prediction of this span counts: over all time, and in its span if it has one."""
     return [Place(key), Place(key, start, width)] if width else [Place(key)]
 
 
 def span_of(time: float, now: float) -> tuple[float, float]:
-    """The span of a prediction's time, start and width; of width 0 where it is too old for any."""
+    """Return the span of a prediction's time, start and width; of width 0 where it is too old for any."""
     for width, most in SPANS:
         if now - time <= most:
             return math.floor(time / width) * width, width
@@ -177,7 +177,7 @@ def span_of(time: float, now: float) -> tuple[float, float]:
 
 
 def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | None:
-    """The span that one of ``width`` is to be merged into, itself while it is young; None: delete it."""
+    """Return the span to merge one of ``width`` into, itself while it is young; None: delete it."""
     for wider, most in SPANS:
         if wider >= width and now - (start + width) <= most:
             return math.floor(start / wider) * wider, wider

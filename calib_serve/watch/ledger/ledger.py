@@ -106,7 +106,7 @@ class Revoked:
 
     @property
     def labels(self) -> dict[Version, int]:
-        """How many, by version."""
+        """Return how many, by version."""
         return {version: len(of) for version, of in self.nonces.items()}
 
 
@@ -149,7 +149,7 @@ class Ledger:
             raise
 
     def _make(self, retention: float, must_exist: bool) -> None:
-        """The tables, where there are none, and the longest retention that was ever asked for."""
+        """Make the tables, where there are none, and keep the longest retention ever asked for."""
         with self.transaction() as connection:
             if must_exist and not inspect(connection).has_table("ledger"):
                 raise LedgerError(f"there is no ledger in {self.database.name}")
@@ -179,7 +179,7 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Everything inside is one transaction, seen by others when it ends and undone where it fails."""
+        """Do everything inside in one transaction, seen by others when it ends and undone where it fails."""
         try:
             with self.database.writing() as connection:
                 yield connection
@@ -220,7 +220,7 @@ class Ledger:
         return fates
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
-        """The keys of those that were not there."""
+        """Return the keys of those that were not there."""
         if not rows:
             return set()
         names = [column.name for column in LABEL.columns]
@@ -240,7 +240,7 @@ class Ledger:
 
     @property
     def _keys(self) -> tuple[str, str]:
-        """``:keys``, a JSON list of (day, receipt), as a table ``one``; and that a label's key is there.
+        """Read ``:keys``, a JSON list of (day, receipt), as a table ``one``; and the join with a label's key.
 
         So written that the primary key finds each of them: SQLite does not use all of it for ``in``.
         """
@@ -294,7 +294,7 @@ class Ledger:
             return True
 
     def _named(self, connection: Connection, once: Once) -> bool:
-        """Whether no batch of this name was counted."""
+        """Tell whether no batch of this name was counted."""
         row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
         row |= {"sent_at": once.time, "expires_at": once.expires}
         fresh = self.database.insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
@@ -306,7 +306,7 @@ class Ledger:
         return False
 
     def known(self, once: Once) -> Once | None:
-        """The batch that was counted under this name, if any."""
+        """Return the batch that was counted under this name, if any."""
         with self.database.reading() as connection:
             row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
         return None if row is None else Once(once.name, row.content, row.sent_at, row.expires_at, row.note)
@@ -314,7 +314,7 @@ class Ledger:
     # --- versions, and what waits until they are known ---
 
     def told(self) -> dict[Version, str]:
-        """What was told of versions while programs ran."""
+        """Return what was told of versions while programs ran."""
         with self.database.reading() as connection:
             rows = connection.execute(select(VERSION).where(VERSION.c.facts.is_not(None)))
             return {(row.model, row.version): row.facts for row in rows}
@@ -335,7 +335,7 @@ class Ledger:
             connection.execute(made, sorted(told, key=lambda row: (row["kind"], row["name"])))
 
     def held(self) -> dict[Version, int]:
-        """How many predictions and labels wait for their version."""
+        """Return how many predictions and labels wait for their version."""
         asked = select(HELD.c.model, HELD.c.version, func.count()).group_by(HELD.c.model, HELD.c.version)
         with self.database.reading() as connection:
             return {(model, version): n for model, version, n in connection.execute(asked)}
@@ -368,11 +368,11 @@ class Ledger:
     # --- sums ---
 
     def sums(self) -> dict[Version, Sums]:
-        """The sums over all time, by (model, version)."""
+        """Return the sums over all time, by (model, version)."""
         return merge_slices(self.slices("segment"))
 
     def slices(self, kind: Kind | None = "segment", *, version: Version | None = None) -> dict[Key, Sums]:
-        """The same, by slice of this kind, or of every kind; of all versions or one."""
+        """Return the same, by slice of this kind, or of every kind; of all versions or one."""
         with self.database.reading() as connection:
             found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
             rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
@@ -382,7 +382,7 @@ class Ledger:
         return {place.key: sums for place, sums in found.items()}
 
     def published(self) -> Published:
-        """What is published of it, of one moment."""
+        """Return what is published of it, of one moment."""
         with self.database.reading() as connection:
             edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
             segments, sources = self.slices("segment"), self.slices("source")
@@ -392,7 +392,7 @@ class Ledger:
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
     ) -> Iterable[Dated]:
-        """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
+        """Return sums of predictions made in [since, until), by slice and span that lies whole inside."""
 
         def inside(c: Any) -> list[Any]:
             return [c.width > 0, c.start >= _finite(since), c.start + c.width <= _finite(until)]
@@ -459,7 +459,7 @@ class Ledger:
             return len(rows)
 
     def _is_new(self) -> bool:
-        """Whether there is a row to roll up: a look costs no lock."""
+        """Tell whether there is a row to roll up: a look costs no lock."""
         with self.database.reading() as connection:
             return (
                 connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
@@ -514,7 +514,7 @@ class Ledger:
     # --- the detector and other followers of labels ---
 
     def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
-        """How many labels of predictions made before ``until`` wait for the drift detector."""
+        """Return how many labels of predictions made before ``until`` wait for the drift detector."""
         due = (~LABEL.c.fed, LABEL.c.predicted_at < _finite(until))
         asked = select(LABEL.c.version_id, func.count()).where(*due).group_by(LABEL.c.version_id)
         with self.database.reading() as connection:
@@ -537,12 +537,12 @@ class Ledger:
             return [row.noted for row in rows]
 
     def _alone(self, connection: Connection, version: Version) -> bool:
-        """Whether this transaction is the one that feeds the version."""
+        """Tell whether this transaction is the one that feeds the version."""
         asked = select(VERSION.c.id).where(VERSION.c.id == self._known_version(connection, version))
         return connection.execute(asked.with_for_update(skip_locked=True)).first() is not None
 
     def progress(self) -> dict[Version, Progress]:
-        """How far the detector of each version is."""
+        """Return how far the detector of each version is."""
         with self.database.reading() as connection:
             return {(row.model, row.version): _progress(row) for row in connection.execute(select(VERSION))}
 
@@ -573,7 +573,7 @@ class Ledger:
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
 
     def states(self, kind: str, version: Version | None = None) -> list[State]:
-        """What is kept of this kind, of all versions or one; what changed last comes last."""
+        """Return what is kept of this kind, of all versions or one; what changed last comes last."""
         with self.database.reading() as connection:
             asked = select(STATE).where(STATE.c.kind == kind).order_by(STATE.c.changed_at, STATE.c.name)
             if version is not None:
@@ -620,7 +620,7 @@ class Ledger:
             return expired
 
     def _trusted(self, connection: Connection, now: float) -> float:
-        """What the clock says, but not far beyond the latest day of whose predictions a label was counted."""
+        """Trust the clock, but not far beyond the latest day of whose predictions a label was counted."""
         latest = connection.execute(select(func.max(LABEL.c.day))).scalar()
         return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
 
@@ -708,7 +708,7 @@ class Ledger:
         return Revoked(nonces)
 
     def _where_it_lies(self, connection: Connection, less: Mapping[Place, Sums]) -> dict[Place, Sums]:
-        """The places that hold these sums today: young spans are merged into wider ones, and old ones go."""
+        """Find the places that hold these sums today: spans are merged into wider ones, and old ones go."""
         spans = select(TALLY.c.start, TALLY.c.width).distinct()
         there = {(row.start, row.width) for row in connection.execute(spans)}
         found: dict[Place, Sums] = {}
@@ -739,7 +739,7 @@ class Ledger:
         return labels
 
     def check(self) -> list[str]:
-        """What of it is wrong; empty if nothing is. Changes nothing, and may take minutes of a large file."""
+        """Check that counts and sums agree; say what is wrong. It changes nothing, and may take minutes."""
         if found := self.database.damage():
             return found
         with self.database.reading() as connection:
@@ -763,7 +763,7 @@ class Ledger:
         connection.execute(insert(EDITION).values(row))
 
     def version_id(self, connection: Connection, version: Version) -> int:
-        """Its number, a new one where it has none."""
+        """Return its number, a new one where it has none."""
         if version not in self._versions:
             if (known := self._known_version(connection, version)) < 0:
                 model, name = version
@@ -774,7 +774,7 @@ class Ledger:
         return self._versions[version]
 
     def _known_version(self, connection: Connection, version: Version) -> int:
-        """Its number; -1 where it has none."""
+        """Return its number; -1 where it has none."""
         model, name = version
         asked = select(VERSION.c.id).where(VERSION.c.model == model, VERSION.c.version == name)
         return int(connection.execute(asked).scalar() or -1)
@@ -794,7 +794,7 @@ class Ledger:
         lock: str = "",
         order: Any = None,
     ) -> list[_Row]:
-        """Rows of ``label`` in the order of their keys.
+        """Return rows of ``label`` in the order of their keys.
 
         ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
         """
@@ -835,7 +835,7 @@ def _listed(slices: tuple[Key, ...]) -> str:
 
 
 def _key(entry: Entry) -> tuple[int, str]:
-    """What tells a receipt from others: the day of its prediction, and its nonce."""
+    """Return what tells a receipt from others: the day of its prediction, and its nonce."""
     one = entry.label.receipt
     return math.floor(one.time / DAY), one.nonce.hex()
 
@@ -856,7 +856,7 @@ def _progress(row: Any) -> Progress:
 
 
 def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], tuple[Key, ...]]) -> _Row:
-    """One row of ``label``, its columns in their order; ``known``: slices that were read before."""
+    """Read one row of ``label``, its columns in their order; ``known``: slices that were read before."""
     (
         day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, _,
         group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, tallied, _, _,
