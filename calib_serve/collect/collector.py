@@ -200,6 +200,7 @@ class Collector:
         pause = _FIRST
         while True:
             try:
+                # Tried for ever: labels are to be delivered, and there is nothing else to do with them.
                 return post_items(
                     self._url, rows, token=self._token(), tries=10**9, sleep=self._pause, failed=self._failed
                 )
@@ -219,6 +220,7 @@ class Collector:
                 self._failed(str(error), what="dead_letter")
                 self._pause(pause)
                 pause = min(2 * pause, _LONGEST)
+        # After they are kept: a dead letter that is lost would be a label that is lost.
         for letter, piece in letters:
             self.totals.dead[letter.reason] += 1
             self._done(piece)

@@ -170,6 +170,7 @@ class FileSource:
             self._trouble(f"the files under {self._root} cannot be listed: {error}")
             self._unsettled = True
             return
+        # What is gone is forgotten, or the state would grow with every file there ever was.
         self._state.keep(self._address(self._root), {self._address(path) for path in found})
         for one in self._open:
             if found.get(one.address) != one.version:

@@ -47,6 +47,7 @@ class KafkaSource:
         own: dict[str, Any] = {
             "bootstrap.servers": servers,
             "group.id": group,
+            # Offsets are committed here, once labels are settled.
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
         }
@@ -74,6 +75,7 @@ class KafkaSource:
     def alive(self) -> None:
         """Beat the group's heart; partitions may come and go."""
         self._pause(True)
+        # Paused, polling keeps the membership and brings no message, but for one that is on its way.
         message = self._consumer.poll(0)
         if message is not None:
             self._waiting.append(message)

@@ -135,6 +135,7 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = scope["headers"]
+        # Two framings are how requests are smuggled past a proxy.
         if at_most_one(headers, b"transfer-encoding") and at_most_one(headers, b"content-length"):
             raise InputError("a request has either a length or chunks")
         if self._guard is not None and (wrong := self._guard.refusal(scope)):
@@ -143,6 +144,7 @@ class Gateway:
         route = read_route(method, path)
         if path == _LABELS or path.startswith(_BELOW):
             await self._own(scope, receive, send)
+        # Outside the bound of requests: who asks whether a busy gateway lives must hear that it does.
         elif route.kind == "health":
             await stream_through(self._upstream, scope, receive, send)
         else:

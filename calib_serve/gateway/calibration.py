@@ -93,6 +93,7 @@ class Calibration:
         if self.artifact is not None:
             made = from_probs(probs, scores, self.kind)
             values = made.reshape(raw.shape).astype(raw.dtype)
+        # What is not finite gets no receipt, and is counted as invalid.
         probs[~finite] = np.nan
         return Calibrated(values, self._added(probs, self._receipts(probs, logits, about), about.segment))
 
@@ -158,6 +159,8 @@ class Calibrations:
             versions = self._of.setdefault(one.model, {})
             if one.version in versions:
                 raise InputError(f"{one.model}:{one.version} is given twice")
+            # A request that names no version is answered by one of them: what to ask for must be known
+            # before.
             if versions and one.output != next(iter(versions.values())).output:
                 raise InputError(f"all versions of {one.model} must have one output to calibrate")
             versions[one.version] = one

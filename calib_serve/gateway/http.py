@@ -203,6 +203,7 @@ async def stream_through(upstream: HttpUpstream, scope: Scope, receive: Receive,
     ) as answer:
         given = forwarded(answer.raw_headers, b"date")
         endless = not at_most_one(given, b"content-length")
+        # An answer without a length may have no end: a client that went away must not hold the server.
         gone = asyncio.create_task(_gone(receive)) if endless else None
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": given})
@@ -296,6 +297,7 @@ class HttpUpstream:
                 method,
                 URL(self._origin + target.decode("ascii"), encoded=True),
                 headers=named,
+                # As a file: aiohttp writes bytes at once, which holds the event loop for large ones.
                 data=io.BytesIO(data) if isinstance(data, bytes) and len(data) > _CHUNK else data,
                 timeout=limits,
                 allow_redirects=False,

@@ -138,6 +138,7 @@ class Keyring:
         """
         body, mac = decoded(token)
         receipt = parsed(body)
+        # In this order: what we did not sign learns nothing of ages and clocks.
         key = self.keys.get(receipt.key_id)
         if key is None:
             raise Refused("unknown_key", f"no key {receipt.key_id!r} in the keyring; was it retired?")

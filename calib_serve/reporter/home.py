@@ -345,6 +345,7 @@ class HomewardQueue:
                 while self._waiting and len(items) < _BATCH and room > 0:
                     items.append(self._waiting.popleft())
                     room -= len(items[-1].logits) // 2
+                # Named before it is sent: whatever becomes of the answer, it counts once under this name.
                 self._batch = Batch(secrets.token_hex(16), items)
             return self._batch
 

@@ -40,7 +40,7 @@ _ITEMS = 5_000  # of one batch
 _LARGEST = 256 << 20  # bytes of a file of the spool
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
 
-Place = tuple[int, str, int, tuple[str, ...]]
+CellKey = tuple[int, str, int, tuple[str, ...]]
 """Class, segment, bin, and the clauses of the contract that count it."""
 
 
@@ -61,7 +61,7 @@ class _Open:
     """Sums of one span, to which more may come; ``name``: under which they will be sent."""
 
     def __init__(self) -> None:
-        self.name, self.cells = secrets.token_hex(16), dict[Place, _Cell]()
+        self.name, self.cells = secrets.token_hex(16), dict[CellKey, _Cell]()
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,12 @@ class Outbox:
     def settle(self) -> None:
         """Add up what came since the last time."""
         with self._turn:
+            # One by one: others append meanwhile, which a deque allows without a lock.
             came = [self._came.popleft() for _ in range(len(self._came))]
             if not came:
                 return
             now = self._clock()
+            # By span, as the ledger keeps sums by the time of predictions.
             cells = self._open.setdefault(now // _SPAN * _SPAN, _Open()).cells
             inner = np.linspace(0, 1, self._bins + 1)[1:-1]
             where = np.searchsorted(inner, [c for _, c, _ in came]).tolist()

@@ -199,6 +199,7 @@ class Recorder:
         share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
         try:
             now = time.time()
+            # Most requests are one row.
             nonces = [self._nonces.draw()] if len(predictions) == 1 else self._nonces.draws(len(predictions))
             beside = self._shadows(shadows, len(predictions)) if shadows else ()
             marked = tags or self._policy or share != 1 or beside
@@ -267,6 +268,8 @@ class Recorder:
         count = len(predictions)
         wanted, inclusion = [True] * count, [share] * count
         if self._policy is not None:
+            # Drawn before any outcome is known, and the chance goes with the receipt: labels are weighed by
+            # it.
             drawn, chance = self._policy.draw([confidence for _, confidence in predictions])
             wanted, inclusion = drawn.tolist(), (chance * share).tolist()
         given = tags if len(tags) == count else [_NO_TAG] * count

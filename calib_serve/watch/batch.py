@@ -17,7 +17,7 @@ import numpy as np
 from calib_serve.errors import LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH
 from calib_serve.receipts import Keyring, Receipt, Shadow, SignedReceipt, group_number
-from calib_serve.watch.ledger import Once
+from calib_serve.watch.ledger import BatchKey
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.sums import Version
 
@@ -123,16 +123,18 @@ def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, Label
 
 def named_batch(
     once: bytes, items: Sequence[Item | ServedSums], chances: Sequence[float], *, source: str, time: float
-) -> Once:
+) -> BatchKey:
     """Return the batch under the client's own name, whatever others call theirs, with the chances noted."""
+    # By source: what one client calls its batches must not stand for those of another.
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
     content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
+    # Where every label is wanted, as is usual, there is nothing to note.
     chosen = any(chance != 1 for chance in chances)
     note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
-    return Once.of(name, content, time=time, note=note)
+    return BatchKey.of(name, content, time=time, note=note)
 
 
-def noted_chances(batch: Once, count: int) -> list[float]:
+def noted_chances(batch: BatchKey, count: int) -> list[float]:
     """Return the chances of the ``count`` items of a named batch as they were when it came first."""
     if not batch.note:
         return [1.0] * count

@@ -76,6 +76,7 @@ def post_body(
     for attempt in range(tries):
         if attempt:
             failed(why)
+            # Ever longer, so that a watch that comes back is not met by everything at once.
             sleep(max(min(0.5 * 2 ** min(attempt, 10), _LONGEST_PAUSE), pause))
         try:
             status, content, pause = exchange(url, body, headers, seconds=seconds)

@@ -29,7 +29,7 @@ from calib_serve.names import as_duration
 from calib_serve.receipts import DAY
 from calib_serve.watch.anew import note_anew
 from calib_serve.watch.estimates import estimate, estimated_accuracy
-from calib_serve.watch.ledger import Ledger, Noted
+from calib_serve.watch.ledger import LabelRecord, Ledger
 from calib_serve.watch.slices import scope_of
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.windows import Maturity, Window, read_windows
@@ -424,7 +424,7 @@ class ContractFollower:
     def __init__(self, ledger: Ledger, contracts: Mapping[Version, Contract]) -> None:
         self._ledger, self.contracts = ledger, dict(contracts)
 
-    def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
         """Take labels in the order of their predictions, in the transaction that takes them out."""
         contract = self.contracts.get(version)
         clauses = [one for one in contract.clauses if one.kind != "coverage"] if contract else []
@@ -481,7 +481,7 @@ def is_sliced(clause: Clause) -> bool:
     return clause.kind != "calibration" or clause.is_scoped
 
 
-def _labelled(rows: Sequence[Noted], *, bins: int) -> Labelled:
+def _labelled(rows: Sequence[LabelRecord], *, bins: int) -> Labelled:
     confidence = np.array([row.confidence for row in rows], np.float64)
     return Labelled(
         confidence,
@@ -492,7 +492,7 @@ def _labelled(rows: Sequence[Noted], *, bins: int) -> Labelled:
     )
 
 
-def _of(clause: Clause, rows: Sequence[Noted]) -> NDArray[np.bool_]:
+def _of(clause: Clause, rows: Sequence[LabelRecord]) -> NDArray[np.bool_]:
     """Return which of the labels the clause is of: as they were counted."""
     if not is_sliced(clause):
         return np.ones(len(rows), np.bool_)

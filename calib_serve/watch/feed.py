@@ -16,7 +16,7 @@ from typing import Protocol
 from calib_serve.watch.anew import note_anew, read_kept, told_anew
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.ledger import Ledger, Noted
+from calib_serve.watch.ledger import LabelRecord, Ledger
 from calib_serve.watch.sums import Version
 from calib_serve.watch.windows import Maturity, learned_delay
 
@@ -38,7 +38,7 @@ _DETECTOR = "detector"
 class Follower(Protocol):
     """Whatever else is fed with labels; its state lies in the ledger, so that each label counts once."""
 
-    def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
         """Take labels in the order of their predictions, in the transaction that takes them out.
 
         Store what is to be kept before returning. What is raised ends the step: the labels wait on.
@@ -82,6 +82,7 @@ class DriftFeed:
             return Maturity(self._given, given=True)
         now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / _LEARN_SHARE)
         learned, at = self._learned.get(version, (0.0, -math.inf))
+        # Negative where the clock was set back: then it is learned again.
         if not 0 <= now - at < keep:
             began = time.thread_time()
             dated = self._ledger.dated(0.0, now + _LEARN_EVERY, version=version, kind="segment")
@@ -150,6 +151,7 @@ class DriftFeed:
         while not self._stop.wait(rest):
             began = time.thread_time()
             try:
+                # First: scrapes and windows then have few rows to add up themselves.
                 self._ledger.roll_up()
                 self.tick()
                 for i, (work, seconds) in enumerate(self._also):
@@ -196,7 +198,7 @@ class DriftFeed:
         step = max(_GROUPED, maturity.seconds / 4)
         return math.floor(mature / step) * step
 
-    def _in_order(self, version: Version, rows: Sequence[Noted]) -> Sequence[Noted]:
+    def _in_order(self, version: Version, rows: Sequence[LabelRecord]) -> Sequence[LabelRecord]:
         """Return the rows that are not older than what was fed before, whose time is kept."""
         fed = self._ledger.progress()[version].fed_until
         fresh = [row for row in rows if row.time >= fed]
@@ -204,7 +206,7 @@ class DriftFeed:
         self._ledger.advance(version, fed_until=until, late=len(rows) - len(fresh))
         return fresh
 
-    def _feed(self, version: Version, rows: Sequence[Noted], made: Detector, now: float) -> None:
+    def _feed(self, version: Version, rows: Sequence[LabelRecord], made: Detector, now: float) -> None:
         detector = self._restored(version, made, now)
         first = detector.labels + 1
         alarms = detector.update(

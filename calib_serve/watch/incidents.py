@@ -136,6 +136,7 @@ class IncidentLog:
         detector.
         """
         with self._ledger.transaction() as connection:
+            # Locked: a person may close it at the same moment.
             still = _ALL.where(_is(version), INCIDENT.c.closed.is_(None)).with_for_update(of=INCIDENT)
             row = connection.execute(still).first()
             one = None if row is None else _read(row)

@@ -90,6 +90,7 @@ def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = N
 
 
 def _hashed(id: str) -> str:
+    # 16 bytes: that two of a billion ids meet has a chance below 1e-20.
     return hashlib.blake2b(id.encode(), digest_size=16, person=b"prediction id").hexdigest()
 
 
@@ -262,6 +263,7 @@ class Intake:
         ]
         fates = self.ledger.accept(entries, detect=self._detect)
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
+        # After the ledger took the others: a full waiting room keeps no label of a known version out.
         held = self._held(items, checked, senders, now)
         news = iter(fates)
         outcomes = [
@@ -334,6 +336,7 @@ class Intake:
             raise Refused("malformed", 'what a label is "by" is "id" or "name"')
         token = self._receipt(item, found) if _names_id(item) else item["receipt"]
         receipt = self.keyring.verify(token, now=now, ttl=self._ttl)
+        # Taken all the same, as it lies within the tolerance; a check says so, before clocks drift beyond it.
         self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:

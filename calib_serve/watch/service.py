@@ -156,6 +156,7 @@ class Watch:
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
+        # Once here: whoever counts before the feed's thread runs needs the versions and their budgets.
         self.learn()
         self._tell_policies()
         self.feed.also(self.learn, every=_LEARN_EVERY)
@@ -217,6 +218,7 @@ class Watch:
 
     def start(self) -> None:
         """Begin what is done beside counting, in threads; LedgerError where nothing may be acknowledged."""
+        # Before anything is acknowledged: what would refuse labels in a minute refuses the start.
         self.checks.run()
         self.may_acknowledge()
         self.feed.start()
@@ -301,6 +303,7 @@ class Watch:
     def _released(self, version: Version) -> int:
         """Count some of what was held for a version; how many."""
         with self.ledger.transaction():
+            # Taken out and counted in one transaction: a crash leaves it waiting.
             rows = self.ledger.take_held(version, most=_AT_ONCE)
             for row in rows:
                 told = json.loads(row.content)
@@ -332,6 +335,7 @@ class Watch:
 
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
+        # Threads first: their last step still writes to the ledger.
         self.feed.stop()
         self.checks.stop()
         self.ledger.close()
@@ -363,6 +367,7 @@ class Watch:
         places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
         good = [one for one in found if isinstance(one, ServedPrediction)]
         came = [one for one in found if isinstance(one, Carried)]
+        # Receipts say when they were made; one dated ahead of this clock opens no span of the future.
         made = now if good or not came else min(now, max(one.time for one in came))
         whole = [*good, *(one.item for one in came)]
         known = [one for one in whole if self._knows(one)]
@@ -376,6 +381,8 @@ class Watch:
             else:
                 batch = batch if fresh else self.ledger.known(batch) or batch
                 now, chances = batch.time, noted_chances(batch, len(found))
+                # Derived, not drawn: a batch that is sent again gets the same receipts, so each label counts
+                # once.
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
             self._hold(
@@ -627,6 +634,7 @@ class Watch:
         keys = self._slices.of(*of, confidence=one.low, segment=one.segment)
         if one.low == one.high or (one.model, one.version) not in self._contracts.contracts:
             return keys
+        # A clause has one threshold: what both ends fulfil, all between them do.
         upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
         return [key for key in keys if key in upper]
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement.bets import MeanBets
 from calib_serve.watch.anew import note_anew, read_kept
-from calib_serve.watch.ledger import Ledger, Noted
+from calib_serve.watch.ledger import LabelRecord, Ledger
 from calib_serve.watch.sums import Version
 from calib_serve.words import signed_points
 
@@ -81,7 +81,7 @@ class ShadowTest:
     margin: MeanBets = MeanBets()  # noqa: RUF009
     right: MeanBets = MeanBets()  # noqa: RUF009
 
-    def fed(self, rows: Sequence[Noted]) -> ShadowTest:
+    def fed(self, rows: Sequence[LabelRecord]) -> ShadowTest:
         """Take labels of predictions that have a shadow, as well."""
         told = np.array(
             [
@@ -272,9 +272,9 @@ class ShadowFollower:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
         """Take labels in the order of their predictions, see ``feed.Follower``."""
-        by_tag: dict[str, list[Noted]] = {}
+        by_tag: dict[str, list[LabelRecord]] = {}
         for row in rows:
             if row.shadow is not None:
                 by_tag.setdefault(row.shadow.tag, []).append(row)

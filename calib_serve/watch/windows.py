@@ -23,7 +23,7 @@ from calib_serve.judgement import Verdict
 from calib_serve.names import parse_duration
 from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import TOLERANCE, Estimates, estimate, judge
-from calib_serve.watch.ledger import SPANS, Dated, Ledger
+from calib_serve.watch.ledger import SPANS, Ledger, WindowSums
 from calib_serve.watch.series import DELAYS
 from calib_serve.watch.sums import Key, Kind, Sums, Version
 
@@ -64,7 +64,7 @@ class Delays:
     known_at: float
 
     @classmethod
-    def of(cls, dated: Iterable[Dated], *, now: float, share: float = SHARE) -> Delays:
+    def of(cls, dated: Iterable[WindowSums], *, now: float, share: float = SHARE) -> Delays:
         """Estimate from labels by time of prediction and delay.
 
         Young predictions have shown short delays only. So each step of the delay is judged by predictions old
@@ -120,7 +120,7 @@ def duration(seconds: float, digits: int = 0) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def learned_delay(dated: Iterable[Dated], *, now: float, share: float = SHARE) -> float:
+def learned_delay(dated: Iterable[WindowSums], *, now: float, share: float = SHARE) -> float:
     """Return in how many seconds ``share`` of the labels come; infinity while not known (``Delays``)."""
     found = Delays.of(dated, now=now, share=share)
     return found.all if found.known_at <= now else math.inf
@@ -160,7 +160,7 @@ class Window:
     bins: int
     slices: Mapping[Key, Sums]
     immature: Sums
-    dated: Sequence[Dated]
+    dated: Sequence[WindowSums]
     tolerance: float = TOLERANCE
     provisional: bool = False
 
@@ -279,7 +279,7 @@ def _window(
     ledger: Ledger,
     version: Version,
     name: str,
-    spans: Sequence[Dated],
+    spans: Sequence[WindowSums],
     *,
     since: float,
     until: float,
@@ -304,7 +304,7 @@ def _window(
     )
 
 
-def _by_slice(spans: Iterable[Dated], bins: int) -> dict[Key, Sums]:
+def _by_slice(spans: Iterable[WindowSums], bins: int) -> dict[Key, Sums]:
     found: dict[Key, list[Sums]] = {}
     for one in spans:
         found.setdefault(one.key, []).append(one.sums)
@@ -319,7 +319,7 @@ def _start_of_span(time: float, *, now: float) -> float:
     return math.floor(time / width) * width
 
 
-def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[Key, Sums]:
+def _all_time(ledger: Ledger, version: Version, young: Sequence[WindowSums]) -> dict[Key, Sums]:
     """Take what is young off the sums over all time, which hold what no span does."""
     found = ledger.slices(None, version=version)
     for one in young:

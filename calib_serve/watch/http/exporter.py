@@ -110,6 +110,7 @@ class WatchCollector(Collector):
         versions = list(watch.models)[: self._most]
         try:
             published = watch.ledger.published()
+            # Made before anything is yielded: a ledger that fails midway must not leave half a scrape.
             told = [
                 *_families(detector_rows(watch, versions, published)),
                 *self._looks(versions),

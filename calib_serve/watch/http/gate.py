@@ -54,6 +54,7 @@ class Gate:
         """
         if self._inside >= self._most:
             raise HTTPException(429, "too many batches are waiting; send it again", {"Retry-After": "1"})
+        # Made here, as it belongs to the event loop that runs. One thread: a file of SQLite has one writer.
         self._limiter = self._limiter or CapacityLimiter(1)
         self._inside += 1
         try:

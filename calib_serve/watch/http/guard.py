@@ -218,6 +218,7 @@ class Guard:
             )
         if scope["method"] in _SAFE:
             return None
+        # Browsers say Sec-Fetch-Site, older ones Origin; programs say neither, and are no page.
         sites = [value for name, value in headers if name == b"sec-fetch-site"]
         origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]
         if sites:

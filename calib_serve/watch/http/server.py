@@ -64,6 +64,7 @@ def serve_app(app: App, options: WebOptions | None = None, **given: Any) -> None
         asyncio.run(uvicorn.Server(config).serve())
 
 
+# h11, not httptools: its states tell whether a request's head was read to its end.
 class _Connection(H11Protocol):
     """uvicorn's, which would wait for ever for a first request, and for the rest of any request's head."""
 

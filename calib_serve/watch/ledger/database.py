@@ -68,6 +68,8 @@ class Database:
         self.name = shown(where)
         self.timeline = ""
         self._mine, self._turn = threading.local(), threading.RLock()
+        # Transactions begin by our own statement: "begin immediate" takes the writer's lock at once, where
+        # one that reads first would fail to write while others do.
         more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_timeout": timeout}
         if self.lite:
             self.path = Path(where.removeprefix(_LITE))
@@ -77,6 +79,7 @@ class Database:
         else:
             self._conninfo = _conninfo(where, timeout)
             dialect, connect = "postgresql+psycopg", self._connect
+            # A failover closes connections: each is tried before it is trusted.
             more["pool_pre_ping"] = True
         self._engine = sql.create_engine(f"{dialect}://", creator=connect, **more)
 
@@ -121,6 +124,7 @@ class Database:
                     connection.exec_driver_sql("rollback")
                     raise
                 else:
+                    # An error of the commit itself leaves open whether the server did it.
                     committing = writes
                     connection.exec_driver_sql("commit")
                 finally:
@@ -259,6 +263,7 @@ class Database:
         connection = sqlite3.connect(self.path, timeout=self._timeout, check_same_thread=False)
         try:
             connection.execute("pragma journal_mode = wal")
+            # With "normal", the last commits before a power cut are lost, though they were acknowledged.
             connection.execute("pragma synchronous = full")
         except BaseException:
             connection.close()
@@ -302,6 +307,7 @@ def _conninfo(where: str, timeout: float) -> str:
             "the ledger's address holds a password, which others could read; leave it out, and give it by "
             "PGPASSFILE or PGPASSWORD, as to psql"
         )
+    # A host that is gone sends no reset: without these, TCP waits for a quarter of an hour.
     waits: dict[str, Any] = {
         "connect_timeout": max(round(timeout), 2),
         "tcp_user_timeout": round(3000 * timeout),

@@ -32,7 +32,7 @@ class Entry:
     source: str = ""
 
 
-class Once(NamedTuple):
+class BatchKey(NamedTuple):
     """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
 
     ``note``: what its sender is to know again when it is sent again.
@@ -45,12 +45,12 @@ class Once(NamedTuple):
     note: bytes = b""
 
     @classmethod
-    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> Once:
+    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
         """Make one that is sent at ``time`` and known for a day."""
         return cls(name, content, time, time + DAY, note)
 
 
-def check_content(once: Once, known: Once) -> None:
+def check_content(once: BatchKey, known: BatchKey) -> None:
     """Raise ConflictError unless what is known is the same batch."""
     if known.content != once.content:
         raise ConflictError(
@@ -59,7 +59,7 @@ def check_content(once: Once, known: Once) -> None:
         )
 
 
-class Place(NamedTuple):
+class Bucket(NamedTuple):
     """Where sums are kept: of a slice, over the span of prediction time, or over all time with width 0."""
 
     key: Key
@@ -67,7 +67,7 @@ class Place(NamedTuple):
     width: float = 0.0
 
 
-class Dated(NamedTuple):
+class WindowSums(NamedTuple):
     """The sums of a slice over predictions from ``start``, for ``width`` seconds."""
 
     key: Key
@@ -88,7 +88,7 @@ class Shadowed(NamedTuple):
     tag: str
 
 
-class Noted(NamedTuple):
+class LabelRecord(NamedTuple):
     """A label that was counted, as the drift detector and other followers are fed with it.
 
     ``time`` of the prediction, and ``arrived``, when its label came; ``shadow``: what it says of the shadow's
@@ -163,9 +163,9 @@ class Published:
         return {"ledger": self.ledger, "edition": self.edition}
 
 
-def places(key: Key, start: float, width: float) -> list[Place]:
+def buckets(key: Key, start: float, width: float) -> list[Bucket]:
     """List where a prediction of this span counts: over all time, and in its span if it has one."""
-    return [Place(key), Place(key, start, width)] if width else [Place(key)]
+    return [Bucket(key), Bucket(key, start, width)] if width else [Bucket(key)]
 
 
 def span_of(time: float, now: float) -> tuple[float, float]:

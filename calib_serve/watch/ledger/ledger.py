@@ -40,20 +40,20 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import (
     SPANS,
-    Dated,
+    BatchKey,
+    Bucket,
     Entry,
     Fate,
     Held,
-    Noted,
-    Once,
-    Place,
+    LabelRecord,
     Progress,
     Published,
     Shadowed,
     State,
+    WindowSums,
+    buckets,
     check_content,
     coarser,
-    places,
     span_of,
 )
 from calib_serve.watch.ledger.schema import (
@@ -94,7 +94,7 @@ class _Row(NamedTuple):
 
     day: int
     receipt: str
-    noted: Noted
+    record: LabelRecord
     tallied: bool
 
 
@@ -281,7 +281,7 @@ class Ledger:
         }
 
     @_retried
-    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:
         """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
 
         ConflictError where another batch was counted under the name of ``once``.
@@ -290,10 +290,10 @@ class Ledger:
             if once is not None and not self._named(connection, once):
                 return False
             span = span_of(time, time)
-            self._upsert(connection, {at: more for key, more in sums.items() for at in places(key, *span)})
+            self._upsert(connection, {at: more for key, more in sums.items() for at in buckets(key, *span)})
             return True
 
-    def _named(self, connection: Connection, once: Once) -> bool:
+    def _named(self, connection: Connection, once: BatchKey) -> bool:
         """Tell whether no batch of this name was counted."""
         row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
         row |= {"sent_at": once.time, "expires_at": once.expires}
@@ -305,11 +305,13 @@ class Ledger:
         check_content(once, known)
         return False
 
-    def known(self, once: Once) -> Once | None:
+    def known(self, once: BatchKey) -> BatchKey | None:
         """Return the batch that was counted under this name, if any."""
         with self.database.reading() as connection:
             row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
-        return None if row is None else Once(once.name, row.content, row.sent_at, row.expires_at, row.note)
+        return (
+            None if row is None else BatchKey(once.name, row.content, row.sent_at, row.expires_at, row.note)
+        )
 
     # --- versions, and what waits until they are known ---
 
@@ -384,6 +386,7 @@ class Ledger:
     def published(self) -> Published:
         """Return what is published of it, of one moment."""
         with self.database.reading() as connection:
+            # In one transaction: sums of the next edition under this name would look like counters that jump.
             edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
             segments, sources = self.slices("segment"), self.slices("source")
         edition += f".{self.database.timeline}" if self.database.timeline else ""
@@ -391,7 +394,7 @@ class Ledger:
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
-    ) -> Iterable[Dated]:
+    ) -> Iterable[WindowSums]:
         """Return sums of predictions made in [since, until), by slice and span that lies whole inside."""
 
         def inside(c: Any) -> list[Any]:
@@ -408,7 +411,7 @@ class Ledger:
                 and (kind is None or place.key.kind == kind)
             ):
                 add_at(found, place, more)
-        return [Dated(*place, sums) for place, sums in found.items()]
+        return [WindowSums(*place, sums) for place, sums in found.items()]
 
     def _tallied(
         self,
@@ -416,8 +419,8 @@ class Ledger:
         kind: Kind | None,
         version: Version | None,
         where: Any,
-    ) -> dict[Place, Sums]:
-        found: dict[Place, Floats] = {}
+    ) -> dict[Bucket, Sums]:
+        found: dict[Bucket, Floats] = {}
         names = self._names(connection)
         for table in (TALLY, DELAY):
             asked = select(table).where(*where(table.c))
@@ -425,11 +428,11 @@ class Ledger:
             if version is not None:
                 asked = asked.where(table.c.version_id == self._known_version(connection, version))
             for row in connection.execute(asked):
-                place = Place(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
+                place = Bucket(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
                 self._put(found, place, row)
         return {place: Sums(self.bins, vector) for place, vector in found.items()}
 
-    def _put(self, found: dict[Place, Floats], place: Place, row: Any) -> None:
+    def _put(self, found: dict[Bucket, Floats], place: Bucket, row: Any) -> None:
         """Add what a row of ``tally`` or ``delay`` holds to the vector of a place."""
         if place not in found:
             found[place] = np.array(Sums.zeros(self.bins).vector)
@@ -465,17 +468,17 @@ class Ledger:
                 connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
             )
 
-    def _increments(self, rows: Sequence[_Row]) -> dict[Place, Sums]:
+    def _increments(self, rows: Sequence[_Row]) -> dict[Bucket, Sums]:
         """Add labels up, by the slices and spans that they count in."""
-        found: dict[Place, Sums] = {}
+        found: dict[Bucket, Sums] = {}
         members: dict[tuple[tuple[Key, ...], tuple[float, float]], list[int]] = {}
         for i, row in enumerate(rows):
-            one = row.noted
+            one = row.record
             members.setdefault((one.slices, span_of(one.time, one.arrived)), []).append(i)
         if not rows:
             return found
         columns = (
-            (r.noted.confidence, r.noted.correct, 1 / r.noted.inclusion, r.noted.arrived - r.noted.time)
+            (r.record.confidence, r.record.correct, 1 / r.record.inclusion, r.record.arrived - r.record.time)
             for r in rows
         )
         try:
@@ -485,11 +488,11 @@ class Ledger:
         for (keys, span), at in members.items():
             more = Sums.at(where[at], values[at], bins=self.bins)
             for key in keys:
-                for place in places(key, *span):
+                for place in buckets(key, *span):
                     add_at(found, place, more)
         return found
 
-    def _upsert(self, connection: Connection, found: Mapping[Place, Sums]) -> None:
+    def _upsert(self, connection: Connection, found: Mapping[Bucket, Sums]) -> None:
         """Add to the tallies, always in the order of their keys: no two transactions wait for each other."""
         tallies, delays = [], []
         for place, more in found.items():
@@ -521,7 +524,7 @@ class Ledger:
             names = self._names(connection)
             return {names[number]: labels for number, labels in connection.execute(asked)}
 
-    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[LabelRecord]:
         """Take labels of predictions made before ``until`` out, oldest first.
 
         To be called in a transaction in which followers keep their states. None, where another process has
@@ -534,7 +537,7 @@ class Ledger:
             order = (LABEL.c.predicted_at, LABEL.c.day, LABEL.c.receipt)
             rows = self._rows(connection, where, most=most, lock="all", order=order)
             self._set(connection, rows, fed=True)
-            return [row.noted for row in rows]
+            return [row.record for row in rows]
 
     def _alone(self, connection: Connection, version: Version) -> bool:
         """Tell whether this transaction is the one that feeds the version."""
@@ -606,6 +609,7 @@ class Ledger:
         """Roll up, merge old spans, forget receipts that have expired by ``now``; how many of these."""
         self.roll_up()
         expired = self._swept(now)
+        # Refused first, deleted then: a receipt that is gone must not count as new.
         self.forget(expired)
         return self._deleted(expired)
 
@@ -621,6 +625,7 @@ class Ledger:
 
     def _trusted(self, connection: Connection, now: float) -> float:
         """Trust the clock, but not far beyond the latest day of whose predictions a label was counted."""
+        # A clock that jumps ahead by a year must not forget receipts that are still good.
         latest = connection.execute(select(func.max(LABEL.c.day))).scalar()
         return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
 
@@ -629,7 +634,7 @@ class Ledger:
         if not self.database.lite:
             connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
         names = self._names(connection)
-        moved: dict[Place, Floats] = {}
+        moved: dict[Bucket, Floats] = {}
         for table in (TALLY, DELAY):
             spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
             for start, width in connection.execute(spans).all():
@@ -642,7 +647,7 @@ class Ledger:
                 if wider is None:
                     continue
                 for row in went:
-                    self._put(moved, Place(Key(*names[row.version_id], row.name, row.kind), *wider), row)
+                    self._put(moved, Bucket(Key(*names[row.version_id], row.name, row.kind), *wider), row)
         self._upsert(connection, {place: Sums(self.bins, vector) for place, vector in moved.items()})
 
     def forget(self, until: float) -> None:
@@ -707,16 +712,16 @@ class Ledger:
                 self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
         return Revoked(nonces)
 
-    def _where_it_lies(self, connection: Connection, less: Mapping[Place, Sums]) -> dict[Place, Sums]:
+    def _where_it_lies(self, connection: Connection, less: Mapping[Bucket, Sums]) -> dict[Bucket, Sums]:
         """Find the places that hold these sums today: spans are merged into wider ones, and old ones go."""
         spans = select(TALLY.c.start, TALLY.c.width).distinct()
         there = {(row.start, row.width) for row in connection.execute(spans)}
-        found: dict[Place, Sums] = {}
+        found: dict[Bucket, Sums] = {}
         for place, more in less.items():
             wider = [(math.floor(place.start / w) * w, w) for w, _ in SPANS if w >= place.width]
             of = wider if place.width else [(0.0, 0.0)]
             if at := next((one for one in of if one in there), None):
-                add_at(found, Place(place.key, *at), more)
+                add_at(found, Bucket(place.key, *at), more)
         return found
 
     def restored(self, *, by: str = "") -> None:
@@ -777,6 +782,7 @@ class Ledger:
         """Return its number; -1 where it has none."""
         model, name = version
         asked = select(VERSION.c.id).where(VERSION.c.model == model, VERSION.c.version == name)
+        # A number that no row has: of an unknown version everything is empty, and nothing fails.
         return int(connection.execute(asked).scalar() or -1)
 
     def _names(self, connection: Connection) -> dict[int, Version]:
@@ -843,7 +849,7 @@ def _key(entry: Entry) -> tuple[int, str]:
 def _by_version(rows: Sequence[_Row]) -> dict[Version, list[bytes]]:
     found: dict[Version, list[bytes]] = {}
     for row in rows:
-        found.setdefault((row.noted.model, row.noted.version), []).append(row.noted.nonce)
+        found.setdefault((row.record.model, row.record.version), []).append(row.record.nonce)
     return found
 
 
@@ -870,8 +876,8 @@ def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], t
     if shadow_tag is not None:
         shadow = Shadowed(shadow_confidence, shadow_correct, shadow_same, shadow_tag)
     nonce = bytes.fromhex(receipt)
-    noted = Noted(
+    record = LabelRecord(
         *version, predicted_at, nonce, arrived_at, confidence, correct, predicted, inclusion, group, slices,
         shadow,
     )  # fmt: skip
-    return _Row(day, receipt, noted, tallied)
+    return _Row(day, receipt, record, tallied)
