@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, MissingDependency
+from calib_serve.files import read_whole
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import Counts, OneRegistry
 from calib_serve.gateway.grpc_gateway import GrpcGateway
@@ -375,7 +376,7 @@ def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
     if cert is None or key is None:
         return None
     try:
-        return Path(cert).read_bytes(), Path(key).read_bytes()
+        return read_whole(Path(cert)), read_whole(Path(key))
     except OSError as error:
         raise InputError(f"cannot read the certificate and its key: {error}") from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import threading
 import time
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from calib_serve.errors import CalibServeError, ConflictError, LedgerError, Refused, ServerError, Unanswered
-from calib_serve.files import write_whole
+from calib_serve.files import open_regular, write_whole
 from calib_serve.watch.batch import ServedReceipt, ServedSums
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.service import Watch
@@ -33,6 +34,10 @@ except ImportError:  # not on every platform: then two may send the same, which 
 
 
 log = logging.getLogger(__name__)
+
+
+_NAME = re.compile(r"[0-9]+-([0-9]{1,9})-([0-9a-f]+)\.json")  # when, how many, and under which name
+_LARGEST = 256 << 20  # bytes of a file
 
 
 class Batch(NamedTuple):
@@ -49,7 +54,7 @@ class BatchFolder:
         self._folder, self._most = folder, most
 
     def __len__(self) -> int:
-        return sum(int(path.stem.split("-")[1]) for path in self._folder.glob("*-*-*.json"))
+        return sum(int(found[1]) for _, found in self._files())
 
     def put(self, batch: Batch) -> bool:
         """Write it, unless there are too many; raises OSError."""
@@ -59,17 +64,27 @@ class BatchFolder:
         write_whole(path, json.dumps(batch.items), mode=0o600)
         return True
 
-    def each(self) -> Iterator[Batch]:
-        """Yield what no other process sends now, oldest first; a file goes when the next is asked for."""
-        for path in sorted(self._folder.glob("*-*-*.json")):
-            with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+    def each(self, read: Callable[[Any], Served]) -> Iterator[Batch]:
+        """Yield what no other process sends now, oldest first; a file goes when the next is asked for.
+
+        ``read`` makes an item of its JSON; what is none is left out, and logged.
+        """
+        for path, found in self._files():
+            with suppress(FileNotFoundError, BlockingIOError), open_regular(path) as file:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 try:
-                    yield Batch(path.stem.split("-")[2], json.load(file))
-                except ValueError as error:
-                    log.error("what waited in %s cannot be read and is left out: %s", path, error)
+                    items = [read(one) for one in json.loads(file.read(_LARGEST))]
+                except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                    log.error("what waited in %s cannot be read and is left out: %r", path, error)
+                else:
+                    yield Batch(found[2], items)
                 path.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[Path, re.Match[str]]]:
+        for path in sorted(self._folder.glob("*.json")):
+            if path.is_file() and (found := _NAME.fullmatch(path.name)):
+                yield path, found
 
 
 _ANSWER_SECONDS = 10.0  # in which the whole answer of a watch is there, or the batch is sent again

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from calib_serve.artifact import Artifact, Contract
+from calib_serve.artifact.manifest import read_yaml
 from calib_serve.bins import Bins
 from calib_serve.errors import CalibServeError, InputError
+from calib_serve.files import read_whole
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.priors import LabelledBefore
 from calib_serve.watch.sums import Version
@@ -119,12 +119,20 @@ class FollowedVersions:
             folders = [path.parent for path in self._manifests()]
             return {(one.parent.name, one.name): Watched.of(one) for one in folders}
         try:
-            return read_versions(yaml.safe_load(self._path.read_text("utf-8")))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
+            return read_versions(_listed(read_whole(self._path)))
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise InputError(
                 f"the list of versions {self._path} cannot be read: {error!r}; it should hold name, version "
                 "and classes or artifact of each"
             ) from error
+
+
+def _listed(text: bytes) -> Any:
+    """Read JSON or YAML; JSON may hold more than the YAML of others may."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return read_yaml(text)
 
 
 def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]:

@@ -6,6 +6,7 @@ writes to, a device that never ends, a file of terabytes.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,20 +28,20 @@ from calib_serve.contracts import read_contract
 from calib_serve.data import load_data, read_texts
 from calib_serve.errors import FuseError
 from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.torchserve._archive import read_archive
-from calib_serve.fuse.triton._repository import Pack
-from calib_serve.gateway.opening import _pair
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.fuse.triton.publish import Pack
+from calib_serve.gateway.app import _pair
 from calib_serve.model import load_model
 from calib_serve.promotion import Host
-from calib_serve.reporter.batch_folder import BatchFolder
-from calib_serve.reporter.home import Served
+from calib_serve.reporter.home import BatchFolder
 from calib_serve.reporter.outbox import _Spool
 from calib_serve.scores import Scores
-from calib_serve.seam._host import Request
-from calib_serve.serve.configuration import adjusted, read_properties
+from calib_serve.seam.host import Request
+from calib_serve.serve.configuration import adjusted
+from calib_serve.serve.management import Tokens
 from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.serve.server import Tokens
+from calib_serve.serve.properties import read_properties
 from calib_serve.watch.client import read_token
 from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger
@@ -61,13 +62,6 @@ def labels(path: Path) -> None:
     with suppress(OSError):  # of a file that is gone, which whoever sends labels says
         for _ in read_rows(path):
             pass
-
-
-def waiting(path: Path) -> object:
-    folder = BatchFolder(path.parent, most=10)
-    return len(folder), [
-        [one.as_item() for one in batch.items] for batch in folder.each(lambda x: Served.of(*x))
-    ]
 
 
 def manifest(path: Path) -> object:
@@ -146,8 +140,8 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "samples": ("labels-000001700000001-1-aa.npz", lambda p: read_samples(p.parent, model="m", version="1")),
     "checkpoint": ("checkpoint.npz", lambda p: Checkpoints(p.parent).load("key")),
     "ledger": ("ledger.db", lambda p: Ledger(p).close()),
-    "waiting": ("1-1-aa.json", waiting),
-    "sums": ("1-aa.json", lambda p: sum(one.predictions for one in _Spool(p.parent).left())),
+    "waiting": ("1-1-aa.json", lambda p: [*BatchFolder(p.parent, most=10).each(json.dumps)]),
+    "sums": ("1-aa.json", lambda p: _Spool(p.parent).left()),
 }  # fmt: skip
 
 
