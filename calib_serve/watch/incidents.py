@@ -112,11 +112,10 @@ class IncidentLog:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def latest(self, version: Version | None = None) -> list[Incident]:
+    def latest(self) -> list[Incident]:
         """Return those that are open, and the last 200 of all, oldest first."""
         last = select(INCIDENT.c.id).order_by(INCIDENT.c.id.desc()).limit(_MOST)
         asked = _ALL.where(or_(INCIDENT.c.closed.is_(None), INCIDENT.c.id.in_(last)))
-        asked = asked if version is None else asked.where(_is(version))
         with self._ledger.database.reading() as connection:
             return [_read(row) for row in connection.execute(asked.order_by(INCIDENT.c.id))]
 

@@ -55,7 +55,7 @@ from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT, Slices, is_id, is_segment
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
-from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_window, read_windows
+from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_windows
 
 logger = logging.getLogger(__name__)
 
@@ -525,7 +525,7 @@ class Watch:
         if watched.before.confusion is None:
             return TrafficShares(version, name, None, (), watched.before.unknown)
         at_once = Maturity(0.0, given=True)
-        served = read_window(self.ledger, version, name, maturity=at_once, now=self._clock())
+        served = read_windows(self.ledger, version, [name], maturity=at_once, now=self._clock())[name]
         mature = served
         if self.feed.maturity(version).seconds:
             mature = self.window(version, name, provisional=False)

@@ -48,7 +48,7 @@ def _layout(bins: int) -> dict[str, slice]:
 
 
 def _length(bins: int) -> int:
-    return _layout(bins)[SUMS[-1].name].stop
+    return int(_layout(bins)[SUMS[-1].name].stop)
 
 
 def changes(

@@ -64,7 +64,7 @@ class Delays:
     known_at: float
 
     @classmethod
-    def of(cls, dated: Iterable[WindowSums], *, now: float, share: float = SHARE) -> Delays:
+    def of(cls, dated: Iterable[WindowSums], *, now: float) -> Delays:
         """Estimate from labels by time of prediction and delay.
 
         Young predictions have shown short delays only. So each step of the delay is judged by predictions old
@@ -92,7 +92,7 @@ class Delays:
         # P(delay <= step), from the longest step that any prediction could show downwards.
         stay = 1 - at_step / np.maximum(up_to_step, 1)
         below = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
-        step = int(np.argmax(below >= share)) if up_to_step.any() else min(longest, len(edges) - 1)
+        step = int(np.argmax(below >= SHARE)) if up_to_step.any() else min(longest, len(edges) - 1)
         further = float(edges[step + 1]) if step + 1 < len(edges) else math.inf
         told = step + 1 < len(edges) and up_to_step[step + 1] >= _ENOUGH
         known_at = first + further if told else max(first + further, math.nextafter(now, math.inf))
@@ -120,9 +120,9 @@ def duration(seconds: float, digits: int = 0) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def learned_delay(dated: Iterable[WindowSums], *, now: float, share: float = SHARE) -> float:
-    """Return in how many seconds ``share`` of the labels come; infinity while not known (``Delays``)."""
-    found = Delays.of(dated, now=now, share=share)
+def learned_delay(dated: Iterable[WindowSums], *, now: float) -> float:
+    """Return in how many seconds 99 % of the labels come; infinity while not known (``Delays``)."""
+    found = Delays.of(dated, now=now)
     return found.all if found.known_at <= now else math.inf
 
 
@@ -214,21 +214,6 @@ class Window:
         if not young + old:  # where predictions are not counted, labels are
             young, old = float(self.immature.labels.sum()), float(self.sums.labels.sum())
         return young / (young + old) if young + old else math.nan
-
-
-def read_window(
-    ledger: Ledger,
-    version: Version,
-    name: str,
-    *,
-    maturity: Maturity,
-    now: float,
-    provisional: bool = False,
-    tolerance: float = TOLERANCE,
-) -> Window:
-    """Return the latest mature window of this name in ``WINDOWS``; see ``read_windows``."""
-    how: dict[str, Any] = {"maturity": maturity, "now": now, "tolerance": tolerance}
-    return read_windows(ledger, version, [name], provisional=provisional, **how)[name]
 
 
 def read_windows(

@@ -246,6 +246,7 @@ WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfini
 """The names of the windows that have series."""
 
 _SLICES = "24h"  # the window of segments and classes
+_SCRAPE = 0.2  # seconds that one scrape spends on windows
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
 _VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
 _PROVISIONAL = ("predictions", "labels", "accuracy", "gap", "ece", "noise_floor")
@@ -257,11 +258,11 @@ class WindowGauges:
     """The window series of versions of ``watch``.
 
     Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
-    would take longer than ``seconds`` for them: then each scrape renews the oldest, new ones first.
+    would take longer than a fifth of a second for them: then each renews the oldest, new ones first.
     """
 
-    def __init__(self, watch: Watch, *, seconds: float = 0.2) -> None:
-        self._watch, self._seconds = watch, seconds
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self._lock = threading.Lock()
         self._made: dict[Version, tuple[float, Rows]] = {}
 
@@ -274,7 +275,7 @@ class WindowGauges:
             for i, version in enumerate(oldest):
                 now = time.monotonic()
                 known = self._made.get(version)
-                if (known and now - known[0] < _KEEP) or (i and now - began > self._seconds):
+                if (known and now - known[0] < _KEEP) or (i and now - began > _SCRAPE):
                     break
                 self._made[version] = now, self._of(version)
             return {version: rows for version, (_, rows) in self._made.items()}
