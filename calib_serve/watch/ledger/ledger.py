@@ -78,7 +78,8 @@ from calib_serve.watch.ledger.schema import (
 from calib_serve.watch.series import SUMS
 from calib_serve.watch.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
