@@ -295,8 +295,7 @@ def contract_states(
     judged = [one for one in contract.clauses if one.kind != "coverage"]
     evidence, damaged = kept_evidence(ledger, version, judged)
     for clause, error in damaged.items():
-        told = "%s %s: what was known of the clause %r begins anew with the next labels: %s"
-        log.error(told, *version, clause.name, error)
+        log.error("%s %s: what was known of the clause %r begins anew: %s", *version, clause.name, error)
     sums = clause_sums(ledger, version, contract.clauses)
     lengths = {**BURN_WINDOWS, **{as_duration(one.per): one.per for one in contract.clauses}}
     windows = read_windows(ledger, version, lengths, maturity=maturity, now=now, lengths=lengths)
