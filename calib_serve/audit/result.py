@@ -11,8 +11,8 @@ from typing import Any
 
 from calib_serve.audit.ranks import Ranks
 from calib_serve.bins import Bins
-from calib_serve.judgement import Verdict
-from calib_serve.watch.estimates import TOLERANCE, Estimates, Missing, Number, estimate, judge
+from calib_serve.judgement import TOLERANCE, Verdict
+from calib_serve.watch.estimates import Estimates, Missing, Number, estimate, judge
 from calib_serve.watch.sums import Sums
 
 __all__ = ["Audit", "Labels", "Measured", "Refusal"]

@@ -311,7 +311,7 @@ class Recorder:
             self.broken("samples", error)
 
 
-MOST = 32
+SIGNED_LABELS = 32
 """Labels of one row that get a receipt; of more, so many are drawn by chance."""
 
 
@@ -341,7 +341,7 @@ def decisions(
     tags: Sequence[Tag],
     invalid: int = 0,
 ) -> list[list[Decision]]:
-    """Count what is decided of every label in rows ``probs`` (L,); of each row ``MOST`` at most, signed.
+    """Count what is decided of every label in rows ``probs`` (L,); sign ``SIGNED_LABELS`` of a row at most.
 
     These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
     on one another, so that a row is a group where its ``tags`` name none.
@@ -351,7 +351,7 @@ def decisions(
         return []
     classes, confidence = decide(np.stack(probs), threshold)
     rows, labels = classes.shape
-    drawn = [sorted(random.sample(range(labels), min(labels, MOST))) for _ in range(rows)]
+    drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
     at = [(row, label) for row, some in enumerate(drawn) for label in some]
     given = tags if len(tags) == rows else [Tag()] * rows
     own = [one._replace(group=one.group or f"row {random.getrandbits(64):x}") for one in given]
