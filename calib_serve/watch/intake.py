@@ -317,7 +317,7 @@ class Intake:
             return self._label(item, now, found)
         except Refused as refusal:
             self._note_ahead(refusal.ahead)
-            return refusal
+            return refusal.with_traceback(None)  # which would keep the whole batch alive
 
     def _note_ahead(self, seconds: float) -> None:
         if seconds > _AHEAD:

@@ -381,8 +381,7 @@ class Watch:
             else:
                 batch = batch if fresh else self.ledger.known(batch) or batch
                 now, chances = batch.time, noted_chances(batch, len(found))
-                # Derived, not drawn: a batch that is sent again gets the same receipts, so each label counts
-                # once.
+                # Derived, not drawn: a batch that comes again gets the same receipts.
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
             self._hold(
