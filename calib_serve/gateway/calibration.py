@@ -159,8 +159,7 @@ class Calibrations:
             versions = self._of.setdefault(one.model, {})
             if one.version in versions:
                 raise InputError(f"{one.model}:{one.version} is given twice")
-            # A request that names no version is answered by one of them: what to ask for must be known
-            # before.
+            # A request that names no version is answered by any: what to ask for must be known before.
             if versions and one.output != next(iter(versions.values())).output:
                 raise InputError(f"all versions of {one.model} must have one output to calibrate")
             versions[one.version] = one

@@ -82,8 +82,7 @@ class GrpcGateway:
             else grpc.aio.insecure_channel(address, options=large)
         )
         self._unary = functools.lru_cache(_METHODS)(self._channel.unary_unary)
-        # Without so_reuseport a second gateway says that the port is taken; with it, calls would go to
-        # either.
+        # Without so_reuseport a second gateway says that the port is taken; with it, both get calls.
         self._server = grpc.aio.server(options=[*sizes, ("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((_Handler(self),))
         try:

@@ -268,8 +268,7 @@ class Recorder:
         count = len(predictions)
         wanted, inclusion = [True] * count, [share] * count
         if self._policy is not None:
-            # Drawn before any outcome is known, and the chance goes with the receipt: labels are weighed by
-            # it.
+            # Drawn before any outcome is known; the chance goes with the receipt, and weighs its label.
             drawn, chance = self._policy.draw([confidence for _, confidence in predictions])
             wanted, inclusion = drawn.tolist(), (chance * share).tolist()
         given = tags if len(tags) == count else [_NO_TAG] * count
