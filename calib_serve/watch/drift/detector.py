@@ -238,7 +238,7 @@ class Detector:
             after, evidence = self._wealth.after(span, self._stakes)
             crossed = np.flatnonzero(evidence >= self.arl)
             if len(crossed):
-                # Again, up to the block that crossed: the alarm tells what was known then; the rest begins anew.
+                # Again, up to the block that crossed: the alarm tells what was known then.
                 span = rounds.of_blocks(at, at + 1 + int(crossed[0]))
                 after, evidence = self._wealth.after(span, self._stakes)
                 alarms.append(self._alarm(after, float(evidence[-1]), float(span.times[-1])))
