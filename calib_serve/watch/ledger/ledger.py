@@ -310,7 +310,9 @@ class Ledger:
         """Return the batch that was counted under this name, if any."""
         with self.database.reading() as connection:
             row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
-        return row and BatchKey(once.name, row.content, row.sent_at, row.expires_at, row.note)
+        if row is None:
+            return None
+        return BatchKey(once.name, row.content, row.sent_at, row.expires_at, row.note)
 
     # --- versions, and what waits until they are known ---
 
