@@ -6,7 +6,6 @@ writes to, a device that never ends, a file of terabytes.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,7 +33,7 @@ from calib_serve.fuse.triton.publish import Pack
 from calib_serve.gateway.app import _pair
 from calib_serve.model import load_model
 from calib_serve.promotion import Host
-from calib_serve.reporter.home import BatchFolder
+from calib_serve.reporter.home import BatchFolder, Served
 from calib_serve.reporter.outbox import _Spool
 from calib_serve.scores import Scores
 from calib_serve.seam.host import Request
@@ -62,6 +61,13 @@ def labels(path: Path) -> None:
     with suppress(OSError):  # of a file that is gone, which whoever sends labels says
         for _ in read_rows(path):
             pass
+
+
+def waiting(path: Path) -> object:
+    folder = BatchFolder(path.parent, most=10)
+    return len(folder), [
+        [one.as_item() for one in batch.items] for batch in folder.each(lambda x: Served.of(*x))
+    ]
 
 
 def manifest(path: Path) -> object:
@@ -140,8 +146,8 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "samples": ("labels-000001700000001-1-aa.npz", lambda p: read_samples(p.parent, model="m", version="1")),
     "checkpoint": ("checkpoint.npz", lambda p: Checkpoints(p.parent).load("key")),
     "ledger": ("ledger.db", lambda p: Ledger(p).close()),
-    "waiting": ("1-1-aa.json", lambda p: [*BatchFolder(p.parent, most=10).each(json.dumps)]),
-    "sums": ("1-aa.json", lambda p: _Spool(p.parent).left()),
+    "waiting": ("1-1-aa.json", waiting),
+    "sums": ("1-aa.json", lambda p: sum(one.predictions for one in _Spool(p.parent).left())),
 }  # fmt: skip
 
 
