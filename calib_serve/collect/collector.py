@@ -40,7 +40,7 @@ _IDLE = 1.0  # seconds to wait for more
 
 @dataclass
 class Totals:
-    """What became of labels since this process began; safe to read at any time.
+    """Counts the fates of labels since this process began; safe to read at any time.
 
     ``labels``: by ``accepted``, ``held`` in the watch until their version is known, or the reason of the
     refusal that settled them. ``dead``: dead letters by reason. ``failures``: by what failed, and was tried

@@ -1,4 +1,4 @@
-"""What a collector did, for Prometheus."""
+"""Tell Prometheus what a collector did."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".inprogress"
 
 
 class Read(NamedTuple):
-    """Of a file in this ``version``, so many ``rows`` are settled; ``whole``: all of them."""
+    """Settled ``rows`` of a file in this ``version``; ``whole``: all of them."""
 
     version: str
     rows: int
@@ -44,7 +44,7 @@ class Read(NamedTuple):
 
 
 class State:
-    """What is settled of the files of a source, by their whole addresses, in the SQLite file at ``path``.
+    """Keeps what is settled of a source's files, by whole addresses, in the SQLite file at ``path``.
 
     It may be lost: labels that come again are duplicates. ServerError where it cannot be used.
     """

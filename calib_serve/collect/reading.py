@@ -44,7 +44,7 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class Columns:
-    """How columns, or fields, of labels are called; InputError where one is to be two things.
+    """Names of columns, or fields, of labels; InputError where one is to be two things.
 
     Without ``receipt`` and ``id`` these two names are looked for. ``by``: whether labels are class ids or
     names; None: what a column ``by`` says, and the watch refuses what may be both. ``model`` and ``segment``

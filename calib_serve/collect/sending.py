@@ -31,7 +31,7 @@ Outcomes = list[dict[str, Any]]
 
 @dataclass
 class Sent:
-    """What became of the labels: how many were counted, refusals by reason, and the first rows of those.
+    """Fates of the labels: how many were counted, refusals by reason, and the first rows of those.
 
     ``held``: these wait in the watch for a day, until somebody tells it of their model version. A row that a
     person must look at is in ``first``, or in the file of the refused.

@@ -1,4 +1,4 @@
-"""What labels come from, how far each stream of them is settled, and where goes what can be no label."""
+"""Sources of labels, how far each stream of them is settled, and places for what can be no label."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Piece:
 
 
 class Source(Protocol):
-    """Where labels come from. ServerError where it cannot be used any more; what passes is waited out.
+    """Gives labels. ServerError where it cannot be used any more; what passes is waited out.
 
     ``failures``: how often it could not be read, or could not note what was settled.
     """
@@ -133,7 +133,7 @@ class Source(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where dead letters go."""
+    """Keeps dead letters."""
 
     def put(self, letters: Sequence[DeadLetter]) -> None:
         """Keep them, for good on return; ServerError where that cannot be: none may be taken for kept."""

@@ -256,7 +256,7 @@ Version = tuple[str, str]
 
 @dataclass(frozen=True)
 class Named:
-    """What ``option`` says: a value by model, and one for all others, under "".
+    """Values of ``option`` by model, and one for all others, under "".
 
     >>> Named.read(["logits", "digits=scores"], "--output").of("digits")
     'scores'

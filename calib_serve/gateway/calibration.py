@@ -21,7 +21,7 @@ ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))
 
 
 class About(NamedTuple):
-    """What a request says of itself in its headers ``x-calib-segment``, ``x-calib-group``, ``x-calib-id``."""
+    """Names that a request gives in its headers ``x-calib-segment``, ``x-calib-group``, ``x-calib-id``."""
 
     segment: str = ""
     group: str = ""
@@ -29,7 +29,7 @@ class About(NamedTuple):
 
 
 class Reports(Protocol):
-    """Where predictions are counted and receipts come from: a ``Reporter``."""
+    """Counts predictions and signs receipts: a ``Reporter``."""
 
     def served(
         self,

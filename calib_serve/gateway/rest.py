@@ -44,7 +44,7 @@ Kind = Literal["infer", "inference", "health", "other"]
 
 
 class Route(NamedTuple):
-    """What is asked for, and of which model; ``inference`` is one that is not the protocol's ``infer``."""
+    """Kind of a request, and its model; ``inference`` is one that is not the protocol's ``infer``."""
 
     kind: Kind
     model: str = ""
@@ -137,7 +137,7 @@ class Unsupported(InputError):
 
 
 class Ask(NamedTuple):
-    """What a client wants: ``body`` to send on, its JSON's length if it has bytes after it.
+    """Wishes of a client: ``body`` to send on, its JSON's length if it has bytes after it.
 
     ``returned``: whether the calibrated output goes to the client; ``added``: which of the outputs that are
     added, None for all.

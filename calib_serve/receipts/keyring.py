@@ -50,7 +50,7 @@ _LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 @dataclass(frozen=True)
 class KeyTimes:
-    """When a key was added, last began to sign and last ceased to, seconds since 1970; None: not known."""
+    """Times when a key was added, last began to sign and ceased to, seconds since 1970; None: not known."""
 
     added: float | None = None
     promoted: float | None = None

@@ -38,7 +38,7 @@ TAG = 4
 
 
 class Shadow(NamedTuple):
-    """What a shadow would have said of the same input: its class, its confidence in [0, 1], and its tag.
+    """Prediction of a shadow for the same input: its class, its confidence in [0, 1], and its tag.
 
     Receipts keep the confidence in single precision. ``tag``: ``shadow_tag`` of the shadow's artifact.
     """
@@ -144,7 +144,7 @@ _LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADO
 
 
 class Mark(NamedTuple):
-    """What a receipt says beyond its prediction: the last five fields of a ``Receipt``."""
+    """Fields of a receipt beyond its prediction: the last five of a ``Receipt``."""
 
     segment: str = ""
     inclusion: float = 1.0

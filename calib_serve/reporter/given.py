@@ -112,7 +112,7 @@ _FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 class ReporterShadow:
-    """Of ``what``: an artifact, its folder, or a fingerprint, where its probabilities are given.
+    """Runs the shadow ``what``: an artifact, its folder, or a fingerprint, where its probabilities are given.
 
     ``served``: the artifact beside which it runs, or the number of classes. InputError for a shadow that
     cannot act on what the served one acts on.

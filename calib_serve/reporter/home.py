@@ -1,4 +1,4 @@
-"""Where predictions are counted and labels are sent: a ``calib-serve watch``, or a Watch of this process.
+"""Send predictions and labels home: to a ``calib-serve watch``, or to a Watch of this process.
 
 Predictions that must be sent one by one, for their ids or logits, wait in a queue, and are sent in batches,
 each counted once; of all others sums are sent (``outbox``).
@@ -41,7 +41,7 @@ _LARGEST = 256 << 20  # bytes of a file
 
 
 class Batch(NamedTuple):
-    """What is sent under one name, whatever happens."""
+    """Batch that is sent under one name until it is settled."""
 
     name: str
     items: Sequence[Any]

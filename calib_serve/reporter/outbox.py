@@ -66,7 +66,7 @@ class _Open:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is sent under one name, whatever happens."""
+    """Batch that is sent under one name until it is settled."""
 
     name: str
     time: float

@@ -49,7 +49,7 @@ SERVED = (*_COUNTED, _INVALID, _UNCALIBRATED)
 
 
 class Tag(NamedTuple):
-    """What a request says of its prediction: a segment, a group of outcomes that hang together, an id."""
+    """Names that a request gives its prediction: a segment, a group of outcomes that hang together, an id."""
 
     segment: str = ""
     group: str = ""
@@ -64,7 +64,7 @@ _NO_TAG = Tag()
 
 
 class Sink(Protocol):
-    """Where counts go; ``add_all`` and ``failed`` may be called from any thread."""
+    """Takes counts; ``add_all`` and ``failed`` may be called from any thread."""
 
     def add_all(self, changes: Mapping[Key, float]) -> None:
         """Add to counters."""
@@ -87,7 +87,7 @@ def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[
 
 
 class Counts(Protocol):
-    """Where predictions are counted; ``put`` may be called from any thread, and waits for nothing."""
+    """Counts predictions; ``put`` may be called from any thread, and waits for nothing."""
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
         """Count (class, confidence) pairs; ``segments`` of each, or none."""
@@ -315,7 +315,7 @@ SIGNED_LABELS = 32
 
 
 class Decision(NamedTuple):
-    """Whether ``label`` is true, and the probability that this is right."""
+    """Decision whether ``label`` is true, and the probability that this is right."""
 
     label: int
     true: bool

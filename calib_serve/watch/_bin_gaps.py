@@ -1,4 +1,4 @@
-"""What the labels of each confidence bin say, and how far noise may have moved it."""
+"""Estimate the gap of each confidence bin from its labels, and how far noise may have moved it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ServedPrediction:
 
 @dataclass(frozen=True)
 class ServedSums:
-    """How many predictions of one class and segment were served with confidences in ``low`` to ``high``.
+    """Count predictions of one class and segment that were served with confidences in ``low`` to ``high``.
 
     ``confidence``: their sum. Both ends lie in one bin of confidence, so that nothing is lost by adding up.
     """

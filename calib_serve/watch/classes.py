@@ -1,4 +1,4 @@
-"""What a label may be: the classes of a model version; those of a multi-label model are pairs."""
+"""Classes of a model version, which its labels may be; those of a multi-label model are pairs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says
 
 @dataclass(frozen=True)
 class Classes:
-    """What a label of one model version may be: an id in [0, count), or one of ``names``.
+    """Classes that a label of one model version may be: an id in [0, count), or one of ``names``.
 
     ``pairs``: each two of them are a label of a multi-label model, not true and true (``decisions``).
 

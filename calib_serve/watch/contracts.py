@@ -1,4 +1,4 @@
-"""How the promises of contracts stand: kept, broken or not yet known, at every moment.
+"""Judge the promises of contracts: kept, broken or not yet known, at every moment.
 
 Labels come in the order of their predictions and once each. A promise that holds for every prediction, given
 those before, is said to be broken with a chance of at most ``ALPHA``, however often it is looked at.
@@ -65,7 +65,7 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClauseEvidence:
-    """Of an act or a calibration clause: begin with ``none``.
+    """Collects evidence about an act or a calibration clause; begin with ``none``.
 
     ``mean`` is of what is wrong beyond the promise, weighed by up to 1: ``heaviest`` is the largest weight so
     far, and ``units`` the sum of those that were bet on. Of a calibration clause, ``off`` (bins,) are the
@@ -264,7 +264,7 @@ class Burn:
 
 @dataclass(frozen=True)
 class ClauseState:
-    """How one promise stands.
+    """State of one promise.
 
     ``state``: "broken" once there is evidence that it does not hold, which is said of a promise that does
     with a chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown", and
@@ -310,7 +310,7 @@ def contract_states(
 
 
 class _Told(NamedTuple):
-    """What is said of a clause since it is watched."""
+    """State, labels and bounds of a clause since it is watched."""
 
     state: Literal["kept", "broken", "unknown"]
     said_at: float | None

@@ -310,7 +310,7 @@ _WIDE = 0.5  # bounds wider than this say nothing of use
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where accuracy and gap of all served predictions lie, whatever the unseen outcomes are (Manski 1989).
+    """Bounds of accuracy and gap of all served predictions, whatever the unseen outcomes are (Manski 1989).
 
     ``unseen``: the share of predictions whose outcomes are put at all wrong and at all right.
     """

@@ -1,4 +1,4 @@
-"""What a watch publishes wherever it runs: series, values of their labels in the declared order, values.
+"""Rows that a watch publishes wherever it runs: series, label values in the declared order, values.
 
 Sums are absolute, read from the ledger: whoever shares it shows the same ones, under its name.
 """

@@ -36,7 +36,7 @@ _DETECTOR = "detector"
 
 
 class Follower(Protocol):
-    """Whatever else is fed with labels; its state lies in the ledger, so that each label counts once."""
+    """Takes labels beside the detectors; its state lies in the ledger, so that each label counts once."""
 
     def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
         """Take labels in the order of their predictions, in the transaction that takes them out.

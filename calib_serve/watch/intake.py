@@ -168,7 +168,7 @@ _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is w
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one item: counted, or refused for ``reason``.
+    """Tells the fate of one item: counted, or refused for ``reason``.
 
     ``held``: accepted, and counted when its version is known here.
     """
@@ -187,7 +187,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of each item of a batch, in order, and the labels that were counted."""
+    """Holds the outcome of each item of a batch, in order, and the labels that were counted."""
 
     outcomes: list[Outcome]
     counted: list[Label]

@@ -1,4 +1,4 @@
-"""Which predictions to ask a label for: drawn when the prediction is made, with a chance that is known.
+"""Draw which predictions to ask a label for, when each is made, with a chance that is known.
 
 What is labelled by choice misleads, unless each label is weighed by one over the chance it was asked with.
 So the draw is made before any outcome is known, and its chance is kept with the prediction. Labels tell most

@@ -29,7 +29,7 @@ _LEVEL = 1e-4  # a look every few minutes stays quiet for weeks
 
 @dataclass(frozen=True)
 class LabelledBefore:
-    """What the calibration set said of a version: its confusion and class shares, or why they are unknown."""
+    """Confusion and class shares of a version's calibration set, or why they are unknown."""
 
     confusion: Confusion | None = None
     old: tuple[float, ...] = ()

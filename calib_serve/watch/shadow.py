@@ -227,7 +227,7 @@ Verdict = Literal["better", "no worse", "worse", "unknown"]
 
 @dataclass(frozen=True)
 class ShadowState:
-    """What ``labels`` since ``since`` (the time of the first one's prediction) say of the shadow ``tag``.
+    """Verdict of ``labels`` since ``since``, the time of the first one's prediction, on the shadow ``tag``.
 
     ``gain``: the mean by which the log score of its confidence is better than that of the served one, in nats
     a prediction, see ``ShadowTest``; in ``low`` to ``high`` at all times at once, with a chance of 95 %.

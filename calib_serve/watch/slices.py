@@ -1,4 +1,4 @@
-"""Which slices of a version a prediction counts in; their names are bounded, whatever clients invent."""
+"""Find the slices of a version that a prediction counts in; names are bounded, whatever clients invent."""
 
 from __future__ import annotations
 

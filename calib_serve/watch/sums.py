@@ -27,7 +27,7 @@ the clauses of the contract that count them."""
 
 
 class Key(NamedTuple):
-    """What is counted separately: a slice of a model version."""
+    """Names what is counted apart: a slice of a model version."""
 
     model: str
     version: str

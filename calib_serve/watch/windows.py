@@ -51,7 +51,7 @@ class Maturity:
 
 @dataclass(frozen=True)
 class Delays:
-    """How late ``labels`` came so far, in seconds: a ``third``, as good as ``all`` of them, the ``longest``.
+    """Delays of ``labels`` so far, in seconds: of a ``third``, of as good as ``all``, and the ``longest``.
 
     Each is the upper end of a step of ``DELAYS``, NaN without labels. ``known_at``: the time at which it can
     be known that these were not just the first ones, as far as one can tell today.

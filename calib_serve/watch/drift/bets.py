@@ -282,7 +282,7 @@ THIN = 1.4  # of two starts with ages closer than this ratio, one is enough
 
 @dataclass(frozen=True, eq=False)
 class PartBets:
-    """What is known from each of S starting times, the oldest first; P parts, K sizes.
+    """Bets on P parts and K sizes from each of S starting times, the oldest first.
 
     ``paid``: the label up to which the stake, 1 a label, was paid in. ``starts`` (2, S) label and time,
     ``capital`` (K, S) its worth, ``belief`` (3, P, K, S) in nothing, over- and underconfidence, ``seen``

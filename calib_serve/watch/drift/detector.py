@@ -47,7 +47,7 @@ _SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third 
 
 
 class _Shifted:
-    """What bins and classes that an alarm names have in common."""
+    """Base of the bins and classes that an alarm names."""
 
     confidence: float
     accuracy: float

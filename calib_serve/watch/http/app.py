@@ -175,7 +175,7 @@ def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 class _Routes:
-    """What each route does with the watch; the docstrings are those of the OpenAPI schema."""
+    """Answers each route from the watch; the docstrings are those of the OpenAPI schema."""
 
     def __init__(
         self,

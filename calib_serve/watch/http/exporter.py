@@ -69,7 +69,7 @@ _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
 
 
 class Requests:
-    """How many requests were answered, and how long that took."""
+    """Counts answered requests and the seconds that they took."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What stands before the ledger: bodies are read within bounds, and so many requests work at a time."""
+"""Stand before the ledger: read bodies within bounds, and let so many requests work at a time."""
 
 from __future__ import annotations
 

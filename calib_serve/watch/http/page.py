@@ -55,7 +55,7 @@ class _Shown:
 
 
 class _Look(NamedTuple):
-    """What is looked at; ``at`` is its address, with something else in place."""
+    """Names what is looked at; ``at`` is its address, with something else in place."""
 
     model: str
     version: str

@@ -1,4 +1,4 @@
-"""What the page and the API say of clauses and shadows; promises and error budgets as bars of SVG."""
+"""Show clauses and shadows on the page and in the API; promises and error budgets as bars of SVG."""
 
 from __future__ import annotations
 

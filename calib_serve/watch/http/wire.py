@@ -1,4 +1,4 @@
-"""What goes over the wire to and from the watch app, as pydantic and OpenAPI say it.
+"""Models of requests and answers of the watch app, as pydantic and OpenAPI have them.
 
 Bodies are validated item by item, so that a wrong one spoils no other: their models are for the item
 and for the schema, never for a whole batch.

@@ -1,4 +1,4 @@
-"""What a ledger is given to count, what it gives back, and the spans of time that it keeps sums of.
+"""Records that a ledger takes and gives back, and the spans of time that it keeps sums of.
 
 Sums are kept twice: over all time, for counters; and by the time of the *prediction*, in spans that grow with
 age, for windows. So a late label lands in the window of its prediction.
@@ -60,7 +60,7 @@ def check_content(once: BatchKey, known: BatchKey) -> None:
 
 
 class Bucket(NamedTuple):
-    """Where sums are kept: of a slice, over the span of prediction time, or over all time with width 0."""
+    """Place of sums: a slice, and a span of prediction time, or all time with width 0."""
 
     key: Key
     start: float = 0.0
@@ -77,7 +77,7 @@ class WindowSums(NamedTuple):
 
 
 class Shadowed(NamedTuple):
-    """What a label says of the shadow's prediction: its confidence, whether it was right, and its tag.
+    """Prediction of the shadow of a labelled one: its confidence, whether it was right, and its tag.
 
     ``same``: whether it is that of the served one; ``tag``: eight hex digits, of ``receipts.shadow_tag``.
     """
@@ -121,7 +121,7 @@ class Held(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a follower of labels keeps of a version, by name, and when it last changed."""
+    """State that a follower of labels keeps of a version, by name, and when it last changed."""
 
     version: Version
     name: str
@@ -130,7 +130,7 @@ class State(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far the drift detector of a version is.
+    """Progress of the drift detector of a version.
 
     ``fed_until``: which prediction time; ``late``: labels that came too late for it; alarms and incidents so
     far, and the natural logs of its statistic and of where it alarms.

@@ -101,7 +101,7 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Revoked:
-    """How many labels were taken out, by version, and the nonces of their receipts."""
+    """Labels that were taken out, by version, and the nonces of their receipts."""
 
     nonces: Mapping[Version, Sequence[bytes]]
 
