@@ -33,6 +33,6 @@ def test_what_watches_and_judges_has_these_numbers() -> None:
     assert defaults(judge) == {"tolerance": 0.02}
     assert defaults(estimates.judge) == {"tolerance": 0.02}
     assert defaults(estimates.estimate) == {"least": 5.0, "missing": "chance"}
-    assert defaults(intake.Intake) == {"ttl": 30 * 86_400.0, "detect": True}
+    assert defaults(intake.Intake) == {"ttl": 30 * 86_400.0, "detect": True, "hold": False}
     assert (DAY, SKEW, _bin_gaps.LEAST) == (86_400.0, 300.0, 5.0)
     assert (cells.RISK, classes.FEW) == (0.05, 500)
