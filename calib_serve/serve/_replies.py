@@ -1,4 +1,4 @@
-"""Replies in a request's own protocol, and how those of somebody else's handler carry what is said of them.
+"""Write replies in a request's own protocol, and add to those of somebody else's handler.
 
 A client that read the reply of that handler before still reads it: headers add nothing to it, and in the body
 only members are added that KServe's protocols leave room for. Who asks for the body gets the reply inside
@@ -19,23 +19,8 @@ from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
 from calib_serve.oip import Tensor, as_entry
 from calib_serve.reporter.recorder import Decision
-from calib_serve.serve.predictions import AnyPrediction, Decided, LabelsPrediction, Prediction
-from calib_serve.serve.requests import Message
-
-__all__ = [
-    "ASKING",
-    "MOST_IN_HEADER",
-    "Columns",
-    "columns",
-    "full_reply",
-    "in_body",
-    "in_headers",
-    "in_protocol",
-    "receipts_of",
-    "refusal",
-    "tensor",
-    "v2_reply",
-]
+from calib_serve.serve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
+from calib_serve.serve._requests import Message
 
 ASKING = "x-calib-receipt"
 """The header, or gRPC input, that asks with "body" for receipts in the body."""
@@ -51,12 +36,12 @@ _MOST_IDS = 256
 
 
 def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | Decision]:
-    """All of a prediction that have a confidence and a receipt: itself, or the decisions about its labels."""
+    """List what of a prediction has a confidence and a receipt: itself, or the decisions on its labels."""
     return prediction.decisions if isinstance(prediction, LabelsPrediction) else (prediction,)
 
 
 def said(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
-    """Confidence, receipt and decisions, for JSON; classes by their ``names``, or by id where there are none.
+    """Return confidence, receipt and decisions, for JSON; classes by their ``names``, else by id.
 
     Of a multi-label model, ``labels`` has these of each label.
     """
@@ -80,7 +65,7 @@ def said(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
 def full_reply(
     prediction: AnyPrediction, options: ModelOptions, names: Sequence[str], *, model: str, version: str
 ) -> dict[str, Any]:
-    """The reply to one request of our own classifier, with all that the ``options`` ask for."""
+    """Write the reply to one request of our own classifier, with all that the ``options`` ask for."""
     p = prediction.probabilities
     reply: dict[str, Any] = {"predicted": prediction.predicted, "model": model, "version": version}
     if options.top:
@@ -112,14 +97,14 @@ Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
 
 
 def tensor(name: str, datatype: str, values: Any) -> Tensor:
-    """A tensor of one value, or one row of values, for each row asked about; BYTES are texts."""
+    """Make a tensor of one value, or one row of values, for each row asked about; BYTES are texts."""
     return Tensor(name, datatype, np.array(values, object) if datatype == "BYTES" else np.asarray(values))
 
 
 def columns(
     options: ModelOptions, artifact: Artifact, *, reply: Callable[[Any], str] | None = None
 ) -> Columns:
-    """The outputs of a model, by its ``options``, its artifact, and this host's settings.
+    """List the outputs of a model, by its ``options``, its artifact, and this host's settings.
 
     ``reply``: the JSON of a handler with replies of its own, which stands for all but the receipts.
     """
@@ -150,7 +135,7 @@ def columns(
         return made
 
     def each(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
-        """Of a multi-label model (n, receipts)."""
+        """Add a column of one value a prediction; of a multi-label model (n, receipts)."""
         of_labels = lambda one: [value(decision) for decision in one.decisions]  # noqa: E731
         column(name, datatype, of_labels if labels else value)
 
@@ -164,20 +149,20 @@ def columns(
 
 
 def _insides(decided: Decided, classes: int) -> NDArray[np.bool_]:
-    """A set as (K,): whether each class is in, as fused models return it."""
+    """Return a set as (K,): whether each class is in, as fused models return it."""
     inside = np.zeros(classes, np.bool_)
     inside[list(decided.in_set or ())] = True
     return inside
 
 
 def v2_reply(message: Message, outputs: Sequence[Tensor], *, model: str, version: str) -> dict[str, Any]:
-    """An Open Inference Protocol reply."""
+    """Write an Open Inference Protocol reply."""
     found = [as_entry(one) for one in outputs]
     return {"id": message.id, "model_name": model, "model_version": version, "outputs": found}
 
 
 def refusal(message: Message, status: int, reason: str, *, model: str, version: str) -> dict[str, Any]:
-    """Why there is no reply: as the protocol says it.
+    """Say why there is no reply, as the protocol does.
 
     TorchServe drops the status of a gRPC reply, and a ModelInfer without outputs hangs: there, ``error`` and
     ``code`` are the outputs.
@@ -230,7 +215,7 @@ _LISTS = {"confidence": "confidences", "receipt": "receipts", "set": "sets", "ab
 def in_protocol(
     reply: Any, message: Message, rows: Sequence[AnyPrediction], names: Sequence[str], made: Columns
 ) -> Any:
-    """The reply of a KServe envelope with its rows' receipts and confidences beside the predictions.
+    """Add receipts and confidences beside the predictions in a KServe envelope's reply.
 
     v1: lists ``receipts``, ``confidences``, ``sets``, ``abstentions`` and ``acts``, or ``labels``. v2:
     ``parameters`` of each output, and over gRPC, which drops these, output tensors, the ``made`` columns. Any
@@ -239,7 +224,8 @@ def in_protocol(
     body = _parsed(reply)
     each = [said(one, names) for one in rows]
     if message.form == "v1" and isinstance(body, dict) and len(body.get("predictions") or ()) == len(rows):
-        lists = {many: [one[name] for one in each] for name, many in _LISTS.items() if _in_all(each, name)}
+        shown = {name: many for name, many in _LISTS.items() if all(name in one for one in each)}
+        lists = {many: [one[name] for one in each] for name, many in shown.items()}
         body = {**body, **lists}
     elif message.form == "v2" and isinstance(body, dict) and len(body.get("outputs") or ()) == len(rows):
         outputs = [
@@ -252,22 +238,18 @@ def in_protocol(
 
 
 def in_body(reply: Any, rows: Sequence[AnyPrediction], names: Sequence[str]) -> dict[str, Any]:
-    """``{"prediction": reply, "confidence": ..., "receipt": ...}``; ``instances`` where rows are several."""
+    """Wrap a reply: ``{"prediction": reply, "confidence": ...}``; ``instances`` where rows are several."""
     each = [said(one, names) for one in rows]
     return {"prediction": _parsed(reply), **(each[0] if len(each) == 1 else {"instances": each})}
 
 
-def _in_all(each: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return all(name in one for one in each)
-
-
 def _parameters(one: Mapping[str, Any]) -> dict[str, Any]:
-    """For the Open Inference Protocol, whose parameters are texts, numbers, true or false."""
+    """Turn lists to texts for the Open Inference Protocol, whose parameters are plain."""
     return {name: json.dumps(value) if isinstance(value, list) else value for name, value in one.items()}
 
 
 def _parsed(reply: Any) -> Any:
-    """What a reply's text says, where it is JSON."""
+    """Parse a reply's text, where it is JSON."""
     if isinstance(reply, (bytes, bytearray)):
         reply = bytes(reply).decode("utf-8", "replace")
     if isinstance(reply, str):

@@ -13,8 +13,8 @@ from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions
 from calib_serve.oip import Tensor
 from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
 from calib_serve.reporter.recorder import Decision
-from calib_serve.serve.predictions import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
-from calib_serve.serve.replies import columns, full_reply
+from calib_serve.serve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
+from calib_serve.serve._replies import columns, full_reply
 
 NAMES = ("ant", "bee", "cat", "dog")
 P = np.array([0.2, 0.4, 0.1, 0.3])
