@@ -14,12 +14,6 @@ from pathlib import Path
 import numpy as np
 import readers
 from attack_bytes import external
-from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.fuse.triton.publish import Pack
-from calib_serve.seam.host import Request
-from calib_serve.serve.management import Tokens
-from calib_serve.serve.properties import read_properties
 from readers import Reader, scratch, sound_params, tiny_png
 from small_models import everything, temperature
 
@@ -33,14 +27,19 @@ from calib_serve.contracts import read_contract
 from calib_serve.data import load_data, read_texts
 from calib_serve.errors import FuseError
 from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.torchserve._archive import read_archive
+from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.app import _pair
 from calib_serve.model import load_model
 from calib_serve.promotion import Host
 from calib_serve.reporter.home import BatchFolder, Served
 from calib_serve.reporter.outbox import _Spool
 from calib_serve.scores import Scores
-from calib_serve.serve.configuration import adjusted
+from calib_serve.seam._host import Request
+from calib_serve.serve.configuration import adjusted, read_properties
 from calib_serve.serve.metrics_file import metrics_file
+from calib_serve.serve.server import Tokens
 from calib_serve.watch.client import read_token
 from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger
