@@ -6,11 +6,11 @@ import numba
 import numpy as np
 
 from calib_serve.bins import bin_index
-from calib_serve.watch.drift import bets, part_bets, rounds, wealth
+from calib_serve.watch.drift import bets
 
 BINS = 15
-_CHOSEN = np.arange(len(bets.SHIFTS))[rounds.OF_PARTS]
-_CLASSES = rounds.CLASS_SLOTS
+_CHOSEN = np.arange(len(bets.SHIFTS))[bets.OF_PARTS]
+_CLASSES = bets.CLASS_SLOTS
 _MOST = 128  # starts alive at once
 
 
@@ -94,11 +94,11 @@ def run(c, y, classes, *, tolerance, arl, length=8_000):
             bets.payoffs(c[:cut], y[:cut], tolerance=tolerance),
             bin_index(c[:cut], bins=BINS),
             classes[:cut],
-            wealth.signed_stakes(tolerance=tolerance, arl=arl),
-            np.array([wealth.OF_BINS, wealth.OF_CLASSES]),
-            part_bets.PRIOR,
-            part_bets.SPACING,
-            part_bets.THIN,
+            bets.signed_stakes(tolerance=tolerance, arl=arl),
+            np.array([bets.OF_BINS, bets.OF_CLASSES]),
+            bets.PRIOR,
+            bets.SPACING,
+            bets.THIN,
             _CHOSEN,
             arl,
         )

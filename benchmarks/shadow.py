@@ -46,7 +46,7 @@ from calib_serve.receipts import Keyring, Shadow  # noqa: E402
 from calib_serve.watch.classes import Classes  # noqa: E402
 from calib_serve.watch.feed import DriftFeed  # noqa: E402
 from calib_serve.watch.intake import Intake  # noqa: E402
-from calib_serve.watch.ledger import Ledger, Noted, Shadowed  # noqa: E402
+from calib_serve.watch.ledger import LabelRecord, Ledger, Shadowed  # noqa: E402
 from calib_serve.watch.shadow import ALPHA, ShadowFollower, ShadowTest  # noqa: E402
 
 LABELS, EVERY = 20_000, 100
@@ -99,15 +99,17 @@ def gain(served: np.ndarray, shadow: np.ndarray, right: np.ndarray) -> float:
     return float((np.where(right, *either) / np.maximum(most, 1)).mean())
 
 
-def rows_of(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[Noted]:
+def rows_of(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[LabelRecord]:
     """One for each sample of the set, as a ledger gives them."""
     return [
-        Noted("m", "1", 0.0, b"", 0.0, c, bool(y), 0, 1.0, 0, (), Shadowed(s, bool(y), True, TAG.hex()))
+        LabelRecord(
+            "", "m", "1", 0.0, b"", 0.0, c, bool(y), 0, 1.0, 0, (), Shadowed(s, bool(y), True, TAG.hex())
+        )
         for c, s, y in zip(*(one.tolist() for one in case), strict=True)
     ]
 
 
-def of_each(rows: list[Noted]) -> dict[str, np.ndarray]:
+def of_each(rows: list[LabelRecord]) -> dict[str, np.ndarray]:
     """What a row adds to each of the test's sums: (n, 2 K) for ``gain``, ``margin`` and ``right``."""
     tests = [ShadowTest().fed([row]) for row in rows]
     return {

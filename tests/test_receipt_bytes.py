@@ -17,7 +17,7 @@ from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.files import GROUP_READS
 from calib_serve.receipts import DAY, Keyring, Receipt, Shadow
 from calib_serve.receipts.keyring import SKEW
-from calib_serve.receipts.receipt import GROUPS, group_number
+from calib_serve.receipts.wire import GROUPS, group_number
 
 KEY = bytes(range(32))
 RING = Keyring("k1", {"k1": KEY})

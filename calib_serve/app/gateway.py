@@ -30,7 +30,7 @@ class Options(BeforeOptions):
 @app.default
 def gateway(models: list[str], *, options: Annotated[Options, Flat]) -> None:
     """Stand before a server, until it is stopped."""
-    from calib_serve.gateway.opening import open_gateway
+    from calib_serve.gateway.app import open_gateway
     from calib_serve.watch.http import serve_app
 
     rare = pairs(options.option, "--option")

@@ -39,7 +39,7 @@ def watch(
     listen: Annotated[ListenOptions, shown_as("Where it listens")] = ListenOptions(),
 ) -> None:
     """Count what is served and labelled, until it is stopped."""
-    from calib_serve.watch.host_checks import file_check
+    from calib_serve.watch.checks import file_check
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.service import Watch
 

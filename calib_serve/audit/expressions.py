@@ -374,7 +374,7 @@ def counted(rows: Sequence[Mapping[str, Any]], asked: Asked, *, most: int) -> Co
         for one in SUMS:
             if one.per == "delay" or (one.of == "labels" and fate != LABELLED):
                 continue
-            at = int(row["bin"]) if one.per == "bin" else 0
+            at = int(row["bin"])
             there[one.name, at] += float(row.get(one.name, row["n"]))
     if len(values) > MOST or len(rows) >= most:
         raise InputError(

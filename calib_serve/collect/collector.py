@@ -25,8 +25,6 @@ from calib_serve.options.base import changed
 from calib_serve.options.label import CollectOptions
 from calib_serve.watch.client import post_items
 
-__all__ = ["FOR_GOOD", "LATER", "Collector", "Totals"]
-
 log = logging.getLogger(__name__)
 
 FOR_GOOD = frozenset({"duplicate", "not_wanted", "expired", "forgotten"})
@@ -42,7 +40,7 @@ _IDLE = 1.0  # seconds to wait for more
 
 @dataclass
 class Totals:
-    """What became of labels since this process began; safe to read at any time.
+    """Counts the fates of labels since this process began; safe to read at any time.
 
     ``labels``: by ``accepted``, ``held`` in the watch until their version is known, or the reason of the
     refusal that settled them. ``dead``: dead letters by reason. ``failures``: by what failed, and was tried
@@ -57,7 +55,7 @@ class Totals:
     sent_at: float = 0.0
 
     def __str__(self) -> str:
-        """A summary for people."""
+        """Return a summary for people."""
         taken = ("accepted", "held")
         refused = ", ".join(f"{n} {why}" for why, n in self.labels.most_common() if why not in taken)
         dead = ", ".join(f"{n} {why}" for why, n in self.dead.most_common())
@@ -146,7 +144,7 @@ class Collector:
         return min(_IDLE, max(self._held[0][0] - self._clock(), 0.0)) if self._held else _IDLE
 
     def _due(self) -> list[_Item]:
-        """Held labels whose time has come."""
+        """Take held labels whose time has come."""
         found: list[_Item] = []
         while self._held and self._held[0][0] <= self._clock() and len(found) < self._batch:
             found.append(heapq.heappop(self._held)[2])
@@ -198,10 +196,11 @@ class Collector:
         return found
 
     def _post(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What the watch says of each, however long it takes to hear it."""
+        """Post rows and return what the watch says of each, however long that takes."""
         pause = _FIRST
         while True:
             try:
+                # Tried for ever: labels are to be delivered, and there is nothing else to do with them.
                 return post_items(
                     self._url, rows, token=self._token(), tries=10**9, sleep=self._pause, failed=self._failed
                 )
@@ -221,6 +220,7 @@ class Collector:
                 self._failed(str(error), what="dead_letter")
                 self._pause(pause)
                 pause = min(2 * pause, _LONGEST)
+        # After they are kept: a dead letter that is lost would be a label that is lost.
         for letter, piece in letters:
             self.totals.dead[letter.reason] += 1
             self._done(piece)

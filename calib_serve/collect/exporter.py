@@ -1,4 +1,4 @@
-"""What a collector did, for Prometheus."""
+"""Tell Prometheus what a collector did."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
 
-__all__ = ["serve_metrics"]
-
 _FAILURES = ("watch", "dead_letter")
 
 
@@ -25,7 +23,7 @@ class _Collected(Collector):
         self._totals, self._source = totals, source
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one scrape; every reason is there from the start."""
+        """Yield the families of one scrape; every reason is there from the start."""
         totals = self._totals
         labels = CounterMetricFamily(
             "calib_collect_labels_total",

@@ -26,8 +26,6 @@ try:
 except ImportError as error:
     raise MissingDependency("fsspec", "files") from error
 
-__all__ = ["FileSource", "State"]
-
 log = logging.getLogger(__name__)
 
 _ROWS = 1000  # taken at once
@@ -38,7 +36,7 @@ _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".inprogress"
 
 
 class Read(NamedTuple):
-    """Of a file in this ``version``, so many ``rows`` are settled; ``whole``: all of them."""
+    """Settled ``rows`` of a file in this ``version``; ``whole``: all of them."""
 
     version: str
     rows: int
@@ -46,7 +44,7 @@ class Read(NamedTuple):
 
 
 class State:
-    """What is settled of the files of a source, by their whole addresses, in the SQLite file at ``path``.
+    """Keeps what is settled of a source's files, by whole addresses, in the SQLite file at ``path``.
 
     It may be lost: labels that come again are duplicates. ServerError where it cannot be used.
     """
@@ -141,7 +139,7 @@ class FileSource:
         self._scratch = tempfile.TemporaryDirectory(prefix="calib-collect-")
 
     def take(self, seconds: float) -> list[Piece]:
-        """The next rows of the file that is read, or the first of the next one."""
+        """Take the next rows of the file that is read, or the first of the next one."""
         until = self._clock() + seconds
         while True:
             if self._current is None:
@@ -158,7 +156,7 @@ class FileSource:
                     return []
 
     def alive(self) -> None:
-        """Nothing to say: no one waits for it."""
+        """Do nothing: no one waits for it."""
 
     def _look(self) -> None:
         """See which files are there, and which of them did not change for long enough."""
@@ -172,6 +170,7 @@ class FileSource:
             self._trouble(f"the files under {self._root} cannot be listed: {error}")
             self._unsettled = True
             return
+        # What is gone is forgotten, or the state would grow with every file there ever was.
         self._state.keep(self._address(self._root), {self._address(path) for path in found})
         for one in self._open:
             if found.get(one.address) != one.version:
@@ -196,7 +195,7 @@ class FileSource:
         self._lag = waiting + len(reading)
 
     def _listed(self) -> dict[str, str]:
-        """The version of each file of labels."""
+        """Return the version of each file of labels."""
         self._fs.invalidate_cache()
         found: Mapping[str, Mapping[str, Any]] = self._fs.find(self._root, detail=True)
         return {
@@ -240,7 +239,7 @@ class FileSource:
             return
 
     def _copied(self, path: str) -> Path:
-        """Where it can be read in this host: a bucket's file is brought here first."""
+        """Return where it can be read in this host: a bucket's file is brought here first."""
         if self._local:
             return Path(path)
         local = Path(self._scratch.name) / f"current{PurePosixPath(path).suffix.lower()}"
@@ -273,7 +272,7 @@ class FileSource:
             return True
 
     def _now(self, path: str) -> str:
-        """Its version as a listing has it: of the file itself, some stores tell times differently."""
+        """Return its version as a listing has it: of the file itself, some stores tell times differently."""
         self._fs.invalidate_cache()
         info = self._fs.find(path, detail=True).get(path)
         return "" if info is None else _version(info)
@@ -305,11 +304,11 @@ class FileSource:
         log.warning("%s; it is tried again", why)
 
     def lag(self) -> int:
-        """Files that are not settled, as of the last look."""
+        """Return files that are not settled, as of the last look."""
         return max(self._lag, 0)
 
     def drained(self) -> bool:
-        """Whether all files were read, and none is too young."""
+        """Tell whether all files were read, and none is too young."""
         return not (self._unsettled or self._ready or self._current or self._open)
 
     def close(self) -> None:
@@ -320,7 +319,7 @@ class FileSource:
 
 
 def _rows(path: Path, name: str, columns: Columns) -> Iterator[Row]:
-    """The rows of a file; a dead letter where it is no table of labels."""
+    """Yield the rows of a file; a dead letter where it is no table of labels."""
     try:
         yield from read_rows(path, name, columns)
     except InputError as error:
@@ -329,7 +328,7 @@ def _rows(path: Path, name: str, columns: Columns) -> Iterator[Row]:
 
 
 def _version(info: Mapping[str, Any]) -> str:
-    """What changes with a file's content, as far as its store tells."""
+    """Return what changes with a file's content, as far as its store tells."""
     # A content's digest alone, if there is one.
     names = [name for name in _CONTENT if info.get(name)] or _CHANGED
     return repr([(name, str(info[name])) for name in ("size", *names) if name in info])

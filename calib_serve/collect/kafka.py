@@ -20,8 +20,6 @@ try:
 except ImportError as error:
     raise MissingDependency("confluent-kafka", "kafka") from error
 
-__all__ = ["KafkaDeadLetters", "KafkaSource"]
-
 log = logging.getLogger(__name__)
 
 _MESSAGES = 500  # taken at once
@@ -49,6 +47,7 @@ class KafkaSource:
         own: dict[str, Any] = {
             "bootstrap.servers": servers,
             "group.id": group,
+            # Offsets are committed here, once labels are settled.
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
         }
@@ -65,7 +64,7 @@ class KafkaSource:
         self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._lost)
 
     def take(self, seconds: float) -> list[Piece]:
-        """The labels of the next messages."""
+        """Take the next messages and return their labels."""
         came, self._waiting = self._waiting, []
         if not came:
             if self._paused:
@@ -76,6 +75,7 @@ class KafkaSource:
     def alive(self) -> None:
         """Beat the group's heart; partitions may come and go."""
         self._pause(True)
+        # Paused, polling keeps the membership and brings no message, but for one that is on its way.
         message = self._consumer.poll(0)
         if message is not None:
             self._waiting.append(message)
@@ -149,7 +149,7 @@ class KafkaSource:
         self._waiting = [one for one in self._waiting if (one.topic(), one.partition()) not in gone]
 
     def lag(self) -> int:
-        """Messages of this consumer's partitions that are not settled, as of the last second."""
+        """Return messages of this consumer's partitions that are not settled, as of the last second."""
         return self._lag
 
     def _behind(self) -> int:
@@ -166,7 +166,7 @@ class KafkaSource:
         return found
 
     def drained(self) -> bool:
-        """Never: a topic has no end."""
+        """Return False: a topic has no end."""
         return False
 
     def close(self) -> None:
@@ -208,4 +208,4 @@ class KafkaDeadLetters:
             raise ServerError(f"dead letters cannot be sent to the topic {self._topic}: {why}")
 
     def close(self) -> None:
-        """Nothing is left to send."""
+        """Do nothing: all was sent."""

@@ -15,8 +15,6 @@ from calib_serve.files import read_private
 from calib_serve.options.base import changed
 from calib_serve.options.label import CollectOptions
 
-__all__ = ["kafka_settings", "open_dead_letters", "open_source"]
-
 _KAFKA = "kafka://"
 _SHAPE = "kafka://HOST:PORT[,HOST:PORT]/TOPIC?group=GROUP"
 
@@ -35,7 +33,7 @@ def open_source(
     skip: str = "",
     **given: Any,
 ) -> Source:
-    """The source at ``kafka://host:9092/topic?group=calib``, or of files: a folder, or ``s3://bucket/labels``.
+    """Open ``kafka://host:9092/topic?group=calib``, or files: a folder, or ``s3://bucket/labels``.
 
     ``kafka``: more settings of librdkafka. ``skip``: an address below a folder, which is left out.
     ``options``, or ``given`` one by one: see ``CollectOptions``. InputError for an address that cannot be.
@@ -63,7 +61,7 @@ def open_source(
 
 
 def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -> DeadLetters:
-    """Where dead letters go: ``kafka://host:9092/topic``, a folder or a bucket; see ``open_source``."""
+    """Open where dead letters go: ``kafka://host:9092/topic``, a folder or a bucket."""
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.collect.kafka import KafkaDeadLetters  # noqa: PLC0415  an optional extra
@@ -74,7 +72,7 @@ def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -
 
 
 def kafka_settings(path: str | Path) -> dict[str, str]:
-    """The settings of librdkafka in a file of its owner's alone, ``name=value`` a line; # begins a comment.
+    """Read settings of librdkafka, ``name=value`` a line, from a file of its owner's alone.
 
     InputError where it cannot be read, or others may read it.
     """
@@ -103,7 +101,7 @@ def _check(address: str) -> None:
 
 
 def _topic(address: str) -> _Topic:
-    """The parts of a topic's address.
+    """Split a topic's address into its parts.
 
     >>> _topic("kafka://one:9092,two:9092/labels?group=calib")
     _Topic(servers='one:9092,two:9092', name='labels', group='calib')

@@ -22,8 +22,6 @@ from calib_serve.names import By, shown
 from calib_serve.options.label import LabelColumns
 from calib_serve.watch.items import read_json
 
-__all__ = ["KINDS", "USUAL", "Columns", "Row", "read_label", "read_message", "read_rows"]
-
 KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")
 """How the name of a file of labels ends."""
 
@@ -46,7 +44,7 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class Columns:
-    """How columns, or fields, of labels are called; InputError where one is to be two things.
+    """Names of columns, or fields, of labels; InputError where one is to be two things.
 
     Without ``receipt`` and ``id`` these two names are looked for. ``by``: whether labels are class ids or
     names; None: what a column ``by`` says, and the watch refuses what may be both. ``model`` and ``segment``
@@ -81,7 +79,7 @@ class Columns:
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
-        """The column of each field."""
+        """Return the column of each field."""
         of = {"receipt": self.receipt, "id": self.id}
         if self.receipt is self.id is None:
             of = {name: name for name in ("receipt", "id") if name != self.label}
@@ -89,7 +87,7 @@ class Columns:
         return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
 
     def check(self, there: Sequence[str], name: str) -> None:
-        """InputError where the table that people call ``name`` has not these columns."""
+        """Raise InputError where the table that people call ``name`` has not these columns."""
         lack = [one for one in self._asked if one not in there]
         either = [self.names[one] for one in ("receipt", "id") if one in self.names]
         if not set(either) & set(there):
@@ -164,7 +162,7 @@ def _missing(value: Any) -> bool:
 
 
 def _label(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What is sent of these fields; Refused."""
+    """Return what is sent of these fields; Refused."""
     for value in found.values():
         if isinstance(value, str):
             _check_text(value)
@@ -196,7 +194,7 @@ def _check_text(text: str) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """A whole number as such, where pandas or a database wrote it as a float or a decimal.
+    """Return a whole number as such, where pandas or a database wrote it as a float or a decimal.
 
     >>> _whole(3.0), _whole(3.5), _whole(Decimal("7.00")), _whole(1e300), _whole("3.0")
     (3, 3.5, 7, 1e+300, '3.0')

@@ -18,8 +18,6 @@ from calib_serve.options.base import changed
 from calib_serve.options.label import LabelOptions
 from calib_serve.watch.client import post_items
 
-__all__ = ["SETTLED", "Sent", "in_batches", "post_in_parts", "send_label_file"]
-
 SETTLED = frozenset({"duplicate", "not_wanted"})
 """Why a label is refused where nobody has to look."""
 
@@ -33,7 +31,7 @@ Outcomes = list[dict[str, Any]]
 
 @dataclass
 class Sent:
-    """What became of the labels: how many were counted, refusals by reason, and the first rows of those.
+    """Fates of the labels: how many were counted, refusals by reason, and the first rows of those.
 
     ``held``: these wait in the watch for a day, until somebody tells it of their model version. A row that a
     person must look at is in ``first``, or in the file of the refused.
@@ -46,17 +44,17 @@ class Sent:
 
     @property
     def wrong(self) -> int:
-        """How many rows a person must look at."""
+        """Return how many rows a person must look at."""
         return sum(count for reason, count in self.refused.items() if reason not in SETTLED)
 
     def __str__(self) -> str:
-        """A summary for people."""
+        """Return a summary for people."""
         refused = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
         held = f"; {self.held} wait for their model version to be watched" if self.held else ""
         return f"{self.accepted} counted{held}" + (f"; refused: {refused}" if refused else "")
 
     def named(self, refused: str | Path | None = None) -> list[str]:
-        """The first rows that a person must look at, a line each, and where the others are."""
+        """Return the first rows that a person must look at, a line each, and where the others are."""
         told = [f"{one.where}: {one.reason}: {one.message}" for one in self.first]
         if refused is not None and self.wrong:
             told.append(f"{refused} holds what was refused: mend it, and send it")
@@ -132,7 +130,7 @@ def _refuse(sent: Sent, letter: DeadLetter, file: IO[bytes] | None) -> None:
 
 @contextmanager
 def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
-    """A file that takes its place when all went well: it may be the one that is read."""
+    """Open a file that takes its place when all went well: it may be the one that is read."""
     if path is None:
         yield None
         return
@@ -143,7 +141,7 @@ def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 def in_batches(
     items: Iterable[Item], most: int, *, row: Callable[[Item], dict[str, Any]]
 ) -> Iterator[list[Item]]:
-    """As many as a request may have, and not so long that a watch hangs up on it."""
+    """Batch as many as a request may have, and not so long that a watch hangs up on it."""
     batch: list[Item] = []
     size = 0
     for item in items:
@@ -160,7 +158,7 @@ def in_batches(
 def post_in_parts(
     post: Callable[[list[dict[str, Any]]], Outcomes], rows: Sequence[dict[str, Any]]
 ) -> Outcomes:
-    """What is said of each of ``rows``, sent in halves where the watch will not take them at once.
+    """Send ``rows``, in halves where the watch will not take them at once; return what is said of each.
 
     Raises Rejected where it would not take an empty batch either: then no row is to blame.
     """

@@ -1,4 +1,4 @@
-"""What labels come from, how far each stream of them is settled, and where goes what can be no label."""
+"""Sources of labels, how far each stream of them is settled, and places for what can be no label."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from calib_serve.errors import MissingDependency, ServerError
 from calib_serve.files import private_folder, write_whole
-
-__all__ = ["DeadLetter", "DeadLetters", "FolderDeadLetters", "Piece", "Source", "Stream"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class DeadLetter:
     time: float = field(default_factory=time.time)
 
     def json(self) -> bytes:
-        """A line of JSON: a label with a field ``dead`` beside its own, which readers of labels pass over."""
+        """Write a line of JSON: a label and a field ``dead``, which readers of labels pass over."""
         dead = {"reason": self.reason, "message": self.message, "where": self.where, "time": self.time}
         found: dict[str, Any] = {"item": self.item}
         if self.content is not None:
@@ -70,18 +68,18 @@ class Stream:
         self._left: dict[int, int] = {}  # in the order of positions
 
     def begin(self, position: int, *, labels: int) -> None:
-        """The piece at ``position`` has come, with so many labels to settle; positions rise."""
+        """Note that the piece at ``position`` has come, with so many labels to settle; positions rise."""
         self._left[position] = labels
         self._advance()
 
     def settle(self, position: int) -> None:
-        """One more label of the piece at ``position`` is settled."""
+        """Settle one more label of the piece at ``position``."""
         self._left[position] -= 1
         self._advance()
 
     @property
     def settled(self) -> bool:
-        """Whether nothing of it is at hand."""
+        """Tell whether nothing of it is at hand."""
         return not self._left
 
     def _advance(self) -> None:
@@ -108,7 +106,7 @@ class Piece:
 
 
 class Source(Protocol):
-    """Where labels come from. ServerError where it cannot be used any more; what passes is waited out.
+    """Gives labels. ServerError where it cannot be used any more; what passes is waited out.
 
     ``failures``: how often it could not be read, or could not note what was settled.
     """
@@ -116,7 +114,7 @@ class Source(Protocol):
     failures: int
 
     def take(self, seconds: float) -> list[Piece]:
-        """The next pieces; none after waiting for about that many ``seconds``."""
+        """Take the next pieces; none after waiting for about that many ``seconds``."""
 
     def alive(self) -> None:
         """Say that this process is there, while it takes nothing."""
@@ -125,17 +123,17 @@ class Source(Protocol):
         """Note what is settled of every stream: a new start goes on behind it."""
 
     def lag(self) -> int:
-        """How much waits at the source: messages of a topic, or files."""
+        """Return how much waits at the source: messages of a topic, or files."""
 
     def drained(self) -> bool:
-        """Whether everything that was there has been taken."""
+        """Tell whether everything that was there has been taken."""
 
     def close(self) -> None:
         """Note what is settled, and end."""
 
 
 class DeadLetters(Protocol):
-    """Where dead letters go."""
+    """Keeps dead letters."""
 
     def put(self, letters: Sequence[DeadLetter]) -> None:
         """Keep them, for good on return; ServerError where that cannot be: none may be taken for kept."""
@@ -169,4 +167,4 @@ class FolderDeadLetters:
             raise ServerError(f"dead letters cannot be written to {self.path}: {error}") from error
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to end."""

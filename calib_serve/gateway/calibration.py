@@ -14,8 +14,6 @@ from calib_serve.oip import Tensor
 from calib_serve.receipts import SignedReceipt
 from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
 
-__all__ = ["ADDED", "About", "Calibrated", "Calibration", "Calibrations", "Reports"]
-
 Array = NDArray[Any]
 
 ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))
@@ -23,7 +21,7 @@ ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))
 
 
 class About(NamedTuple):
-    """What a request says of itself in its headers ``x-calib-segment``, ``x-calib-group``, ``x-calib-id``."""
+    """Names that a request gives in its headers ``x-calib-segment``, ``x-calib-group``, ``x-calib-id``."""
 
     segment: str = ""
     group: str = ""
@@ -31,7 +29,7 @@ class About(NamedTuple):
 
 
 class Reports(Protocol):
-    """Where predictions are counted and receipts come from: a ``Reporter``."""
+    """Counts predictions and signs receipts: a ``Reporter``."""
 
     def served(
         self,
@@ -42,7 +40,7 @@ class Reports(Protocol):
         id: str | Sequence[str] = "",
         logits: Array | None = None,
     ) -> list[SignedReceipt | None]:
-        """One receipt a row."""
+        """Return one receipt a row."""
 
 
 class Calibrated(NamedTuple):
@@ -85,7 +83,7 @@ class Calibration:
         self.artifact.check_takes(kind, f"the scores of {model}")
 
     def __call__(self, raw: Array, about: About) -> Calibrated:
-        """The output ``raw``, (n, K), (K,) or with further axes of 1; InputError for any other shape."""
+        """Calibrate ``raw`` of shape (n, K), (K,) or with further axes of 1; InputError for any other."""
         rows = self._rows(raw)
         scores = rows.astype(np.float64)
         logits = to_logits(scores, self.kind)
@@ -95,12 +93,13 @@ class Calibration:
         if self.artifact is not None:
             made = from_probs(probs, scores, self.kind)
             values = made.reshape(raw.shape).astype(raw.dtype)
+        # What is not finite gets no receipt, and is counted as invalid.
         probs[~finite] = np.nan
         return Calibrated(values, self._added(probs, self._receipts(probs, logits, about), about.segment))
 
     @property
     def acts(self) -> bool:
-        """Whether a contract says which predictions may be acted on."""
+        """Tell whether a contract says which predictions may be acted on."""
         contract = None if self.artifact is None else self.artifact.contract
         return contract is not None and contract.decides
 
@@ -160,6 +159,7 @@ class Calibrations:
             versions = self._of.setdefault(one.model, {})
             if one.version in versions:
                 raise InputError(f"{one.model}:{one.version} is given twice")
+            # A request that names no version is answered by any: what to ask for must be known before.
             if versions and one.output != next(iter(versions.values())).output:
                 raise InputError(f"all versions of {one.model} must have one output to calibrate")
             versions[one.version] = one
@@ -168,17 +168,17 @@ class Calibrations:
         return (one for versions in self._of.values() for one in versions.values())
 
     def output_of(self, model: str) -> str | None:
-        """The name of the output that is calibrated, None for a model that passes as it is."""
+        """Return the name of the output that is calibrated, None for a model that passes as it is."""
         versions = self._of.get(model)
         return None if versions is None else next(iter(versions.values())).output
 
     def added_to(self, model: str) -> frozenset[str]:
-        """The outputs that replies of a model may get; one of its own by another name passes as it is."""
+        """Name the outputs that replies of a model may get; its own ones by other names pass as they are."""
         acts = any(one.acts for one in self._of.get(model, {}).values())
         return ADDED | {"act"} if acts else ADDED
 
     def find(self, model: str, version: str) -> Calibration | None:
-        """That of a reply."""
+        """Find the calibration of a reply."""
         versions = self._of.get(model, {})
         if not version and len(versions) == 1:
             return next(iter(versions.values()))

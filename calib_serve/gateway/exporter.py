@@ -10,13 +10,11 @@ from calib_serve.errors import MissingDependency
 from calib_serve.watch.series import WORKERS
 
 try:
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingDependency("prometheus_client", "gateway") from error
-
-__all__ = ["CONTENT_TYPE_LATEST", "CollectorRegistry", "Counts", "OneRegistry", "generate_latest"]
 
 _UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
 _MOST_VERSIONS = 64  # with series of their own

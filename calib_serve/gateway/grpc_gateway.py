@@ -26,8 +26,6 @@ try:
 except ImportError as error:
     raise MissingDependency("tritonclient", "gateway") from error
 
-__all__ = ["GrpcGateway"]
-
 log = logging.getLogger("calib_serve.gateway")
 
 _SERVICE = "GRPCInferenceService"
@@ -84,6 +82,7 @@ class GrpcGateway:
             else grpc.aio.insecure_channel(address, options=large)
         )
         self._unary = functools.lru_cache(_METHODS)(self._channel.unary_unary)
+        # Without so_reuseport a second gateway says that the port is taken; with it, both get calls.
         self._server = grpc.aio.server(options=[*sizes, ("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((_Handler(self),))
         try:
@@ -104,7 +103,7 @@ class GrpcGateway:
             await self._channel.close()
 
     async def unary(self, method: str, raw: bytes, context: Any) -> bytes:
-        """A call of one message for one."""
+        """Answer a call of one message for one."""
         if method.rpartition("/")[2] in _HEALTH:
             return await self._call(method, raw, context)
         try:
@@ -118,7 +117,7 @@ class GrpcGateway:
         raise AssertionError("abort raises")
 
     async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """A call of many messages for many; an inference among them passes as it is, and is counted."""
+        """Pass a call of many messages for many; an inference among them passes as it is, and is counted."""
         try:
             with self._waiting.one():
                 async for message in self._streamed(method, requests, context):
@@ -153,7 +152,7 @@ class GrpcGateway:
             self._counts.passed(request.model_name, request.model_version)
 
     async def _call(self, method: str, raw: bytes, context: Any, *more: tuple[str, str]) -> bytes:
-        """The server's answer; its metadata and its errors become those of ``context``."""
+        """Call the server; its metadata and its errors become those of ``context``."""
         left = context.time_remaining()
         call = self._unary(method)(
             raw,
@@ -205,7 +204,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._gateway = gateway
 
     def service(self, details: Any) -> Any:
-        """What handles a call."""
+        """Return what handles a call."""
         method: str = details.method
         service, _, name = method.rpartition("/")
         if method == _CHECK or (service.endswith(_SERVICE) and name != "ModelStreamInfer"):
@@ -229,7 +228,7 @@ def _streamed(work: Callable[..., Any], method: str) -> Callable[..., Any]:
 
 
 def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
-    """The client's metadata, without what gRPC says for itself."""
+    """Return the client's metadata, without what gRPC says for itself."""
     return tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()
@@ -244,7 +243,7 @@ def _as_given(metadata: Any) -> tuple[tuple[str, Any], ...]:
 
 
 async def _abort(context: Any, error: Any) -> None:
-    """The server's error as it is."""
+    """End the call with the server's error as it is."""
     await context.abort(error.code(), error.details() or "", _as_given(error.trailing_metadata()))
 
 
@@ -252,7 +251,7 @@ async def _abort(context: Any, error: Any) -> None:
 
 
 def _read_infer(raw: bytes) -> Any:
-    """The request; None for what is no message of this kind, and then the server says so."""
+    """Return the request; None for what is no message of this kind, and then the server says so."""
     try:
         return service_pb2.ModelInferRequest.FromString(raw)
     except DecodeError:
@@ -260,7 +259,7 @@ def _read_infer(raw: bytes) -> Any:
 
 
 def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDED) -> Ask:
-    """What is asked of a model of which ``output`` is calibrated; Unsupported as ``rest.read_request``."""
+    """Read what is asked of a model whose ``output`` is calibrated; Unsupported as ``rest.read_request``."""
     names = [one.name for one in request.outputs]
     if not names:
         return Ask(raw)
@@ -279,7 +278,7 @@ def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDE
 
 
 def _read_reply(raw: bytes) -> Any:
-    """The reply; InputError for what is none."""
+    """Return the reply; InputError for what is none."""
     try:
         return service_pb2.ModelInferResponse.FromString(raw)
     except DecodeError as error:
@@ -287,7 +286,7 @@ def _read_reply(raw: bytes) -> Any:
 
 
 def _scores_of(reply: Any, output: str) -> Tensor | None:
-    """The output of this name, None if there is none."""
+    """Return the output of this name, None if there is none."""
     for place, one in enumerate(reply.outputs):
         if one.name == output:
             shape = list(one.shape)
@@ -302,7 +301,7 @@ def _scores_of(reply: Any, output: str) -> Tensor | None:
 
 
 def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: Calibrated) -> bytes:
-    """The message to the client."""
+    """Write the message to the client."""
     raw = bool(reply.raw_output_contents)
     for place, one in enumerate(reply.outputs):
         if one.name != output:

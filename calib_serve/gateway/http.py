@@ -28,11 +28,6 @@ try:
 except ImportError as error:
     raise MissingDependency("aiohttp", "gateway") from error
 
-__all__ = [
-    "App", "Body", "Full", "Headers", "HttpUpstream", "NoAnswer", "Receive", "Scope", "Send", "TooLarge",
-    "Waiting", "about", "answer_with", "at_most_one", "forwarded", "stream_through", "target_of", "without",
-]  # fmt: skip
-
 Headers = list[tuple[bytes, bytes]]
 """Names, of requests in lower case, and values."""
 
@@ -85,7 +80,7 @@ def about(headers: Headers) -> About:
 
 
 def _text(latin: str, name: str) -> str:
-    """Headers are bytes; here they hold UTF-8."""
+    """Decode a header, which holds bytes: here, of UTF-8."""
     try:
         text = latin.encode("latin-1").decode()
     except UnicodeError as error:
@@ -208,6 +203,7 @@ async def stream_through(upstream: HttpUpstream, scope: Scope, receive: Receive,
     ) as answer:
         given = forwarded(answer.raw_headers, b"date")
         endless = not at_most_one(given, b"content-length")
+        # An answer without a length may have no end: a client that went away must not hold the server.
         gone = asyncio.create_task(_gone(receive)) if endless else None
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": given})
@@ -301,6 +297,7 @@ class HttpUpstream:
                 method,
                 URL(self._origin + target.decode("ascii"), encoded=True),
                 headers=named,
+                # As a file: aiohttp writes bytes at once, which holds the event loop for large ones.
                 data=io.BytesIO(data) if isinstance(data, bytes) and len(data) > _CHUNK else data,
                 timeout=limits,
                 allow_redirects=False,

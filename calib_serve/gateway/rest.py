@@ -22,11 +22,6 @@ from calib_serve.gateway.exporter import Counts
 from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
 from calib_serve.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
 
-__all__ = [
-    "UNCALIBRATED", "Ask", "Asked", "Inference", "Reply", "Route", "Unsupported", "Wanted",
-    "check_parameters", "decoded", "encoded", "found", "read_request", "read_route", "why_not",
-]  # fmt: skip
-
 log = logging.getLogger("calib_serve.gateway")
 
 JSON_LENGTH = b"inference-header-content-length"
@@ -49,7 +44,7 @@ Kind = Literal["infer", "inference", "health", "other"]
 
 
 class Route(NamedTuple):
-    """What is asked for, and of which model; ``inference`` is one that is not the protocol's ``infer``."""
+    """Kind of a request, and its model; ``inference`` is one that is not the protocol's ``infer``."""
 
     kind: Kind
     model: str = ""
@@ -89,7 +84,7 @@ def read_route(method: str, target: bytes) -> Route:
 
 
 def _part(raw: bytes) -> str:
-    """One part of a path, decoded once."""
+    """Decode one part of a path, once."""
     try:
         part = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
@@ -142,7 +137,7 @@ class Unsupported(InputError):
 
 
 class Ask(NamedTuple):
-    """What a client wants: ``body`` to send on, its JSON's length if it has bytes after it.
+    """Wishes of a client: ``body`` to send on, its JSON's length if it has bytes after it.
 
     ``returned``: whether the calibrated output goes to the client; ``added``: which of the outputs that are
     added, None for all.
@@ -154,13 +149,13 @@ class Ask(NamedTuple):
     added: frozenset[str] | None = None
 
     def picked(self, added: list[Tensor], own: frozenset[str]) -> list[Tensor]:
-        """Of the outputs to add, those that are wanted and that the model has none of its own of."""
+        """Pick the outputs to add: wanted ones of which the model has none of its own."""
         wanted = [one for one in added if self.added is None or one.name in self.added]
         return [one for one in wanted if one.name not in own]
 
 
 def read_request(body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED) -> Ask:
-    """What is asked of a model of which ``output`` is calibrated, and whose replies get some of ``may_add``.
+    """Read what is asked of a model whose ``output`` is calibrated, and whose replies get ``may_add``.
 
     Unsupported where the output is asked for in a form that cannot be calibrated. A body that is not of the
     protocol goes on as it is: the server says what is wrong with it.
@@ -194,7 +189,7 @@ def read_request(body: bytes, json_length: int | None, output: str, may_add: fro
 
 
 def check_parameters(output: str, parameters: Any) -> None:
-    """Unsupported for an output in a form that is not its scores."""
+    """Raise Unsupported for an output in a form that is not its scores."""
     for name in _NOT_OURS:
         if isinstance(parameters, Mapping) and name in parameters:
             raise Unsupported(
@@ -203,7 +198,7 @@ def check_parameters(output: str, parameters: Any) -> None:
 
 
 def _form_of(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The binary form, where the client asks for another output in it."""
+    """Return the binary form, where the client asks for another output in it."""
     asked = [one.get("parameters") for one in outputs]
     binary = any(isinstance(one, dict) and one.get("binary_data") for one in asked)
     return {"parameters": {"binary_data": True}} if binary else {}
@@ -218,7 +213,7 @@ class Reply:
 
     @classmethod
     def read(cls, body: bytes, json_length: int | None) -> Reply:
-        """InputError for what is no reply of the protocol."""
+        """Read a reply; InputError for what is none of the protocol."""
         head = body if json_length is None else body[:json_length]
         try:
             document = json.loads(head)
@@ -237,22 +232,22 @@ class Reply:
 
     @property
     def version(self) -> str:
-        """Of the model; "" where it is not named."""
+        """Return the version of the model; "" where it is not named."""
         return str(self.document.get("model_version") or "")
 
     def scores(self, output: str) -> Tensor | None:
-        """The output of this name, None if there is none."""
+        """Return the output of this name, None if there is none."""
         for place, one in enumerate(self.document["outputs"]):
             if one.get("name") == output:
                 return read_tensor(one, self.blobs.get(place))
         return None
 
     def own(self) -> frozenset[str]:
-        """The names of the model's outputs."""
+        """Return the names of the model's outputs."""
         return frozenset(one.get("name") for one in self.document["outputs"])
 
     def write(self, ask: Ask, output: str, datatype: str, calibrated: Calibrated) -> tuple[bytes, int | None]:
-        """The reply to the client, and the length of its JSON if there are bytes after it."""
+        """Write the client's reply; return the length of its JSON as well, if there are bytes after it."""
         entries, blobs, binary = [], list[bytes](), False
         for place, one in enumerate(self.document["outputs"]):
             blob = self.blobs.get(place)
@@ -303,7 +298,7 @@ class Wanted(NamedTuple):
     may_add: frozenset[str] = ADDED
 
     def ask(self, held: bytes, headers: Headers) -> Asked:
-        """What to send for the body ``held``; InputError for what the gateway does not take."""
+        """Return what to send for the body ``held``; InputError for what the gateway does not take."""
         coding = at_most_one(headers, b"content-encoding").lower()
         body = decoded(held, coding, most=self.most)
         ask = read_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
@@ -323,7 +318,7 @@ class Inference:
         self._calibrations, self._counts = calibrations, counts
 
     def reply(self, wanted: Wanted, asked: Asked, headers: Headers, content: bytes) -> tuple[bytes, Headers]:
-        """The reply to the client, of the server's reply of status 200; never raises."""
+        """Make the client's reply of the server's of status 200; never raises."""
         model, version = wanted.route.model, wanted.route.version
         try:
             coding = at_most_one(headers, b"content-encoding").lower()
@@ -346,7 +341,7 @@ class Inference:
 def found(
     calibrations: Calibrations, model: str, version: str, scores: Tensor | None
 ) -> tuple[Calibration, Tensor]:
-    """The calibration of a reply, and what it acts on; InputError where either is missing."""
+    """Return the calibration of a reply, and what it acts on; InputError where either is missing."""
     calibration = calibrations.find(model, version)
     if calibration is None:
         raise InputError(f"there is no calibration of version {version[:40]!r}")
@@ -358,7 +353,7 @@ def found(
 
 
 def why_not(error: Exception, model: str, version: str) -> str:
-    """Why a reply is not calibrated, in a line for its client; all of it in the log."""
+    """Return why a reply is not calibrated, in a line for its client; all of it in the log."""
     known = isinstance(error, CalibServeError)
     log.error(
         "%s:%s passes without calibration: %s", model, version, error, exc_info=None if known else error
@@ -382,7 +377,7 @@ def _length(body: bytes) -> tuple[bytes, bytes]:
 
 
 def _with(headers: Headers, values: dict[bytes, bytes]) -> Headers:
-    """The headers in their order, with these values; what had none before comes last."""
+    """Return the headers in their order, with these values; what had none before comes last."""
     rest = dict(values)
     found = []
     for name, value in headers:

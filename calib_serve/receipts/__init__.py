@@ -5,17 +5,18 @@ holds all that is needed to count the label, so no prediction has to be looked u
 """
 
 from calib_serve.receipts.keyring import SKEW, Keyring, KeyTimes, LiveKeyring, told_time
-from calib_serve.receipts.receipt import (
+from calib_serve.receipts.wire import (
     DAY,
     TAG,
+    VERSION,
     Label,
+    Mark,
     Receipt,
     Shadow,
     SignedReceipt,
     group_number,
     shadow_tag,
 )
-from calib_serve.receipts.wire import VERSION, Mark
 
 __all__ = [
     "DAY", "SKEW", "TAG", "VERSION", "KeyTimes", "Keyring", "Label", "LiveKeyring", "Mark", "Receipt",

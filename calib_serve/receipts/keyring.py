@@ -23,11 +23,19 @@ from typing import Any
 from calib_serve.errors import KeyringError, Refused, of_a_newer
 from calib_serve.files import FollowedFile, alone, private_folder, read_private, write_whole
 from calib_serve.nonces import Nonces
-from calib_serve.receipts.receipt import DAY, Receipt, Shadow, SignedReceipt
-from calib_serve.receipts.signer import Signer, no_memory
-from calib_serve.receipts.wire import DOMAIN, MAC, Mark, decoded, parsed
-
-__all__ = ["SKEW", "KeyTimes", "Keyring", "LiveKeyring", "told_time"]
+from calib_serve.receipts.wire import (
+    DAY,
+    DOMAIN,
+    MAC,
+    Mark,
+    Receipt,
+    Shadow,
+    SignedReceipt,
+    Signer,
+    decoded,
+    no_memory,
+    parsed,
+)
 
 SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
@@ -42,7 +50,7 @@ _LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 @dataclass(frozen=True)
 class KeyTimes:
-    """When a key was added, last began to sign and last ceased to, seconds since 1970; None: not known."""
+    """Times when a key was added, last began to sign and ceased to, seconds since 1970; None: not known."""
 
     added: float | None = None
     promoted: float | None = None
@@ -81,11 +89,11 @@ class Keyring:
         return f"Keyring(active={self.active!r}, keys={sorted(self.keys)})"  # never the secrets
 
     def __reduce__(self) -> tuple[object, ...]:
-        """As it was made, for copies and other processes."""
+        """Pickle what it was made of, for copies and other processes."""
         return Keyring, (self.active, dict(self.keys), dict(self.times))
 
     def current(self) -> Keyring:
-        """Itself: what a ``LiveKeyring`` says of its file."""
+        """Return itself: what a ``LiveKeyring`` says of its file."""
         return self
 
     def sign(
@@ -103,7 +111,7 @@ class Keyring:
         group: int = 0,
         shadow: Shadow | None = None,
     ) -> SignedReceipt:
-        """A signed receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
+        """Sign a receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
         (receipt,) = self.signer(model, version).sign(
             [(predicted, confidence)],
             [_NONCES.draw() if nonce is None else nonce],
@@ -113,7 +121,7 @@ class Keyring:
         return receipt
 
     def signer(self, model: str, version: str) -> Signer:
-        """What signs with the active key for this model version."""
+        """Return the signer of a model version, with the active key."""
         found = self._signers.get((model, version))
         if found is None:
             if len(self._signers) >= _SIGNERS:
@@ -123,13 +131,14 @@ class Keyring:
         return found
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """The receipt in ``token``; raises Refused with the reason.
+        """Verify the receipt in ``token`` and return it; Refused with the reason.
 
         ``ttl``: how long labels are accepted, in seconds. KeyringError where it could not be verified, as
         memory is short.
         """
         body, mac = decoded(token)
         receipt = parsed(body)
+        # In this order: what we did not sign learns nothing of ages and clocks.
         key = self.keys.get(receipt.key_id)
         if key is None:
             raise Refused("unknown_key", f"no key {receipt.key_id!r} in the keyring; was it retired?")
@@ -179,28 +188,18 @@ class Keyring:
         return ring
 
     @classmethod
-    def new(
-        cls,
-        *,
-        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        clock: Callable[[], float] = _time.time,
-    ) -> Keyring:
-        """A keyring with one new random key."""
-        key, now = token_bytes(_KEY), clock()
+    def new(cls, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """Make a keyring with one new random key."""
+        key, now = secrets.token_bytes(_KEY), clock()
         return cls(_name(key), {_name(key): key}, {_name(key): KeyTimes(now, now)})
 
-    def extended(
-        self,
-        *,
-        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        clock: Callable[[], float] = _time.time,
-    ) -> Keyring:
-        """The same keys and a new one, the last, which verifies and does not sign."""
-        key = token_bytes(_KEY)
+    def extended(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """Add a new key, the last, which verifies and does not sign."""
+        key = secrets.token_bytes(_KEY)
         return self._with(_name(key), key, clock())
 
     def joined(self, other: Keyring, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """The same keys and those of ``other``, which verify; KeyringError where one id has two secrets."""
+        """Add the keys of ``other``, which verify; KeyringError where one id has two secrets."""
         ring = self
         for key_id, key in other.keys.items():
             if not hmac.compare_digest(ring.keys.get(key_id, key), key):
@@ -213,7 +212,7 @@ class Keyring:
         return Keyring(self.active, {**self.keys, key_id: key}, {**self.times, key_id: KeyTimes(now)})
 
     def promoted(self, key_id: str, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """The same keys, of which this one signs."""
+        """Let this key sign from now on."""
         self._check_known(key_id)
         if key_id == self.active:
             return self
@@ -225,18 +224,13 @@ class Keyring:
         }
         return Keyring(key_id, self.keys, times)
 
-    def rotated(
-        self,
-        *,
-        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        clock: Callable[[], float] = _time.time,
-    ) -> Keyring:
-        """The same keys and a new, active one."""
-        ring = self.extended(token_bytes=token_bytes, clock=clock)
+    def rotated(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """Add a new key, which signs from now on."""
+        ring = self.extended(clock=clock)
         return ring.promoted([*ring.keys][-1], clock=clock)
 
     def unneeded_from(self, key_id: str, *, ttl: float = 30 * DAY) -> float | None:
-        """From when on no receipt that the key signed here is accepted; None where that is not known.
+        """Return when the last receipt of a key expires, seconds since 1970; None where that is not known.
 
         ``ttl``: how long labels are accepted, in seconds. A host whose clock is ahead dates receipts ahead,
         by ``SKEW`` at most, or they are refused.
@@ -247,7 +241,7 @@ class Keyring:
     def retired(
         self, key_id: str, *, ttl: float = 30 * DAY, clock: Callable[[], float] = _time.time
     ) -> Keyring:
-        """The keyring without a key that nobody needs; KeyringError while its receipts may be out."""
+        """Take a key out that nobody needs; KeyringError while its receipts may be out."""
         self._check_known(key_id)
         without = self.without(key_id)
         until = self.unneeded_from(key_id, ttl=ttl)
@@ -264,7 +258,7 @@ class Keyring:
         return without
 
     def without(self, key_id: str) -> Keyring:
-        """The keyring without a key, whose receipts are then refused, come what may."""
+        """Take a key out, whose receipts are then refused, come what may."""
         if key_id == self.active:
             raise KeyringError(f"{key_id!r} is the active key; promote another before retiring it")
         self._check_known(key_id)
@@ -288,7 +282,7 @@ def _alone(path: Path, *, make: bool = False) -> Iterator[None]:
 
 
 def told_time(when: float) -> str:
-    """A time for people, in UTC.
+    """Return a time for people, in UTC.
 
     >>> told_time(0.0)
     '1970-01-01 00:00:00Z'
@@ -318,7 +312,7 @@ Times = Mapping[str, Mapping[str, "float | None"]]
 
 
 def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
-    """The active key's id, the keys and their times; KeyringError where it is no keyring or not private."""
+    """Read the active key's id, the keys and their times; KeyringError if it is none, or not private."""
     try:
         text = read_private(path).decode()
     except FileNotFoundError as error:
@@ -383,7 +377,7 @@ class LiveKeyring(FollowedFile[Keyring]):
         super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """As ``Keyring.verify``; for an unknown key the file is looked at first, whenever it was last."""
+        """Verify as ``Keyring.verify``; for an unknown key the file is read again first."""
         ring = self.current()
         try:
             return ring.verify(token, now=now, ttl=ttl)

@@ -1,4 +1,4 @@
-"""The bytes of a receipt: what is signed, and how it is written and read.
+"""A receipt: what it says of a served prediction, its bytes, and its signature.
 
 On the wire, base64url without padding of::
 
@@ -16,14 +16,114 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import hashlib
+import hmac
+import re
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
-from calib_serve.errors import InputError, Refused
+from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.receipts.receipt import GROUPS, TAG, Receipt, Shadow
 
-__all__ = ["DOMAIN", "MAC", "PLAIN", "VERSION", "Mark", "Packer", "decoded", "encoded", "parsed"]
+DAY = 86_400.0
+
+GROUPS = 1 << 63
+"""Groups are numbers below this one."""
+
+TAG = 4
+"""Bytes that name a shadow."""
+
+
+class Shadow(NamedTuple):
+    """Prediction of a shadow for the same input: its class, its confidence in [0, 1], and its tag.
+
+    Receipts keep the confidence in single precision. ``tag``: ``shadow_tag`` of the shadow's artifact.
+    """
+
+    predicted: int
+    confidence: float
+    tag: bytes
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """One served prediction: ``time`` in seconds since 1970, ``confidence`` in [0, 1].
+
+    ``inclusion``: the chance in (0, 1] with which its label was asked for, and ``wanted`` whether it was.
+    ``group``: a number below 2**63 that predictions share whose outcomes depend on one another, 0 for none.
+    ``shadow``: what a shadow of the served artifact said of the same input, if one ran.
+    """
+
+    key_id: str
+    model: str
+    version: str
+    time: float
+    nonce: bytes
+    predicted: int
+    confidence: float
+    segment: str = ""
+    inclusion: float = 1.0
+    wanted: bool = True
+    group: int = 0
+    shadow: Shadow | None = None
+
+
+class SignedReceipt(str):
+    """A receipt as it is sent, of a signed token; ``wanted``: whether its label is asked for."""
+
+    __slots__ = ()
+    wanted = True
+
+
+class UnwantedReceipt(SignedReceipt):
+    """One whose label is not asked for."""
+
+    __slots__ = ()
+    wanted = False
+
+
+@dataclass(frozen=True)
+class Label:
+    """The true class of the prediction in ``receipt``."""
+
+    receipt: Receipt
+    label: int
+
+    @property
+    def correct(self) -> bool:
+        """Tell whether the prediction was right."""
+        return self.receipt.predicted == self.label
+
+
+def shadow_tag(fingerprint: str) -> bytes:
+    """Return the four bytes that name a shadow in receipts: the first of its artifact's fingerprint.
+
+    InputError for what is no fingerprint.
+
+    >>> shadow_tag("sha256:0a1b2c3d" + 56 * "0").hex()
+    '0a1b2c3d'
+    """
+    digits = fingerprint.removeprefix("sha256:")
+    if not re.fullmatch(r"[0-9a-f]{64}", digits):
+        raise InputError(f"a fingerprint is the SHA-256 of an artifact, 64 hex digits, got {fingerprint!r}")
+    return bytes.fromhex(digits[: 2 * TAG])
+
+
+def group_number(name: str) -> int:
+    """Return the number of a group's name, not 0; a hash, so that receipts do not carry the name.
+
+    >>> group_number("") == 0 != group_number("patient 7") == group_number("patient 7")
+    True
+    """
+    if not name:
+        return 0
+    # Any text has a number: half of a character pair, which UTF-8 has not, as well.
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % GROUPS or 1
+
 
 VERSION = 1
 """The first byte of every receipt."""
@@ -44,7 +144,7 @@ _LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADO
 
 
 class Mark(NamedTuple):
-    """What a receipt says beyond its prediction: the last five fields of a ``Receipt``."""
+    """Fields of a receipt beyond its prediction: the last five of a ``Receipt``."""
 
     segment: str = ""
     inclusion: float = 1.0
@@ -70,7 +170,7 @@ class Packer:
         self._plain = self._head(0, ""), b""
 
     def body(self, milliseconds: int, nonce: bytes, predicted: int, confidence: float, mark: Mark) -> bytes:
-        """Of one prediction; InputError for what no receipt holds."""
+        """Pack one prediction; InputError for what no receipt holds."""
         if not 0 <= confidence <= 1:  # also NaN
             raise InputError(f"confidence must be in [0, 1], got {confidence}")
         if len(nonce) != NONCE_BYTES:
@@ -124,12 +224,12 @@ def _short(text: str, what: str, *, least: int = 1) -> bytes:
 
 
 def encoded(raw: bytes) -> str:
-    """base64url without padding."""
+    """Encode as base64url, without padding."""
     return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
 
 
 def decoded(token: str) -> tuple[bytes, bytes]:
-    """The signed body and its MAC; Refused for what is no receipt."""
+    """Decode a token into its signed body and MAC; Refused for what is no receipt."""
     if not isinstance(token, str) or len(token) > _LONGEST:
         raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
     try:
@@ -143,7 +243,7 @@ def decoded(token: str) -> tuple[bytes, bytes]:
 
 
 def parsed(body: bytes) -> Receipt:
-    """The receipt in a signed body; Refused for what is none, or of another version."""
+    """Parse a signed body; Refused for what is no receipt, or of another version."""
     try:
         if body[0] != VERSION:
             raise Refused("malformed", f"receipt version {body[0]} is not known (this is {VERSION})")
@@ -185,7 +285,7 @@ def _read_shadow(body: bytes) -> Shadow:
 
 @functools.lru_cache(maxsize=1024)
 def _names(head: bytes) -> tuple[str, ...]:
-    """Key id, model, version and segment; cached, as labels come for the same few models."""
+    """Return key id, model, version and segment; cached, as labels come for the same few models."""
     names, at = [], 2  # behind version and flags
     for _ in range(4):
         end = at + 1 + head[at]
@@ -194,3 +294,49 @@ def _names(head: bytes) -> tuple[str, ...]:
     if at != len(head):
         raise IndexError("names and tail do not meet")
     return tuple(names)
+
+
+class Signer:
+    """Signs for ``model`` and ``version`` with ``key``; safe to use from threads."""
+
+    def __init__(self, key_id: str, key: bytes, *, model: str, version: str) -> None:
+        self._packer = Packer(key_id, model, version)
+        try:
+            # Copied for each receipt: hashing the key anew takes as long as hashing the receipt.
+            self._mac = hmac.new(key, DOMAIN, hashlib.sha256)
+        except ValueError as error:  # so OpenSSL says that it could not allocate
+            raise no_memory(error) from error
+
+    def sign(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        nonces: Sequence[bytes],
+        *,
+        time: float,
+        marks: Sequence[Mark] = (),
+    ) -> list[SignedReceipt]:
+        """Sign a receipt for each (predicted class, confidence) of ``predictions``, made at ``time``.
+
+        ``nonces`` and ``marks``: one each; without marks every one is ``PLAIN``. InputError for what a
+        receipt cannot hold.
+        """
+        body_of, begun = self._packer.body, self._mac
+        signed: list[SignedReceipt] = []
+        milliseconds = round(time * 1000)
+        each = zip(predictions, nonces, marks or repeat(PLAIN))  # noqa: B905 - a repeat goes on
+        for (predicted, confidence), nonce, mark in each:
+            body = body_of(milliseconds, nonce, predicted, confidence, mark)
+            try:
+                mac = begun.copy()
+            except ValueError as error:
+                raise no_memory(error) from error
+            mac.update(body)
+            signed.append(SignedReceipt(encoded(body + mac.digest()[:MAC])))
+        if not marks:
+            return signed
+        return [one if mark.wanted else UnwantedReceipt(one) for one, mark in zip(signed, marks, strict=True)]
+
+
+def no_memory(error: Exception) -> KeyringError:
+    """Return the error to raise where an HMAC could not be computed."""
+    return KeyringError(f"nothing can be signed or verified: {error}; is memory short?")

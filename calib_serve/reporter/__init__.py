@@ -1,1 +1,1 @@
-"""What every server does with a prediction: count it, and sign its receipt."""
+"""Count predictions and sign their receipts, as every server does."""

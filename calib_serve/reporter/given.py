@@ -1,9 +1,10 @@
-"""What callers give a reporter, read and checked."""
+"""Read and check what callers give a reporter: its artifact, keyring and shadow; arrays, tags and ids."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.receipts import Keyring, LiveKeyring
+from calib_serve.receipts import Keyring, LiveKeyring, shadow_tag
 from calib_serve.reporter.recorder import Tag
-from calib_serve.watch.ids import is_id
-from calib_serve.watch.slices import OTHER, is_segment
-
-__all__ = [
-    "KEYRING", "are_probabilities", "array_of", "artifact_of", "each_of", "ids_of", "keyring_of", "logits_of",
-    "tags_of",
-]  # fmt: skip
+from calib_serve.watch.slices import OTHER, is_id, is_segment
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +27,7 @@ _SUM_TOLERANCE = 0.02  # of what the probabilities of a row add up to, in half p
 
 
 def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
-    """The artifact, or None where the number of classes is given."""
+    """Return the artifact, or None where the number of classes is given."""
     if isinstance(what, int):
         if what < 2:
             raise InputError(f"a classifier has at least 2 classes, got {what}")
@@ -41,7 +36,7 @@ def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
 
 
 def keyring_of(given: Keyring | LiveKeyring | str | Path | None) -> Keyring | LiveKeyring | None:
-    """The keyring that is given, or named by the environment; None, and a warning, where none is."""
+    """Return the keyring that is given, or named by the environment; None, and a warning, where none is."""
     if given is None and not (given := os.environ.get(KEYRING)):
         log.warning(
             "receipts are off: no keyring is given, and %s names none (calib-serve keys new FILE)", KEYRING
@@ -51,7 +46,7 @@ def keyring_of(given: Keyring | LiveKeyring | str | Path | None) -> Keyring | Li
 
 
 def array_of(probs: ArrayLike) -> NDArray[Any]:
-    """Numbers in an array; InputError for what is none."""
+    """Return numbers in an array; InputError for what is none."""
     try:
         p = np.asarray(probs)
     except Exception as error:  # tensors that need gradients, or are on a GPU, raise types of their own
@@ -62,7 +57,7 @@ def array_of(probs: ArrayLike) -> NDArray[Any]:
 
 
 def are_probabilities(p: NDArray[Any]) -> bool:
-    """Whether finite rows (n, K) or (K,) are; what is not finite is counted as it comes."""
+    """Tell whether finite rows (n, K) or (K,) are; what is not finite is counted as it comes."""
     if not p.size:
         return True
     sums = np.atleast_1d(p.sum(axis=-1, dtype=np.float64))
@@ -71,7 +66,7 @@ def are_probabilities(p: NDArray[Any]) -> bool:
 
 
 def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Logits of this shape; ShapeError for any other."""
+    """Return logits of this shape; ShapeError for any other."""
     z = np.atleast_2d(np.asarray(logits, np.float64))
     if z.shape != shape:
         raise ShapeError(f"logits must have the shape of probs, {shape}, got {z.shape}")
@@ -81,7 +76,7 @@ def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
 def tags_of(
     segment: str | Sequence[str], group: str | Sequence[str], count: int, *, failed: Callable[..., None]
 ) -> list[Tag]:
-    """The tag of each of ``count`` predictions; a segment that no watch takes is counted as ``other``.
+    """Return the tag of each of ``count`` predictions; a segment that no watch takes is counted as ``other``.
 
     What clients name must not raise into their predictions: ``failed("segment")`` says so.
     """
@@ -94,7 +89,7 @@ def tags_of(
 
 
 def ids_of(id: str | Sequence[str], count: int, *, failed: Callable[..., None]) -> Sequence[str]:
-    """The id of each of ``count`` predictions; "" for what can be none, and ``failed("ids")`` says so."""
+    """Read ids of ``count`` predictions; "" for what can be none, and ``failed("ids")`` says so."""
     found = each_of(id, "id", count)
     wrong = sum(1 for one in found if one and not is_id(one))
     if not wrong:
@@ -104,10 +99,54 @@ def ids_of(id: str | Sequence[str], count: int, *, failed: Callable[..., None]) 
 
 
 def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
-    """One for each of ``count`` predictions; a single text is that of all of them, but ids differ."""
+    """Read one for each of ``count`` predictions; a single text is that of all, but ids differ."""
     found = [given] * count if isinstance(given, str) else list(given)
     if len(found) != count or (what == "id" and given and isinstance(given, str) and count > 1):
         raise InputError(f"give one {what} for each of {count} predictions")
     if not all(isinstance(one, str) for one in found):
         raise InputError(f"a {what} is a text")
     return found
+
+
+_FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
+
+
+class ReporterShadow:
+    """Runs the shadow ``what``: an artifact, its folder, or a fingerprint, where its probabilities are given.
+
+    ``served``: the artifact beside which it runs, or the number of classes. InputError for a shadow that
+    cannot act on what the served one acts on.
+    """
+
+    def __init__(self, what: Artifact | str | Path, served: Artifact | int) -> None:
+        self.classes = served if isinstance(served, int) else served.classes
+        self.artifact: Artifact | None = None
+        if isinstance(what, str) and _FINGERPRINT.fullmatch(what):
+            self.tag = shadow_tag(what)
+            return
+        shadow = what if isinstance(what, Artifact) else Artifact.load(what)
+        shadow.check_beside(
+            Artifact((), method="none", classes=served) if isinstance(served, int) else served
+        )
+        self.artifact, self.tag = shadow, shadow_tag(shadow.fingerprint)
+
+    def says(
+        self, rows: Sequence[int], *, probs: ArrayLike | None, logits: NDArray[np.float64] | None
+    ) -> list[tuple[int, float]]:
+        """Return class and confidence of these rows, by probabilities (n, K) or (K,), or logits (n, K).
+
+        InputError or ShapeError where there is neither.
+        """
+        if not rows:
+            return []
+        if probs is not None:
+            p = np.atleast_2d(array_of(probs))
+        elif self.artifact is not None and logits is not None:
+            p = self.artifact.of_logits(logits[list(rows)])
+            rows = range(len(rows))
+        else:
+            raise InputError("a shadow needs logits, or its own probabilities")
+        if p.ndim != 2 or p.shape[1] != self.classes or len(p) <= max(rows):
+            raise ShapeError(f"the shadow's probabilities must be (n, {self.classes}), got {p.shape}")
+        best = p[list(rows)].argmax(axis=1)
+        return list(zip(best.tolist(), p[list(rows), best].tolist(), strict=True))

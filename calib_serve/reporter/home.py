@@ -1,4 +1,4 @@
-"""Where predictions are counted and labels are sent: a ``calib-serve watch``, or a Watch of this process.
+"""Send predictions and labels home: to a ``calib-serve watch``, or to a Watch of this process.
 
 Predictions that must be sent one by one, for their ids or logits, wait in a queue, and are sent in batches,
 each counted once; of all others sums are sent (``outbox``).
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,14 +22,70 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from calib_serve.errors import CalibServeError, ConflictError, LedgerError, Refused, ServerError, Unanswered
-from calib_serve.reporter.batch_folder import Batch, BatchFolder
+from calib_serve.files import open_regular, write_whole
 from calib_serve.watch.batch import ServedReceipt, ServedSums
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.service import Watch
 
-__all__ = ["Courier", "Home", "HomewardQueue", "Remote", "Served", "Within", "home_of"]
+try:
+    import fcntl
+except ImportError:  # not on every platform: then two may send the same, which counts once
+    fcntl = None  # type: ignore[assignment]
+
 
 log = logging.getLogger(__name__)
+
+
+_NAME = re.compile(r"[0-9]+-([0-9]{1,9})-([0-9a-f]+)\.json")  # when, how many, and under which name
+_LARGEST = 256 << 20  # bytes of a file
+
+
+class Batch(NamedTuple):
+    """Batch that is sent under one name until it is settled."""
+
+    name: str
+    items: Sequence[Any]
+
+
+class BatchFolder:
+    """At most ``most`` items, what JSON has a form for, in a folder that is made when there are any."""
+
+    def __init__(self, folder: Path, *, most: int) -> None:
+        self._folder, self._most = folder, most
+
+    def __len__(self) -> int:
+        return sum(int(found[1]) for _, found in self._files())
+
+    def put(self, batch: Batch) -> bool:
+        """Write it, unless there are too many; raises OSError."""
+        if len(self) + len(batch.items) > self._most:
+            return False
+        path = self._folder / f"{time.time_ns()}-{len(batch.items)}-{batch.name}.json"
+        write_whole(path, json.dumps(batch.items), mode=0o600)
+        return True
+
+    def each(self, read: Callable[[Any], Served]) -> Iterator[Batch]:
+        """Yield what no other process sends now, oldest first; a file goes when the next is asked for.
+
+        ``read`` makes an item of its JSON; what is none is left out, and logged.
+        """
+        for path, found in self._files():
+            with suppress(FileNotFoundError, BlockingIOError), open_regular(path) as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    items = [read(one) for one in json.loads(file.read(_LARGEST))]
+                except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                    log.error("what waited in %s cannot be read and is left out: %r", path, error)
+                else:
+                    yield Batch(found[2], items)
+                path.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[Path, re.Match[str]]]:
+        for path in sorted(self._folder.glob("*.json")):
+            if path.is_file() and (found := _NAME.fullmatch(path.name)):
+                yield path, found
+
 
 _ANSWER_SECONDS = 10.0  # in which the whole answer of a watch is there, or the batch is sent again
 
@@ -41,16 +99,16 @@ class Served(NamedTuple):
 
     @classmethod
     def of(cls, receipt: str, id: str, logits: Sequence[float] | None) -> Served:
-        """One that was kept on disk."""
+        """Read one that was kept on disk."""
         return cls(receipt, id, b"" if logits is None else np.array(logits, np.float16).tobytes())
 
     @property
     def numbers(self) -> tuple[float, ...] | None:
-        """Its logits, or None."""
+        """Return its logits, or None."""
         return tuple(np.frombuffer(self.logits, np.float16).tolist()) if self.logits else None
 
     def as_item(self) -> dict[str, Any]:
-        """As the watch takes it."""
+        """Return it as the watch takes it."""
         item: dict[str, Any] = {"receipt": self.receipt}
         if self.id:
             item["id"] = self.id
@@ -86,18 +144,18 @@ class Remote:
         self._url, self._token, self._post = url.rstrip("/"), token, post_body
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
         return [one for one in found if not one.accepted]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """See Home."""
+        """Do as ``Home`` says."""
         told = {"time": time, "items": [asdict(one) for one in sums]}
         found = self._sent("sums", told, once=once, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         return self._sent("labels", {"items": list(items)}, tries=3)
 
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
@@ -113,7 +171,7 @@ class Within:
         self._watch = watch
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
             found = self._watch.predictions(items, once=once.encode())
@@ -122,7 +180,7 @@ class Within:
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """See Home."""
+        """Do as ``Home`` says."""
         try:
             found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
@@ -130,7 +188,7 @@ class Within:
         return ["" if one is None else str(one) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """See Home."""
+        """Do as ``Home`` says."""
         try:
             return self._watch.labels(items)
         except LedgerError as error:
@@ -138,7 +196,7 @@ class Within:
 
 
 def home_of(watch: str | Watch, token: str = "") -> Home:
-    """The home at a URL, or in this process."""
+    """Return the home at a URL, or in this process."""
     return Remote(watch, token) if isinstance(watch, str) else Within(watch)
 
 
@@ -168,11 +226,11 @@ class Courier:
 
     @property
     def waits(self) -> bool:
-        """Whether it is too soon to ask again."""
+        """Tell whether it is too soon to ask again."""
         return time.monotonic() < self._again
 
     def settles(self, predictions: int, ask: Callable[[], Sequence[tuple[int, str]]]) -> bool:
-        """Whether a batch of so many ``predictions`` is settled: counted, or refused for good.
+        """Tell whether a batch of so many ``predictions`` is settled: counted, or refused for good.
 
         ``ask`` sends it, and returns how many predictions were refused, and why each.
         """
@@ -228,7 +286,7 @@ class HomewardQueue:
         return self._here() + (0 if self._folder is None else len(self._folder))
 
     def _here(self) -> int:
-        """How many wait in memory."""
+        """Return how many wait in memory."""
         return len(self._waiting) + len(self._batch.items)
 
     def put(self, served: Served) -> bool:
@@ -266,7 +324,7 @@ class HomewardQueue:
             return lost
 
     def _batches(self) -> Iterator[Batch]:
-        """What lies on disk, then what waits here; each is gone when the next one is asked for."""
+        """Yield what lies on disk, then what waits here; each is gone when the next one is asked for."""
         if self._folder is not None:
             yield from self._folder.each(lambda one: Served.of(*one))
         left = self._here()
@@ -295,13 +353,14 @@ class HomewardQueue:
             self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
 
     def _filled(self) -> Batch:
-        """The batch that is to be sent: the one that was not answered, or the next."""
+        """Return the batch that is to be sent: the one that was not answered, or the next."""
         with self._turn:
             if not self._batch.items:
                 room, items = _NUMBERS, list[Served]()
                 while self._waiting and len(items) < _BATCH and room > 0:
                     items.append(self._waiting.popleft())
                     room -= len(items[-1].logits) // 2
+                # Named before it is sent: whatever becomes of the answer, it counts once under this name.
                 self._batch = Batch(secrets.token_hex(16), items)
             return self._batch
 

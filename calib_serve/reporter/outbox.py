@@ -33,8 +33,6 @@ try:
 except ImportError:  # not on every platform: then no process takes over what another left
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Outbox"]
-
 log = logging.getLogger(__name__)
 
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
@@ -42,7 +40,7 @@ _ITEMS = 5_000  # of one batch
 _LARGEST = 256 << 20  # bytes of a file of the spool
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
 
-Place = tuple[int, str, int, tuple[str, ...]]
+CellKey = tuple[int, str, int, tuple[str, ...]]
 """Class, segment, bin, and the clauses of the contract that count it."""
 
 
@@ -63,12 +61,12 @@ class _Open:
     """Sums of one span, to which more may come; ``name``: under which they will be sent."""
 
     def __init__(self) -> None:
-        self.name, self.cells = secrets.token_hex(16), dict[Place, _Cell]()
+        self.name, self.cells = secrets.token_hex(16), dict[CellKey, _Cell]()
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is sent under one name, whatever happens."""
+    """Batch that is sent under one name until it is settled."""
 
     name: str
     time: float
@@ -131,10 +129,12 @@ class Outbox:
     def settle(self) -> None:
         """Add up what came since the last time."""
         with self._turn:
+            # One by one: others append meanwhile, which a deque allows without a lock.
             came = [self._came.popleft() for _ in range(len(self._came))]
             if not came:
                 return
             now = self._clock()
+            # By span, as the ledger keeps sums by the time of predictions.
             cells = self._open.setdefault(now // _SPAN * _SPAN, _Open()).cells
             inner = np.linspace(0, 1, self._bins + 1)[1:-1]
             where = np.searchsorted(inner, [c for _, c, _ in came]).tolist()
@@ -158,7 +158,7 @@ class Outbox:
         return still + sum(len(one.items) for one in self._named)
 
     def __len__(self) -> int:
-        """How many predictions wait."""
+        """Return how many predictions wait."""
         with self._turn:
             still = sum(cell.count for one in self._open.values() for cell in one.cells.values())
             return len(self._came) + still + sum(one.predictions for one in self._named)
@@ -191,7 +191,7 @@ class Outbox:
         return [(one.count, why) for one, why in zip(batch.items, found, strict=True) if why]
 
     def _batches(self) -> list[_Batch]:
-        """What is open, as it would be sent now."""
+        """Return what is open, as it would be sent now."""
         found = []
         for start, one in sorted(self._open.items()):
             served = tuple(
@@ -244,7 +244,7 @@ class _Spool:
         self._kept: list[_Batch] = []
 
     def of_a_child(self) -> _Spool:
-        """Another one in the same folder, such as of a forked process; the next one sends what this kept."""
+        """Make another one in the same folder, as for a fork; the next process sends what this kept."""
         self.let_go()
         return _Spool(self.folder)
 
@@ -270,7 +270,7 @@ class _Spool:
         self._kept = list(batches)
 
     def left(self) -> list[_Batch]:
-        """The batches of processes that have ended, whose files go."""
+        """Return the batches of processes that have ended, whose files go."""
         found: list[_Batch] = []
         for path in sorted(self.folder.glob("*-*.json")):
             if path == self._path:
@@ -288,7 +288,7 @@ class _Spool:
 
     @staticmethod
     def _lock(path: Path, *, make: bool = False) -> IO[bytes]:
-        """A hold on a file that ends with this process; OSError while another has it."""
+        """Return a hold on a file that ends with this process; OSError while another has it."""
         if fcntl is None and not make:
             raise OSError("there are no locks here")
         flags = os.O_RDWR | (os.O_CREAT if make else 0)

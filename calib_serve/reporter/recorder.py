@@ -1,4 +1,4 @@
-"""Counts and receipts of served predictions, for every server: it never raises, and waits for nothing.
+"""Count and sign served predictions, for every server: nothing here raises, or waits for anything.
 
 Monitoring fails open: a failure here does not change the prediction, and ``calib_monitor_errors_total``
 counts it. What is counted waits in memory until ``settle`` adds it up and hands it to the sink.
@@ -7,21 +7,27 @@ counts it. What is counted waits in memory until ``settle`` adds it up and hands
 from __future__ import annotations
 
 import logging
+import random
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.errors import MissingDependency
 from calib_serve.nonces import Nonces
 from calib_serve.receipts import TAG, Keyring, LiveKeyring, Mark, Shadow, SignedReceipt, group_number
+from calib_serve.watch.classes import decide
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED, SERIES, WORKERS
 
-__all__ = ["ROUNDING", "SERVED", "Counts", "Key", "Recorder", "SeriesCounts", "Sink", "Tag", "zeros"]
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +49,14 @@ SERVED = (*_COUNTED, _INVALID, _UNCALIBRATED)
 
 
 class Tag(NamedTuple):
-    """What a request says of its prediction: a segment, a group of outcomes that hang together, an id."""
+    """Names that a request gives its prediction: a segment, a group of outcomes that hang together, an id."""
 
     segment: str = ""
     group: str = ""
     id: str = ""
 
     def of_row(self, row: int, rows: int) -> Tag:
-        """That of one row of a request: of several, each has an id of its own."""
+        """Return that of one row of a request: of several, each has an id of its own."""
         return self if rows == 1 or not self.id else self._replace(id=f"{self.id}:{row}")
 
 
@@ -58,7 +64,7 @@ _NO_TAG = Tag()
 
 
 class Sink(Protocol):
-    """Where counts go; ``add_all`` and ``failed`` may be called from any thread."""
+    """Takes counts; ``add_all`` and ``failed`` may be called from any thread."""
 
     def add_all(self, changes: Mapping[Key, float]) -> None:
         """Add to counters."""
@@ -68,7 +74,7 @@ class Sink(Protocol):
 
 
 def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[Key, float]:
-    """Counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
+    """Return counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
 
     >>> zeros(["calib_invalid_outputs_total"], model="m", version="1", bins=15)
     {('calib_invalid_outputs_total', ('m', '1')): 0.0}
@@ -81,7 +87,7 @@ def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[
 
 
 class Counts(Protocol):
-    """Where predictions are counted; ``put`` may be called from any thread, and waits for nothing."""
+    """Counts predictions; ``put`` may be called from any thread, and waits for nothing."""
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
         """Count (class, confidence) pairs; ``segments`` of each, or none."""
@@ -103,7 +109,7 @@ class SeriesCounts:
         sink.add_all(zeros(_COUNTED, model=model, version=version, bins=bins))
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
-        """See Counts; no series has a segment."""
+        """Count pairs; no series has a segment."""
         self._waiting.extend(pairs)
         if len(self._waiting) > _MOST:
             self.settle()
@@ -122,7 +128,7 @@ class SeriesCounts:
             self._sink.add_all(changes)
 
     def after_fork(self) -> None:
-        """See Counts."""
+        """Do as ``Counts`` says."""
         self._waiting = deque()
 
 
@@ -160,7 +166,7 @@ class Recorder:
 
     @property
     def signs(self) -> bool:
-        """Whether predictions get receipts."""
+        """Tell whether predictions get receipts."""
         return self._keyring is not None
 
     def served(
@@ -193,6 +199,7 @@ class Recorder:
         share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
         try:
             now = time.time()
+            # Most requests are one row.
             nonces = [self._nonces.draw()] if len(predictions) == 1 else self._nonces.draws(len(predictions))
             beside = self._shadows(shadows, len(predictions)) if shadows else ()
             marked = tags or self._policy or share != 1 or beside
@@ -261,6 +268,7 @@ class Recorder:
         count = len(predictions)
         wanted, inclusion = [True] * count, [share] * count
         if self._policy is not None:
+            # Drawn before any outcome is known; the chance goes with the receipt, and weighs its label.
             drawn, chance = self._policy.draw([confidence for _, confidence in predictions])
             wanted, inclusion = drawn.tolist(), (chance * share).tolist()
         given = tags if len(tags) == count else [_NO_TAG] * count
@@ -272,7 +280,7 @@ class Recorder:
         ]
 
     def _shadows(self, said: Sequence[tuple[int, float] | None], count: int) -> Sequence[Shadow | None]:
-        """What receipts keep of the shadow; never raises."""
+        """Return what receipts keep of the shadow; never raises."""
         if len(said) != count or len(self._shadow_tag) != TAG:
             log.warning("receipts go without their shadows: %d of %d predictions", len(said), count)
             self.broken("shadow", times=count)
@@ -300,3 +308,116 @@ class Recorder:
             samples.predicted(self.model, self.version, nonces, np.stack(logits), times=[now] * len(nonces))
         except Exception as error:  # fails open
             self.broken("samples", error)
+
+
+SIGNED_LABELS = 32
+"""Labels of one row that get a receipt; of more, so many are drawn by chance."""
+
+
+class Decision(NamedTuple):
+    """Decision whether ``label`` is true, and the probability that this is right."""
+
+    label: int
+    true: bool
+    confidence: float
+    receipt: SignedReceipt | None
+
+    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return it for JSON; ``names`` of the labels, or none."""
+        told: dict[str, Any] = {"label": names[self.label] if names else self.label}
+        told |= {"predicted": self.true, "confidence": self.confidence}
+        if self.receipt is None:
+            return told
+        told["receipt"] = str(self.receipt)
+        return told if self.receipt.wanted else {**told, "label_wanted": False}
+
+
+def decisions(
+    recorder: Recorder,
+    probs: Sequence[NDArray[np.float64]],
+    *,
+    threshold: float,
+    tags: Sequence[Tag],
+    invalid: int = 0,
+) -> list[list[Decision]]:
+    """Count what is decided of every label in rows ``probs`` (L,); sign ``SIGNED_LABELS`` of a row at most.
+
+    These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
+    on one another, so that a row is a group where its ``tags`` name none.
+    """
+    if not probs:
+        recorder.served([], invalid=invalid)
+        return []
+    classes, confidence = decide(np.stack(probs), threshold)
+    rows, labels = classes.shape
+    drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
+    at = [(row, label) for row, some in enumerate(drawn) for label in some]
+    given = tags if len(tags) == rows else [Tag()] * rows
+    own = [one._replace(group=one.group or f"row {random.getrandbits(64):x}") for one in given]
+    receipts = iter(
+        recorder.served(
+            [(int(classes[i]), float(confidence[i])) for i in at],
+            tags=[own[row].of_row(label, labels) for row, label in at],
+            invalid=invalid,
+            counted=list(zip(classes.ravel().tolist(), confidence.ravel().tolist(), strict=True)),
+        )
+    )
+    return [
+        [Decision(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
+        for row, some in enumerate(drawn)
+    ]
+
+
+_BY_NAME = {one.name: one for one in (*SERIES, *WORKERS)}
+_ERRORS = "calib_monitor_errors_total"
+
+# A registry takes each family once; the reporters of several models share it.
+_FAMILIES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+class RegistrySink:
+    """Counters of prometheus-client in ``registry``; None: the one that applications expose by default.
+
+    They follow ``PROMETHEUS_MULTIPROC_DIR``, as all counters of that library.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        try:
+            import prometheus_client  # noqa: PLC0415 - an optional extra
+        except ImportError as error:
+            raise MissingDependency("prometheus_client", "watch") from error
+        self._library = prometheus_client
+        self.registry = prometheus_client.REGISTRY if registry is None else registry
+        with _LOCK:
+            self._families = _FAMILIES.setdefault(self.registry, {})
+
+    def add_all(self, changes: Mapping[Key, float]) -> None:
+        """Add to counters."""
+        for (name, labels), value in changes.items():
+            self._family(name).labels(*labels).inc(value)
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
+
+    def set_all(self, values: Mapping[Key, float]) -> None:
+        """Set gauges."""
+        for (name, labels), value in values.items():
+            self._family(name).labels(*labels).set(value)
+
+    def _family(self, name: str) -> Any:
+        found = self._families.get(name)  # without the lock, which a fork may leave held
+        return self._made(name) if found is None else found
+
+    def _made(self, name: str) -> Any:
+        with _LOCK:
+            if name not in self._families:
+                one = _BY_NAME[name]
+                options: dict[str, Any] = {"labelnames": one.labels, "registry": self.registry}
+                if one.kind == "counter":
+                    made: Any = self._library.Counter(name, one.help, **options)
+                else:
+                    made = self._library.Gauge(name, one.help, **options, multiprocess_mode="mostrecent")
+                self._families[name] = made
+            return self._families[name]

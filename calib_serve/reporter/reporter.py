@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
+import multiprocessing.util
+import threading
+import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Contract
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.forks import around_forks
 from calib_serve.names import By
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
-from calib_serve.reporter.background import Background
-from calib_serve.reporter.decisions import Decision, decisions
 from calib_serve.reporter.given import (
     KEYRING,
+    ReporterShadow,
     are_probabilities,
     array_of,
     artifact_of,
@@ -30,9 +35,7 @@ from calib_serve.reporter.given import (
 )
 from calib_serve.reporter.home import HomewardQueue, Served, home_of
 from calib_serve.reporter.outbox import Outbox
-from calib_serve.reporter.recorder import ROUNDING, Recorder
-from calib_serve.reporter.shadow import ReporterShadow
-from calib_serve.reporter.sinks import RegistrySink
+from calib_serve.reporter.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog, in_half
@@ -41,7 +44,130 @@ from calib_serve.watch.service import Watch
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["Reporter"]
+log = logging.getLogger(__name__)
+
+_SAMPLES_EVERY = 60.0  # seconds between two times that samples are written
+_AT_EXIT = 3.5  # seconds for what waits when the process ends, which takes some of its own
+_OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+class Background:
+    """Counts what waits in ``recorder`` and ``outboxes`` every ``seconds``; a forked process begins anew.
+
+    ``latest``: the scores of the last call, which are looked at as well. ``started``: in this process.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        outboxes: Sequence[HomewardQueue | Outbox],
+        sink: Sink,
+        *,
+        seconds: float,
+    ) -> None:
+        self._recorder, self._outboxes, self._sink, self._seconds = recorder, outboxes, sink, seconds
+        self.latest: NDArray[np.floating] = np.zeros(0)
+        self.started = False
+        self._stop, self._adding, self._until = threading.Event(), threading.Lock(), 0.0
+        self._thread = threading.Thread()
+        around_forks(self)
+
+    def start(self) -> None:
+        """Begin to count in a thread, and to count what waits when this process ends."""
+        with self._adding:
+            if not self.started:
+                self.started, self._stop, self._until = True, threading.Event(), 0.0
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._stop,), name="calib-report", daemon=True
+                )
+                self._thread.start()
+                # Also where multiprocessing started the process, which then runs no function of atexit.
+                self._at_exit = multiprocessing.util.Finalize(None, _close_all, exitpriority=10)
+                _OPEN.add(self)
+
+    def flush(self) -> int:
+        """Count what waits now; how many predictions still wait, as the watch does not take them."""
+        with self._adding:
+            self._recorder.flush()
+        return sum(0 if one.send(at_once=True) else len(one) for one in self._outboxes)
+
+    def close(self) -> None:
+        """Count what waits, within five seconds; what is lost is logged and counted."""
+        if not self.started:
+            return
+        self.begin_to_close()
+        self.started = False
+        self._at_exit.cancel()
+        # The thread counts it: at the end of a process no other may begin, and a watch may hang.
+        self._thread.join(max(self._until - time.monotonic(), 0.0))
+        if lost := sum(one.drop() for one in self._outboxes):
+            log.error("%d predictions were never counted: the watch did not take them in time", lost)
+            self._sink.failed("lost", times=lost)
+
+    def begin_to_close(self) -> None:
+        """Begin with what ``close`` waits for: of several reporters all begin before the first waits."""
+        if self.started and not self._stop.is_set():
+            self._until = time.monotonic() + _AT_EXIT
+            self._stop.set()
+
+    def let_go(self) -> None:
+        """Let the thread count what waits, and end."""
+        self._stop.set()
+
+    def _run(self, stop: threading.Event) -> None:
+        samples_at = time.monotonic()
+        while not stop.wait(self._seconds):
+            with self._guarded():
+                with self._adding:
+                    if time.monotonic() - samples_at < _SAMPLES_EVERY:
+                        self._recorder.settle()
+                    else:
+                        self._recorder.flush()
+                        samples_at = time.monotonic()
+                if not are_probabilities(self.latest):
+                    self._recorder.broken("scores")
+                for one in self._outboxes:
+                    one.send()
+        left = 1
+        while left:
+            with self._guarded():
+                left = self.flush()
+            if not left or time.monotonic() >= self._until:
+                return
+            time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Let the thread survive any failure."""
+        try:
+            yield
+        except Exception as error:
+            self._recorder.broken("record", error)
+
+    def before_fork(self) -> None:
+        """Let no thread hold the lock of a counter, which the child would find held for ever."""
+        self._adding.acquire()
+
+    def after_in_parent(self) -> None:
+        """Go on."""
+        self._adding.release()
+
+    def after_in_child(self) -> None:
+        """Forget what the parent counts."""
+        self._adding, self.started = threading.Lock(), False
+        self._recorder.after_fork()
+        for one in self._outboxes:
+            one.after_fork()
+
+
+def _close_all() -> None:
+    """Close all of this process, in five seconds together."""
+    found = [one for one in list(_OPEN) if one.started]
+    for one in found:
+        one.begin_to_close()
+    for one in found:
+        one.close()
+
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
 _CHECKED = 100  # calls of which every row is checked to be probabilities; later, one a second is
@@ -197,7 +323,7 @@ class Reporter:
         return self._record(predictions, segment, group, id, logits=logits, shadow=shadow)
 
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
-        """Whether each prediction may be acted on (n,), by the contract of the artifact.
+        """Tell whether each prediction may be acted on (n,), by the contract of the artifact.
 
         ``probs`` and ``segment`` as ``served`` takes them; nothing is counted. A row that is no prediction
         may not. InputError without an artifact, or where its contract does not say what may be acted on.
@@ -224,7 +350,7 @@ class Reporter:
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
     ) -> list[list[Decision]]:
-        """The same of a multi-label model: ``probs`` (n, L), each label's own; the decisions of each row.
+        """Do the same for a multi-label model: ``probs`` (n, L), each label's own; decisions by row.
 
         A label is true where its probability is ``threshold`` or more. Every decision is counted, and at most
         32 of each row are signed. A row that is no probabilities has no decisions, and counts as invalid.
@@ -295,7 +421,7 @@ class Reporter:
             one.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A reporter of the same options, which begins anew, for processes that are spawned."""
+        """Return a reporter of the same options, which begins anew, for processes that are spawned."""
         local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
         if local:
             raise InputError(
@@ -314,7 +440,7 @@ class Reporter:
         return not isinstance(self._options[name], (type(None), str, Path, Keyring))
 
     def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
-        """The class and the probability of each row; whether each is a prediction."""
+        """Return the class and the probability of each row; whether each is a prediction."""
         if p.shape in ((self.classes,), (1, self.classes)):
             k = int(p.argmax())  # most requests are one row, and calls of numpy cost most
             c: float = p.item(k)
@@ -336,7 +462,7 @@ class Reporter:
         logits: ArrayLike | None,
         shadow: ArrayLike | None,
     ) -> list[SignedReceipt | None]:
-        """Those of ``predictions`` that are, with what is said of them."""
+        """Return those of ``predictions`` that are, with what is said of them."""
         count = len(predictions)
         if id and self._queue is None:
             raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
@@ -371,7 +497,7 @@ class Reporter:
         return found
 
     def _kept(self, z: NDArray[np.float64], good: Sequence[int]) -> list[bytes]:
-        """What is kept of each row of logits; nothing of one that holds NaN."""
+        """Return what is kept of each row of logits; nothing of one that holds NaN."""
         half = in_half(z)
         finite: list[bool] = np.isfinite(half.sum(axis=1, dtype=np.float64)).tolist()
         if lost := sum(not finite[i] for i in good):
@@ -381,7 +507,7 @@ class Reporter:
     def _shadows(
         self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """What the shadow says of the rows that are ``good``; fails open."""
+        """Return what the shadow says of the rows that are ``good``; fails open."""
         if self._shadow is None and given is None:
             return []
         try:
@@ -393,7 +519,7 @@ class Reporter:
             return []
 
     def _begin(self, p: NDArray[Any]) -> None:
-        """What is done in the first calls; InputError where finite rows are no probabilities."""
+        """Check the first calls; InputError where finite rows are no probabilities."""
         if not self._background.started:
             self._background.start()
         self._seen += 1
@@ -402,7 +528,7 @@ class Reporter:
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:
-    """The names of the clauses that count a prediction: those of one sum are counted by the same ones."""
+    """Name the clauses that count a prediction: those of one sum are counted by the same ones."""
     return lambda confidence, predicted, segment: [
         one.id for one in contract.counts(confidence, predicted, segment)
     ]

@@ -33,8 +33,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts import SignedReceipt
-from calib_serve.reporter.decisions import Decision, decisions
-from calib_serve.reporter.recorder import Tag
+from calib_serve.reporter.recorder import Decision, Tag, decisions
 from calib_serve.scores import to_logits
 from calib_serve.serve._observer import Observer, observe, wait_until_counted
 

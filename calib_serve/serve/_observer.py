@@ -42,8 +42,8 @@ from calib_serve.fuse.mar_options import (
 )
 from calib_serve.options.serve import ServeOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
+from calib_serve.reporter.given import ReporterShadow
 from calib_serve.reporter.recorder import Key, Recorder, Tag, zeros
-from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
 from calib_serve.watch.policy import LabelPolicy, parse_policy
@@ -51,7 +51,7 @@ from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import SERIES, WORKERS, Series
 
 if TYPE_CHECKING:
-    from calib_serve.watch.ids import Binding, PredictionIds
+    from calib_serve.watch.intake import Binding, PredictionIds
 
 BY_NAME: dict[str, Series] = {series.name: series for series in (*SERIES, *WORKERS)}
 
@@ -425,7 +425,8 @@ class IdWriter:
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
         """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
-        from calib_serve.watch.ids import Binding, is_id  # noqa: PLC0415 - only where ids come
+        from calib_serve.watch.intake import Binding  # noqa: PLC0415 - only where ids come
+        from calib_serve.watch.slices import is_id  # noqa: PLC0415 - only where ids come
 
         named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]
         if self._where is None and named and not self._said:
@@ -464,7 +465,7 @@ class IdWriter:
 
     def _opened(self) -> PredictionIds:
         if self._ids is None:
-            from calib_serve.watch.ids import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
+            from calib_serve.watch.intake import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
             from calib_serve.watch.ledger import Ledger  # noqa: PLC0415
 
             self._ids = PredictionIds(Ledger(str(self._where), timeout=_PATIENCE))

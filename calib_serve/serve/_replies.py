@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
 from calib_serve.oip import Tensor, as_entry
-from calib_serve.reporter.decisions import Decision
+from calib_serve.reporter.recorder import Decision
 from calib_serve.serve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
 from calib_serve.serve._requests import Message
 

@@ -34,8 +34,7 @@ from calib_serve.watch.exposition import Row, detector_rows, sum_rows, sums_of, 
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.service import Watch
-from calib_serve.watch.slices import OTHER
-from calib_serve.watch.sources import is_source
+from calib_serve.watch.slices import OTHER, is_source
 from calib_serve.watch.sums import Version
 from calib_serve.watch.versions import Watched, read_versions
 

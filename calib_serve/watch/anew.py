@@ -1,4 +1,4 @@
-"""What is kept in a ledger and began anew, as it could not be read.
+"""Read what followers of labels keep in a ledger, and note what of it begins anew, as it cannot be read.
 
 It is noted in the ledger, so that no process hides it by starting again, and told for a day.
 """
@@ -6,19 +6,37 @@ It is noted in the ledger, so that no process hides it by starting again, and to
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
+from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 
 if TYPE_CHECKING:
     from calib_serve.watch.ledger import Ledger
     from calib_serve.watch.sums import Version
 
-__all__ = ["note_anew", "told_anew"]
-
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _KIND = "anew"
+
+
+def read_kept(
+    ledger: Ledger, kind: str, version: Version, read: Callable[[bytes], T]
+) -> tuple[dict[str, T], dict[str, Exception]]:
+    """Read the states of a kind by name, what changed last at the end; why others cannot be read, by name.
+
+    LedgerError where a newer program wrote one: it goes on with it after an upgrade.
+    """
+    found: dict[str, T] = {}
+    damaged: dict[str, Exception] = {}
+    for state in ledger.states(kind, version):
+        try:
+            found[state.name] = read(state.value)
+        except (InputError, ValueError, RecursionError) as error:
+            damaged[state.name] = error
+    return found, damaged
 
 
 def note_anew(ledger: Ledger, version: Version, what: str, why: object, *, now: float) -> None:
@@ -28,7 +46,7 @@ def note_anew(ledger: Ledger, version: Version, what: str, why: object, *, now: 
 
 
 def told_anew(ledger: Ledger, *, now: float) -> str | None:
-    """What began anew in the last day, in a sentence; None where nothing did."""
+    """Return what began anew in the last day, in a sentence; None where nothing did."""
     lately = [one for one in ledger.states(_KIND) if abs(now - one.changed_at) < DAY]
     if not lately:
         return None

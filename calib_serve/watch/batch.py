@@ -17,14 +17,9 @@ import numpy as np
 from calib_serve.errors import LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH
 from calib_serve.receipts import Keyring, Receipt, Shadow, SignedReceipt, group_number
-from calib_serve.watch.ledger import Once
+from calib_serve.watch.ledger import BatchKey
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.sums import Version
-
-__all__ = [
-    "Carried", "Item", "ServedPrediction", "ServedReceipt", "ServedSums", "carried", "chances_of",
-    "named_batch", "nonces_of", "noted_chances", "signed",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class ServedPrediction:
 
 @dataclass(frozen=True)
 class ServedSums:
-    """How many predictions of one class and segment were served with confidences in ``low`` to ``high``.
+    """Count predictions of one class and segment that were served with confidences in ``low`` to ``high``.
 
     ``confidence``: their sum. Both ends lie in one bin of confidence, so that nothing is lost by adding up.
     """
@@ -67,7 +62,7 @@ class ServedSums:
 
     @classmethod
     def of(cls, one: ServedPrediction) -> ServedSums:
-        """Of a single prediction."""
+        """Make one of a single prediction."""
         c = one.confidence
         return cls(one.model, one.version, one.predicted, one.segment, c, c, 1, c)
 
@@ -99,7 +94,7 @@ Item = Union[ServedPrediction, ServedReceipt, Refused]
 
 
 def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
-    """The prediction that ``receipt``, which ``item`` holds, was signed for."""
+    """Return the prediction that ``receipt``, which ``item`` holds, was signed for."""
     served = ServedPrediction(
         receipt.model,
         receipt.version,
@@ -113,7 +108,7 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
 
 
 def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, LabelPolicy]) -> list[float]:
-    """The chance that the label of each item is asked for; 1 where no policy says less."""
+    """Return the chance that the label of each item is asked for; 1 where no policy says less."""
     chances = [1.0] * len(items)
     for version, policy in policies.items():
         of = {
@@ -128,17 +123,19 @@ def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, Label
 
 def named_batch(
     once: bytes, items: Sequence[Item | ServedSums], chances: Sequence[float], *, source: str, time: float
-) -> Once:
-    """The batch under the client's own name, whatever others call theirs, with the chances noted."""
+) -> BatchKey:
+    """Return the batch under the client's own name, whatever others call theirs, with the chances noted."""
+    # By source: what one client calls its batches must not stand for those of another.
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
     content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
+    # Where every label is wanted, as is usual, there is nothing to note.
     chosen = any(chance != 1 for chance in chances)
     note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
-    return Once.of(name, content, time=time, note=note)
+    return BatchKey.of(name, content, time=time, note=note)
 
 
-def noted_chances(batch: Once, count: int) -> list[float]:
-    """The chances of the ``count`` items of a named batch as they were when it came first."""
+def noted_chances(batch: BatchKey, count: int) -> list[float]:
+    """Return the chances of the ``count`` items of a named batch as they were when it came first."""
     if not batch.note:
         return [1.0] * count
     try:
@@ -151,7 +148,7 @@ def noted_chances(batch: Once, count: int) -> list[float]:
 
 
 def nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
-    """The nonces of a named batch: epochs of what it is, and the place of each prediction."""
+    """Derive nonces from a batch's hash and each index, so that a retry gets the same ones."""
     named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
     epochs = [
         hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
@@ -168,7 +165,7 @@ def signed(
     ring: Keyring,
     time: float,
 ) -> Iterator[SignedReceipt]:
-    """Their receipts; whether a label is asked for, its chance and the nonce decide alone."""
+    """Sign their receipts; whether a label is asked for, its chance and the nonce decide alone."""
     for item, nonce, chance in zip(items, nonces, chances, strict=True):
         yield ring.sign(
             model=item.model,
@@ -186,5 +183,5 @@ def signed(
 
 
 def _uniform(nonce: bytes) -> float:
-    """A number in [0, 1) that the nonce alone decides."""
+    """Return a number in [0, 1) that the nonce alone decides."""
     return int.from_bytes(hashlib.blake2b(nonce, digest_size=6).digest(), "big") / 2.0**48

@@ -1,4 +1,4 @@
-"""What a label may be: the classes of a model version; those of a multi-label model are pairs."""
+"""Classes of a model version, which its labels may be; those of a multi-label model are pairs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from calib_serve.errors import InputError, Refused
 from calib_serve.names import By, Naming, shown
 
-__all__ = ["Classes", "decide", "decision_names"]
-
 _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says it (calib-serve label --by)'
 
 
 @dataclass(frozen=True)
 class Classes:
-    """What a label of one model version may be: an id in [0, count), or one of ``names``.
+    """Classes that a label of one model version may be: an id in [0, count), or one of ``names``.
 
     ``pairs``: each two of them are a label of a multi-label model, not true and true (``decisions``).
 
@@ -39,11 +37,11 @@ class Classes:
 
     @classmethod
     def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
-        """Of a multi-label model with so many labels."""
+        """Make one of a multi-label model with so many labels."""
         return cls(2 * labels, decision_names(labels, names), pairs=True)
 
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
-        """The class id of an id or a name, or Refused.
+        """Return the class id of an id or a name, or Refused.
 
         A whole number, 1 or 1.0, is an id. A text is a name, else the digits of an id; refused where it is
         the name of one class and the id of another, unless ``by`` says which. Where classes are pairs,
@@ -87,7 +85,7 @@ class Classes:
 def decide(
     probs: NDArray[np.floating[Any]], threshold: float = 0.5
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """What is decided of each label (n, L), as a class below 2 L, and with which confidence (n, L).
+    """Return what is decided of each label (n, L), as a class below 2 L, and with which confidence (n, L).
 
     A label is decided to be true where its probability in ``probs`` (n, L) is ``threshold`` or more.
 
@@ -99,7 +97,7 @@ def decide(
 
 
 def decision_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
+    """Return the names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
 
     >>> decision_names(1, ["cat"]), decision_names(1)
     (('not cat', 'cat'), ('not label 0', 'label 0'))

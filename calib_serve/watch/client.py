@@ -30,8 +30,6 @@ from calib_serve.errors import InputError, Rejected, Unanswered
 from calib_serve.files import read_private
 from calib_serve.options.label import SendLimits
 
-__all__ = ["Answer", "check_address", "exchange", "post_body", "post_items", "read_token"]
-
 _AGAIN = (408, 425, 429)
 _TO_MEND = (401, 403, 404)
 _LONGEST_PAUSE = 60.0  # seconds between two tries
@@ -78,6 +76,7 @@ def post_body(
     for attempt in range(tries):
         if attempt:
             failed(why)
+            # Ever longer, so that a watch that comes back is not met by everything at once.
             sleep(max(min(0.5 * 2 ** min(attempt, 10), _LONGEST_PAUSE), pause))
         try:
             status, content, pause = exchange(url, body, headers, seconds=seconds)
@@ -99,7 +98,7 @@ def post_body(
 
 
 def read_token(path: str | Path) -> str:
-    """The first token in a file; InputError if it cannot be read, others may read it, or it holds none."""
+    """Read the first token in a file; InputError if that is not private, not readable or holds none."""
     try:
         words = read_private(Path(path)).decode().split()
     except (OSError, UnicodeDecodeError) as error:
@@ -155,7 +154,7 @@ def check_address(url: str) -> None:
 
 
 def _outcomes(content: bytes, count: int) -> list[dict[str, Any]] | None:
-    """What an answer says of each item; None where it is no answer of a watch."""
+    """Return what an answer says of each item; None where it is no answer of a watch."""
     try:
         told = json.loads(content)
         found = told.get("items", told.get("outcomes"))
@@ -169,7 +168,7 @@ def _outcomes(content: bytes, count: int) -> list[dict[str, Any]] | None:
 
 
 def _shown(content: bytes, token: str) -> str:
-    """The beginning of an answer in one line, for people and logs, without a token that it repeats."""
+    """Return the beginning of an answer in one line, for people and logs, without a token that it repeats."""
     text = content[:4_000].decode("utf-8", "replace")
     if token:
         text = text.replace(token, "[token]")
@@ -188,7 +187,7 @@ def _authorization(token: str) -> dict[str, str]:
 
 
 def _connections(url: str) -> httpcore.ConnectionPool:
-    """A pool for one exchange: nothing is shared by threads, or with a forked process."""
+    """Return a pool for one exchange: nothing is shared by threads, or with a forked process."""
     how: dict[str, Any] = {"network_backend": _InTime()}
     if url.startswith("https:"):
         how["ssl_context"] = _tls()
@@ -207,7 +206,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def _proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address, but for those of this host."""
+    """Return the proxy that the environment names for an address, but for those of this host."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if _is_here(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -228,7 +227,7 @@ def _is_here(host: str) -> bool:
 
 
 def _left(until: float | None) -> float | None:
-    """The seconds that are left of a deadline; httpcore's error where there are none."""
+    """Return the seconds that are left of a deadline; httpcore's error where there are none."""
     if until is None:
         return None
     left = until - time.monotonic()

@@ -1,32 +1,31 @@
-"""The live numbers of a model: what labels say about all predictions served, and how sure that is.
+"""The live numbers of a model: what labels say about all predictions served, and what that comes to.
 
 Which predictions get a label is rarely chance alone: a queue of unsure ones is reviewed, others are sampled.
 So bins are weighed by the predictions served in them, which are all counted, and labels only say what holds
 inside a bin, each weighed by one over the chance with which it was asked for (Hajek 1971). What no label
 covers is not guessed: estimates are of the covered part, and ``bounds`` say what the rest could change.
+The verdict on them is that of ``calib_serve.judgement``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
+from calib_serve.judgement import TOLERANCE, Verdict
+from calib_serve.judgement.conclude import conclude, direction, line_of
+from calib_serve.judgement.gaps import Cells, finest
 from calib_serve.metrics.intervals import quantile_of, student_quantile
-from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps
+from calib_serve.watch._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.watch.drift.statistics import wilson
-from calib_serve.watch.noisy_ece import noisy_error
 from calib_serve.watch.sums import Sums
-
-__all__ = [
-    "LEAST", "BinRow", "Bounds", "Estimates", "Number", "bounds_of_covered", "bounds_of_labelled",
-    "estimate", "estimated_accuracy", "estimated_gap",
-]  # fmt: skip
+from calib_serve.words import points
 
 Floats = NDArray[np.float64]
 Missing = Literal["chance", "unknown"]
@@ -168,22 +167,22 @@ def estimate(
 
 
 def estimated_gap(sums: Sums) -> Number:
-    """The gap that ``estimate`` finds, alone: a small part of the work, for the many slices of a version."""
+    """Estimate the gap alone: a small part of the work, for the many slices of a version."""
     return _covered(bin_gaps(sums))[0].gap
 
 
 def estimated_accuracy(sums: Sums) -> Number:
-    """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
+    """Return the accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
     return _covered(bin_gaps(sums))[0].accuracy
 
 
 def _labelled(found: BinGaps) -> Floats:
-    """The shares (bins,) of what was served, of bins that hold any label."""
+    """Return the shares (bins,) of what was served, of bins that hold any label."""
     return np.where(np.isfinite(found.gap), found.served, 0.0)
 
 
 def _covered(found: BinGaps) -> tuple[_Part, float]:
-    """The covered bins, and which share of what was served is in them."""
+    """Return the covered bins, and which share of what was served is in them."""
     total = float(found.served.sum())
     coverage = float(found.served[found.covered].sum()) / total if total else 0.0
     share = np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0)
@@ -233,7 +232,7 @@ class _Part:
         return self.number(self.found.gap, self.found.gap_noise, lean, least=-1.0)
 
     def number(self, means: Floats, noise: Noise, lean: Floats, *, least: float) -> Number:
-        """The mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
+        """Return the mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
 
         The interval holds each truth from which the estimate is t of that truth's standard errors away,
         as Wilson's (1927) does for one share.
@@ -251,7 +250,7 @@ class _Part:
         return Number(value, math.sqrt(variance), min(low, value), max(high, value))
 
     def ece(self, gap: Number) -> tuple[Number, float]:
-        """The debiased estimate, and its value before it is clipped at 0."""
+        """Return the debiased estimate, and its value before it is clipped at 0."""
         if self.empty:
             return NOT_KNOWN, math.nan
         on, noise = self.found.covered, self.found.gap_noise
@@ -268,7 +267,7 @@ class _Part:
         return float(self.share @ noise.covariance @ self.share)
 
     def _freedom(self, noise: Noise) -> float:
-        """Degrees of freedom of the variance (Satterthwaite 1946)."""
+        """Return degrees of freedom of the variance (Satterthwaite 1946)."""
         grouped = float(self.share @ noise.grouped @ self.share)
         rest = self.share**2 * np.diag(noise.covariance - noise.grouped)
         doubt = float((rest**2 / np.maximum(self.found.effective, 1.0)).sum())
@@ -310,7 +309,7 @@ _WIDE = 0.5  # bounds wider than this say nothing of use
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where accuracy and gap of all served predictions lie, whatever the unseen outcomes are (Manski 1989).
+    """Bounds of accuracy and gap of all served predictions, whatever the unseen outcomes are (Manski 1989).
 
     ``unseen``: the share of predictions whose outcomes are put at all wrong and at all right.
     """
@@ -321,12 +320,12 @@ class Bounds:
 
     @property
     def useful(self) -> bool:
-        """Whether they exclude at least half of what accuracy could be."""
+        """Tell whether they exclude at least half of what accuracy could be."""
         return self.accuracy[1] - self.accuracy[0] <= _WIDE
 
     @property
     def says(self) -> str:
-        """What they tell, in a sentence.
+        """Return what they tell, in a sentence.
 
         >>> Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1).says
         'With the 10 % of predictions not known all wrong, or all right, accuracy is 80.0 or 90.0 %.'
@@ -342,13 +341,13 @@ class Bounds:
 
 
 def bounds_of_covered(accuracy: tuple[float, float], coverage: float, confidence: float) -> Bounds:
-    """``accuracy``: the interval of the part that is covered; the rest is all wrong, or all right."""
+    """Bound by the interval ``accuracy`` of the covered part, and the rest all wrong, or all right."""
     low, high = accuracy if coverage else (0.0, 0.0)
     return _bounds(coverage * low, coverage * high + 1 - coverage, confidence, unseen=1 - coverage)
 
 
 def bounds_of_labelled(sums: Sums, confidence: float) -> Bounds:
-    """Every prediction without a label all wrong, or all right: for labels missing for unknown reasons."""
+    """Bound with every unlabelled prediction wrong, or right: labels may be missing for any reason."""
     if not sums.predictions.any():
         return _bounds(0.0, 1.0, confidence, unseen=1.0)
     total = float(np.maximum(sums.predictions, sums.labels).sum())
@@ -360,10 +359,109 @@ def bounds_of_labelled(sums: Sums, confidence: float) -> Bounds:
 
 
 def _count(weights: NDArray[np.float64], squares: NDArray[np.float64]) -> float:
-    """How many labels have these sums of weights, at least: exact where a bin's are the same (Cauchy)."""
+    """Count how many labels have these sums of weights, at least: exact where a bin's are equal (Cauchy)."""
     on = squares > 1e-9
     return float((weights[on] ** 2 / squares[on]).sum())
 
 
 def _bounds(low: float, high: float, confidence: float, *, unseen: float) -> Bounds:
     return Bounds((low, high), (confidence - high, confidence - low), unseen)
+
+
+_OFTEN = 0.003  # the risk of what is looked at often: three standard errors
+_COVERED = 0.9  # share of predictions that "calibrated" must speak of
+
+
+def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
+    """Judge whether confidence is within ``tolerance`` of accuracy on average, as far as labels tell.
+
+    The levels of ``calib_serve.judgement``, over the bins of the estimates. "off" is as sure as three
+    standard errors, for verdicts are looked at often, and of all predictions even if those that labels do not
+    cover are perfect; "calibrated" speaks of at least 90 % of them.
+    """
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance is a difference of probabilities, in (0, 1), got {tolerance}")
+    e = estimates
+    if not e.labels > 0:
+        return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says,))
+    if e.missing == "unknown":
+        return _of_bounds(e, tolerance)
+    if not e.coverage > 0:
+        says = f"Too little to say anything: {e.labels:,.0f} labels, and in no bin enough."
+        return Verdict("too_little", says, (e.bounds.says,))
+    held_to = min(tolerance / e.coverage, 0.999) if e.coverage < _COVERED else tolerance
+    cells = finest(lambda count: _cells(e, count), held_to)
+    words = ("overconfident", "underconfident", "too sure in some ranges and not in others")
+    said = f"{direction(cells, words)}, on average {points(cells.error)} off"
+    what = "the predicted class's confidence"
+    found = conclude(
+        [line_of("confidence", what, cells, said, held_to, required=True)],
+        n=e.labels,
+        opening=_opening(e),
+        of="labels",
+        risk=_OFTEN,
+    )
+    found = replace(found, reasons=(*_why(e), *found.reasons))
+    if found.level != "calibrated" or e.coverage >= _COVERED:
+        return found
+    says = f"No error found, but labels cover only {100 * e.coverage:.0f} % of the predictions."
+    return replace(found, level="no_error_found", headline=says, do=("Label some of all confidences.",))
+
+
+def _cells(e: Estimates, count: int) -> Cells:
+    """Join neighbouring covered bins into so many cells of nearly equal shares of the predictions."""
+    bins = [row for row in e.bins if row.covered]
+    served = np.array([row.served for row in bins])
+    before = (np.cumsum(served) - served / 2) / served.sum()
+    cell = np.minimum((before * count).astype(np.intp), count - 1)
+    _, cell = np.unique(cell, return_inverse=True)
+    share = served / served.sum() * sum(row.effective for row in bins)
+    rows = [_sums_of(row, part) for row, part in zip(bins, share, strict=True)]
+    sums = [np.bincount(cell, column).astype(np.float64) for column in np.array(rows).T]
+    weight, said, came, noise, squares = sums
+    return Cells(weight, said, came, noise, e.effect, squares)
+
+
+def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, float]:
+    """Return what ``Cells`` keeps of a bin that stands for ``share`` labels."""
+    said, came = share * row.confidence, share * row.accuracy
+    return share, said, came, share**2 * row.noise, share**2 / row.effective
+
+
+def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
+    low, high = e.worst.gap
+    why = ("Labels may be missing for what the outcome was.", e.worst.says)
+    if low > tolerance or high < -tolerance:
+        kind = "overconfident" if low > 0 else "underconfident"
+        least = points(low if low > 0 else -high)
+        return Verdict(
+            "off", f"Not calibrated: {kind} by {least} at least, whatever the missing labels are.", why
+        )
+    if -tolerance <= low and high <= tolerance:
+        says = f"Calibrated: within {points(tolerance)} on average, whatever the missing labels are."
+        return Verdict("calibrated", says, why)
+    says = "Too little to say anything: labels are missing for unknown reasons."
+    return Verdict("too_little", says, why)
+
+
+def _opening(e: Estimates) -> str:
+    accuracy, confidence = 100 * e.accuracy.value, 100 * e.covered_confidence
+    return f"It says {confidence:.1f} % and is right {accuracy:.1f} % of the time."
+
+
+def _why(e: Estimates) -> tuple[str, ...]:
+    """Return the gap, what noise alone would show, and what is not known."""
+    gap = 100 * e.gap.value
+    low, high = 100 * e.gap.low, 100 * e.gap.high
+    said = [
+        f"Confidence less accuracy is {gap:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}).",
+        f"The ECE is {100 * e.ece:.1f} %, of which chance alone would show {100 * e.noise_floor:.1f} %; the "
+        f"error that remains is {100 * e.debiased_ece.value:.1f} points ({100 * e.debiased_ece.low:.1f} to "
+        f"{100 * e.debiased_ece.high:.1f}).",
+    ]
+    if e.weighed_by == "labels":
+        said.append("No predictions are counted, so this speaks of labelled ones alone.")
+    elif e.coverage < 0.995:
+        left = 100 * (1 - e.coverage)
+        said.append(f"{left:.0f} % of predictions lie where there are too few labels, and are left out.")
+    return tuple(said)

@@ -1,4 +1,4 @@
-"""What a watch publishes wherever it runs: series, values of their labels in the declared order, values.
+"""Rows that a watch publishes wherever it runs: series, label values in the declared order, values.
 
 Sums are absolute, read from the ledger: whoever shares it shows the same ones, under its name.
 """
@@ -18,8 +18,6 @@ from calib_serve.watch.sums import Sums, Version, add_at, merge_slices
 if TYPE_CHECKING:
     from calib_serve.watch.service import Watch
 
-__all__ = ["Row", "detector_rows", "sum_rows", "sums_of", "trouble_rows"]
-
 _STAGES = ("held", "ids", "keyring", "ledger", "samples", "scrape", "tokens")
 
 Row = tuple[str, tuple[str, ...], float]
@@ -27,7 +25,7 @@ Row = tuple[str, tuple[str, ...], float]
 
 
 def sums_of(published: Published, versions: Sequence[Version], *, bins: int) -> dict[Version, Sums]:
-    """The sums of these versions, zeros where nothing is counted yet, and of all others that are counted."""
+    """Return the sums of these versions, zeros where nothing is counted, and of all others counted."""
     found = dict.fromkeys(versions, Sums.zeros(bins))
     for version, sums in sorted(merge_slices(published.segments).items()):
         add_at(found, version, sums)
@@ -37,17 +35,16 @@ def sums_of(published: Published, versions: Sequence[Version], *, bins: int) -> 
 def sum_rows(
     sums: Mapping[Version, Sums], published: Published, *, of: tuple[str, ...] = ("predictions", "labels")
 ) -> Iterator[Row]:
-    """The declared sums, in every bin: one that was never there would drop out of PromQL's joins."""
+    """Yield the declared sums, in every bin: one that was never there would drop out of PromQL's joins."""
     own = tuple(published.labels.values())
     for one in (each for each in PUBLISHED if each.of in of):
         for version, each in sums.items():
             for place, value in enumerate(each[one.name].tolist()):
-                bin_ = (str(place),) if one.per == "bin" else ()
-                yield one.name, (*version, *bin_, *own), value
+                yield one.name, (*version, str(place), *own), value
 
 
 def detector_rows(watch: Watch, versions: Sequence[Version], published: Published) -> Iterator[Row]:
-    """How the drift detectors of these versions stand; what is not known is left out."""
+    """Yield how the drift detectors of these versions stand; what is not known is left out."""
     feed, own = watch.feed, tuple(published.labels.values())
     progress, waiting = watch.ledger.progress(), watch.ledger.waiting()
     still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
@@ -66,7 +63,7 @@ def detector_rows(watch: Watch, versions: Sequence[Version], published: Publishe
 
 
 def trouble_rows(watch: Watch) -> Iterator[Row]:
-    """What was refused, what failed, and what its checks found."""
+    """Yield what was refused, what failed, and what its checks found."""
     for reason in REASONS:
         yield "calib_feedback_refused_total", (reason,), watch.intake.refused[reason]
     for stage in _STAGES:

@@ -13,15 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from calib_serve.errors import InputError
-from calib_serve.watch.anew import note_anew, told_anew
+from calib_serve.watch.anew import note_anew, read_kept, told_anew
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.ledger import Ledger, Noted
-from calib_serve.watch.maturity import Maturity, learned_delay
+from calib_serve.watch.ledger import LabelRecord, Ledger
 from calib_serve.watch.sums import Version
-
-__all__ = ["DriftFeed", "Follower"]
+from calib_serve.watch.windows import Maturity, learned_delay
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +36,9 @@ _DETECTOR = "detector"
 
 
 class Follower(Protocol):
-    """Whatever else is fed with labels; its state lies in the ledger, so that each label counts once."""
+    """Takes labels beside the detectors; its state lies in the ledger, so that each label counts once."""
 
-    def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
         """Take labels in the order of their predictions, in the transaction that takes them out.
 
         Store what is to be kept before returning. What is raised ends the step: the labels wait on.
@@ -80,11 +77,12 @@ class DriftFeed:
         self.also(lambda: ledger.sweep(clock()), every=_SWEEP_EVERY)
 
     def maturity(self, version: Version) -> Maturity:
-        """When predictions of this version are mature."""
+        """Return when predictions of this version are mature."""
         if self._given is not None:
             return Maturity(self._given, given=True)
         now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / _LEARN_SHARE)
         learned, at = self._learned.get(version, (0.0, -math.inf))
+        # Negative where the clock was set back: then it is learned again.
         if not 0 <= now - at < keep:
             began = time.thread_time()
             dated = self._ledger.dated(0.0, now + _LEARN_EVERY, version=version, kind="segment")
@@ -111,11 +109,11 @@ class DriftFeed:
         self.trouble = None
 
     def begun_anew(self) -> str | None:
-        """What that is kept of labels began anew in the last day, if anything: see ``watch.anew``."""
+        """Return what that is kept of labels began anew in the last day, if anything: see ``watch.anew``."""
         return told_anew(self._ledger, now=self._clock())
 
     def _ready(self) -> list[Version]:
-        """The versions that have labels to be fed: a step of one that has none is not free."""
+        """Return the versions that have labels to be fed: a step of one that has none is not free."""
         if self._given is not None:
             return list(self._mature(self._given))
         by_wait: dict[float, set[Version]] = {}
@@ -129,7 +127,7 @@ class DriftFeed:
         ]
 
     def _mature(self, seconds: float) -> dict[Version, int]:
-        """How many labels wait that are this old, by version; all of them where there is no wait."""
+        """Return how many labels wait that are this old, by version; all of them where there is no wait."""
         return self._ledger.waiting(until=self._clock() - seconds if seconds else math.inf)
 
     def also(self, work: Callable[[], object], *, every: float) -> None:
@@ -153,6 +151,7 @@ class DriftFeed:
         while not self._stop.wait(rest):
             began = time.thread_time()
             try:
+                # First: scrapes and windows then have few rows to add up themselves.
                 self._ledger.roll_up()
                 self.tick()
                 for i, (work, seconds) in enumerate(self._also):
@@ -165,7 +164,7 @@ class DriftFeed:
             rest = self._rest(every, took=time.thread_time() - began)
 
     def _rest(self, every: float, *, took: float) -> float:
-        """Seconds until the next tick: longer after one that took long, so that many are fed at once.
+        """Return seconds until the next tick: longer after one that took long, so that many are fed at once.
 
         That costs less: whatever the number of labels, a version's detector is read and written once a tick.
         """
@@ -193,21 +192,21 @@ class DriftFeed:
         return len(rows)
 
     def _until(self, version: Version, mature: float, maturity: Maturity) -> float:
-        """Until when predictions are fed; of versions with groups in steps, so that groups are not torn."""
+        """Return until when predictions are fed: with groups in steps, so that no group is torn."""
         if version not in self._grouped:
             return mature
         step = max(_GROUPED, maturity.seconds / 4)
         return math.floor(mature / step) * step
 
-    def _in_order(self, version: Version, rows: Sequence[Noted]) -> Sequence[Noted]:
-        """The rows that are not older than what was fed before, whose time is kept."""
+    def _in_order(self, version: Version, rows: Sequence[LabelRecord]) -> Sequence[LabelRecord]:
+        """Return the rows that are not older than what was fed before, whose time is kept."""
         fed = self._ledger.progress()[version].fed_until
         fresh = [row for row in rows if row.time >= fed]
         until = max(rows[-1].time, fed)
         self._ledger.advance(version, fed_until=until, late=len(rows) - len(fresh))
         return fresh
 
-    def _feed(self, version: Version, rows: Sequence[Noted], made: Detector, now: float) -> None:
+    def _feed(self, version: Version, rows: Sequence[LabelRecord], made: Detector, now: float) -> None:
         detector = self._restored(version, made, now)
         first = detector.labels + 1
         alarms = detector.update(
@@ -230,14 +229,12 @@ class DriftFeed:
             log.warning("%s %s: calibration drifted, %s: incident %d", *version, one.direction, one.id)
 
     def _restored(self, version: Version, made: Detector, now: float) -> Detector:
-        kept = self._ledger.states(_DETECTOR, version)
+        kept, damaged = read_kept(self._ledger, _DETECTOR, version, Detector.restore)
+        for error in damaged.values():
+            note_anew(self._ledger, version, "the drift detector", error, now=now)
         if not kept:
             return made
-        try:
-            before = Detector.restore(kept[0].value)
-        except InputError as error:
-            note_anew(self._ledger, version, "the drift detector", error, now=now)
-            return made
+        before = kept[""]
         if before.options == made.options:
             return before
         log.warning(

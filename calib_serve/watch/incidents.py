@@ -20,8 +20,6 @@ from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.ledger.schema import INCIDENT, VERSION
 from calib_serve.watch.sums import Version
 
-__all__ = ["Incident", "IncidentLog", "Trend"]
-
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 
 _MOST = 200
@@ -64,17 +62,17 @@ class Incident:
 
     @property
     def open(self) -> bool:
-        """Whether it is not closed yet."""
+        """Tell whether it is not closed yet."""
         return self.closed is None
 
     @property
     def gap(self) -> float:
-        """Mean confidence minus accuracy since the onset: its size so far."""
+        """Return mean confidence minus accuracy since the onset: its size so far."""
         return self.excess / self.labels if self.labels else math.nan
 
     @property
     def trend(self) -> Trend:
-        """What the labels since the latest alarm say of it."""
+        """Return what the labels since the latest alarm say of it."""
         if not self.open:
             return "over"
         if self.labels_since < self.took:
@@ -85,7 +83,7 @@ class Incident:
         return "receding" if now < (1 - _PART) * was else "steady"
 
     def _recovered(self) -> bool:
-        """Whether such a drift would have raised another alarm by now, and its gap is gone.
+        """Tell whether such a drift would have raised another alarm by now, and its gap is gone.
 
         Where bins or classes moved against one another there was no gap, and the alarms alone speak.
         """
@@ -98,12 +96,12 @@ class Incident:
         return was < noise or now <= _GONE * was
 
     def _gaps(self) -> tuple[float, float]:
-        """Mean confidence minus accuracy until the latest alarm, and since."""
+        """Return mean confidence minus accuracy until the latest alarm, and since."""
         was = (self.excess - self.excess_since) / max(self.labels - self.labels_since, 1)
         return was, self.excess_since / max(self.labels_since, 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: its fields, ``gap`` and ``trend``; what is not known is null."""
+        """Return its fields, ``gap`` and ``trend`` for JSON; what is not known is null."""
         said = {**asdict(self), "gap": self.gap, "trend": self.trend}
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in said.items()}
 
@@ -114,11 +112,10 @@ class IncidentLog:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def latest(self, version: Version | None = None) -> list[Incident]:
-        """Those that are open, and the last 200 of all, oldest first."""
+    def latest(self) -> list[Incident]:
+        """Return those that are open, and the last 200 of all, oldest first."""
         last = select(INCIDENT.c.id).order_by(INCIDENT.c.id.desc()).limit(_MOST)
         asked = _ALL.where(or_(INCIDENT.c.closed.is_(None), INCIDENT.c.id.in_(last)))
-        asked = asked if version is None else asked.where(_is(version))
         with self._ledger.database.reading() as connection:
             return [_read(row) for row in connection.execute(asked.order_by(INCIDENT.c.id))]
 
@@ -138,6 +135,7 @@ class IncidentLog:
         detector.
         """
         with self._ledger.transaction() as connection:
+            # Locked: a person may close it at the same moment.
             still = _ALL.where(_is(version), INCIDENT.c.closed.is_(None)).with_for_update(of=INCIDENT)
             row = connection.execute(still).first()
             one = None if row is None else _read(row)
@@ -176,7 +174,7 @@ class IncidentLog:
         raise InputError(f"there is no open incident {number}")
 
     def _row(self, one: Incident, connection: Connection) -> dict[str, Any]:
-        """Its columns but for its number."""
+        """Return its columns but for its number."""
         said = {name: value for name, value in asdict(one).items() if name not in ("id", "model", "version")}
         said |= {name: json.dumps(said[name]) for name in _LISTS}
         said["onset"] = None if math.isnan(one.onset) else one.onset

@@ -1,37 +1,174 @@
-"""Intake of labels: each one is verified and counted once.
+"""Intake of labels: each is verified and counted once, by its receipt or by the user's own id.
 
 receipt -> signature and age -> a model we know -> a label that was wanted, in its range -> the ledger.
 An invalid item is refused alone; the rest of its batch is counted.
+
+An id is bound to its receipt in the ledger, for as long as labels of its prediction are accepted. Each source
+(the name of the token that sent the prediction) has ids of its own: who guesses another's finds nothing and
+takes nothing. Of each (source, model, id) the first binding stays. A hash of the id is kept, as it may name a
+person.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
+
+from sqlalchemy import func, select
 
 from calib_serve.errors import Reason, Refused
-from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt
+from calib_serve.names import shown
+from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt
+from calib_serve.receipts.wire import decoded, parsed
 from calib_serve.watch.classes import Classes
-from calib_serve.watch.ids import LONGEST_ID, PredictionIds, is_id, receipt_of
-from calib_serve.watch.ledger import Entry, Ledger
-from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
+from calib_serve.watch.ledger import Entry, Held, Ledger
+from calib_serve.watch.ledger.schema import PREDICTION_ID
+from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT, Slices, is_id, is_segment
 from calib_serve.watch.sums import Version
 
-__all__ = ["Intake", "Outcome", "Taken", "Unknown"]
+_AT_ONCE = 500  # ids of one question
+_ROW = PREDICTION_ID.c
+
+
+class Binding(NamedTuple):
+    """An id, and the receipt of the prediction of ``model`` that it names from now on."""
+
+    model: str
+    id: str
+    receipt: str
+
+
+class UnboundReceipt(SignedReceipt):
+    """A receipt that its prediction's id does not stand for: another one's, or the id could not be kept."""
+
+    wanted: bool
+
+    def __new__(cls, receipt: SignedReceipt) -> UnboundReceipt:
+        """Make one of the receipt."""
+        made = super().__new__(cls, receipt)
+        made.wanted = receipt.wanted
+        return made
+
+
+def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:
+    """Return the receipt that a label means which names ``id``, and ``model`` if any.
+
+    ``found``: the receipts of the id by model, one from each source. Refused where there is none, or those of
+    more than one prediction.
+
+    >>> receipt_of({"m": ["AgA"]}, id="order-17")
+    'AgA'
+    """
+    if model is not None and not isinstance(model, str):
+        raise Refused("malformed", "a model is called by a text")
+    if model is None and len(found) > 1:
+        raise Refused(
+            "malformed", f'id {shown(id)} is of predictions of {len(found)} models; name one by "model"'
+        )
+    receipts = next(iter(found.values()), ()) if model is None else found.get(model, ())
+    if not receipts:
+        raise Refused(
+            "unknown_id",
+            f"no prediction of id {shown(id)} is known here: it has not come yet, came without its id, is so "
+            "old that its labels are not accepted any more, or another token sent it and yours has not the "
+            "scope ids",
+        )
+    if not all(_same(receipts[0], one) for one in receipts[1:]):
+        raise Refused(
+            "malformed",
+            f"id {shown(id)} is of predictions that several tokens sent; label it by its receipt, or by the "
+            "token that sent it",
+        )
+    return receipts[0]
+
+
+def _hashed(id: str) -> str:
+    # 16 bytes: that two of a billion ids meet has a chance below 1e-20.
+    return hashlib.blake2b(id.encode(), digest_size=16, person=b"prediction id").hexdigest()
+
+
+Fate = Literal["bound", "conflict", "failed"]
+
+FATES: tuple[Fate, ...] = ("bound", "conflict", "failed")
+"""What became of an id: it names its prediction, names another one, or was lost."""
+
+
+class PredictionIds:
+    """The ids in ``ledger``; ``fates`` counts what became of them since this object was made."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.fates: Counter[Fate] = Counter()
+
+    def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
+        """Tell whether each id of ``source`` names this prediction from now on, durable on return.
+
+        LedgerError where that cannot be kept.
+        """
+        rows = {(one.model, _hashed(one.id)): one.receipt for one in reversed(bindings)}
+        told = [
+            {"model": model, "id_hash": name, "source": source, "receipt": receipt, "bound_at": now}
+            for (model, name), receipt in sorted(rows.items())  # sorted: no two batches wait for each other
+        ]
+        try:
+            with self._ledger.transaction() as connection:
+                made = self._ledger.database.insert(PREDICTION_ID).on_conflict_do_nothing()
+                connection.execute(made, told)
+                kept = self.find([one.id for one in bindings], source=source)
+        except BaseException:
+            self.fates["failed"] += len(bindings)
+            raise
+        bound = [_same(one.receipt, of[one.model][0]) for one, of in zip(bindings, kept, strict=True)]
+        self.fates["bound"] += sum(bound)
+        self.fates["conflict"] += len(bound) - sum(bound)
+        return bound
+
+    def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
+        """Find the receipts of each id by model: of ids of ``source``, or of any where that is None.
+
+        Empty where it is not known. The database leaves out rows of other sources, so that an id of theirs
+        takes as long as one that nobody has.
+        """
+        names = [_hashed(one) for one in ids]
+        found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
+        with self._ledger.database.reading() as connection:
+            for at in range(0, len(names), _AT_ONCE):
+                asked = select(PREDICTION_ID).where(_ROW.id_hash.in_(names[at : at + _AT_ONCE]))
+                if source is not None:
+                    asked = asked.where(_ROW.source == source)
+                for row in connection.execute(asked):
+                    found[row.id_hash][row.model] = (*found[row.id_hash].get(row.model, ()), row.receipt)
+        return [found[name] for name in names]
+
+    def count(self) -> int:
+        """Return how many ids are kept."""
+        with self._ledger.database.reading() as connection:
+            return int(connection.scalar(select(func.count()).select_from(PREDICTION_ID)) or 0)
+
+
+def _same(one: str, other: str) -> bool:
+    """Tell whether two receipts are of one prediction: signed again by a newer key, it has the same nonce."""
+    return one == other or parsed(decoded(one)[0]).nonce == parsed(decoded(other)[0]).nonce
+
 
 _Found = Mapping[str, Mapping[str, Sequence[str]]]  # receipts by model, by id
+
+MOST_HELD = 100_000
+"""Predictions and labels that may wait for their versions."""
 
 _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one item: counted, or refused for ``reason``.
+    """Tells the fate of one item: counted, or refused for ``reason``.
 
     ``held``: accepted, and counted when its version is known here.
     """
@@ -42,7 +179,7 @@ class Outcome:
     held: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         if self.accepted:
             return {"accepted": True, "held": True} if self.held else {"accepted": True}
         return {"accepted": False, "reason": self.reason, "message": self.message}
@@ -50,18 +187,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of each item of a batch, in order, and the labels that were counted."""
+    """Holds the outcome of each item of a batch, in order, and the labels that were counted."""
 
     outcomes: list[Outcome]
     counted: list[Label]
-
-
-class Unknown(NamedTuple):
-    """A label whose version is not known here: its place in the batch, and its receipt, which is sound."""
-
-    place: int
-    receipt: Receipt
-    token: str
 
 
 class _UnknownVersion(Refused):
@@ -77,7 +206,8 @@ class Intake:
 
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
-    ``ids``: the receipts of labels that name their prediction by the user's own id.
+    ``ids``: the receipts of labels that name their prediction by the user's own id. ``hold``: whether labels
+    of versions that are not known wait in the ledger until they are, or are refused.
     ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
     receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
     """
@@ -93,8 +223,9 @@ class Intake:
         clock: Callable[[], float] = time.time,
         detect: bool = True,
         ids: PredictionIds | None = None,
+        hold: bool = False,
     ) -> None:
-        self.keyring, self.ledger = keyring, ledger
+        self.keyring, self.ledger, self._holds = keyring, ledger, hold
         self.refused: Counter[Reason] = Counter()
         self.ahead = (0.0, -math.inf)
         self._lock = threading.Lock()
@@ -112,7 +243,6 @@ class Intake:
         source: str | Sequence[str] = "",
         ids_of: str | None = None,
         at: float | None = None,
-        hold: Callable[[Sequence[Unknown]], bool] | None = None,
     ) -> Taken:
         """Count every item that is right.
 
@@ -120,13 +250,11 @@ class Intake:
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
         predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
         not known. ``ids_of``: whose predictions an id may name; None: anybody's. An id of others is refused
-        as one that nobody has. ``at``: when they came, by default now. ``hold`` keeps those whose version is
-        not known, or says False, and they are refused. Raises LedgerError when the ledger cannot keep them,
-        or ids cannot be looked up: send all again, and each is counted once.
+        as one that nobody has. ``at``: when they came, by default now. Raises LedgerError when the ledger
+        cannot keep them, or ids cannot be looked up: send all again, and each is counted once.
         """
         now, found = self._clock() if at is None else at, self._found(items, ids_of)
-        unknown: list[Unknown] = []
-        checked = [self._check(item, now, found, place, unknown) for place, item in enumerate(items)]
+        checked = [self._check(item, now, found) for item in items]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
             Entry(one, now, self._slices.of_label(one.receipt, segment=_segment(item), source=who), who)
@@ -135,45 +263,68 @@ class Intake:
         ]
         fates = self.ledger.accept(entries, detect=self._detect)
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
+        # After the ledger took the others: a full waiting room keeps no label of a known version out.
+        held = self._held(items, checked, senders, now)
         news = iter(fates)
-        outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
-        if unknown and hold is not None and hold(unknown):
-            for one in unknown:
-                outcomes[one.place] = Outcome(True, held=True)
+        outcomes = [
+            _OUTCOMES[next(news)]
+            if isinstance(one, Label)
+            else Outcome(True, held=True)
+            if held and isinstance(one, _UnknownVersion)
+            else Outcome(False, one.reason, str(one))
+            for one in checked
+        ]
         with self._lock:
             self.refused.update(o.reason for o in outcomes if o.reason)
         return Taken(outcomes, counted)
 
+    def has_room(self, more: int) -> bool:
+        """Tell whether so many more predictions and labels may wait for their versions."""
+        return sum(self.ledger.held().values()) + more <= MOST_HELD
+
+    def _held(
+        self, items: Sequence[Any], checked: Sequence[Label | Refused], senders: Sequence[str], now: float
+    ) -> bool:
+        """Keep labels of unknown versions, by their receipts; False where none are, or too many wait."""
+        unknown = [(i, one) for i, one in enumerate(checked) if isinstance(one, _UnknownVersion)]
+        if not (self._holds and unknown and self.has_room(len(unknown))):
+            return False
+        self.ledger.hold(
+            [
+                Held(
+                    "label",
+                    one.receipt.nonce.hex(),
+                    (one.receipt.model, one.receipt.version),
+                    # By its receipt: its id may be forgotten before its version is known.
+                    json.dumps({**items[i], "receipt": one.token}),
+                    senders[i],
+                    now,
+                )
+                for i, one in unknown
+            ]
+        )
+        return True
+
     def _found(self, items: Sequence[object], source: str | None) -> _Found:
-        """The receipts, by model, of each id of ``source`` that an item names."""
+        """Return the receipts, by model, of each id of ``source`` that an item names."""
         ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
         if not ids or self._ids is None:
             return {}
         return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
 
-    def _check(
-        self,
-        item: object,
-        now: float,
-        found: _Found,
-        place: int,
-        unknown: list[Unknown],
-    ) -> Label | Outcome:
+    def _check(self, item: object, now: float, found: _Found) -> Label | Refused:
         try:
             return self._label(item, now, found)
-        except _UnknownVersion as refusal:
-            unknown.append(Unknown(place, refusal.receipt, refusal.token))
-            return Outcome(False, refusal.reason, str(refusal))
         except Refused as refusal:
             self._note_ahead(refusal.ahead)
-            return Outcome(False, refusal.reason, str(refusal))
+            return refusal.with_traceback(None)  # which would keep the whole batch alive
 
     def _note_ahead(self, seconds: float) -> None:
         if seconds > _AHEAD:
             self.ahead = (seconds, time.monotonic())
 
     def _label(self, item: object, now: float, found: _Found) -> Label:
-        """The label of an item, or Refused; ``found``: receipts of ids."""
+        """Return the label of an item, or Refused; ``found``: receipts of ids."""
         if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
             raise Refused(
                 "malformed",
@@ -185,6 +336,7 @@ class Intake:
             raise Refused("malformed", 'what a label is "by" is "id" or "name"')
         token = self._receipt(item, found) if _names_id(item) else item["receipt"]
         receipt = self.keyring.verify(token, now=now, ttl=self._ttl)
+        # Taken all the same, as it lies within the tolerance; a check says so, before clocks drift beyond it.
         self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:
@@ -202,7 +354,7 @@ class Intake:
 
 
 def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether an item names its prediction by an id: where it has a receipt, that counts alone."""
+    """Tell whether an item names its prediction by an id: where it has a receipt, that counts alone."""
     return isinstance(item, Mapping) and "id" in item and item.get("receipt") in (None, "")
 
 

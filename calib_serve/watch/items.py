@@ -9,16 +9,6 @@ from typing import Any
 
 from calib_serve.errors import InputError
 
-__all__ = [
-    "MOST_BRACKETS",
-    "MOST_ITEMS",
-    "TooManyItems",
-    "check_number",
-    "read_document",
-    "read_json",
-    "read_lines",
-]
-
 MOST_ITEMS = 10_000
 """Items of one batch."""
 
@@ -34,7 +24,7 @@ class TooManyItems(InputError):
 
 
 def read_document(body: bytes) -> Any:
-    """What a JSON document holds; TooManyItems where it may be too much, InputError where it is none.
+    """Return what a JSON document holds; TooManyItems where it may be too much, InputError where it is none.
 
     >>> read_document(b'{"items": [1, 2]}')
     {'items': [1, 2]}
@@ -47,7 +37,7 @@ def read_document(body: bytes) -> Any:
 
 
 def read_lines(body: bytes) -> list[Any]:
-    r"""The items of NDJSON, one a line; None for a line that is not JSON. TooManyItems beyond the limit.
+    r"""Read NDJSON, an item a line; None for a line that is not JSON. TooManyItems beyond the limit.
 
     >>> read_lines(b"1\n\n[\n2\n")
     [1, None, 2]
@@ -60,7 +50,7 @@ def read_lines(body: bytes) -> list[Any]:
 
 
 def check_number(items: int, told: str = "") -> None:
-    """TooManyItems where a batch has too many."""
+    """Raise TooManyItems where a batch has too many."""
     if items > MOST_ITEMS:
         raise TooManyItems(f"a batch has at most {MOST_ITEMS} items, got {told or items}")
 
@@ -71,7 +61,7 @@ def _check_brackets(body: bytes) -> None:
 
 
 def read_json(text: bytes | str) -> Any:
-    """``json.loads``; ValueError for every document that it cannot read, deep ones too."""
+    """Read JSON; ValueError for every document that cannot be read, deep ones too."""
     try:
         return json.loads(text)
     except RecursionError as error:

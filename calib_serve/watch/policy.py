@@ -1,4 +1,4 @@
-"""Which predictions to ask a label for: drawn when the prediction is made, with a chance that is known.
+"""Draw which predictions to ask a label for, when each is made, with a chance that is known.
 
 What is labelled by choice misleads, unless each label is weighed by one over the chance it was asked with.
 So the draw is made before any outcome is known, and its chance is kept with the prediction. Labels tell most
@@ -21,8 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.sums import Sums
-
-__all__ = ["LEAST_CHANCE", "LabelPolicy", "parse_policy"]
 
 LEAST_CHANCE = 1e-3
 """No label weighs more than one over this: a few that weigh more would decide every number."""
@@ -66,12 +64,12 @@ class LabelPolicy:
 
     @classmethod
     def uniform(cls, rate: float) -> LabelPolicy:
-        """Each prediction with the same chance ``rate``."""
+        """Return each prediction with the same chance ``rate``."""
         return cls(_Steps([1.0], [_checked_rate(rate)]), text=f"{rate:g}")
 
     @classmethod
     def bands(cls, bands: Iterable[tuple[float, float]]) -> LabelPolicy:
-        """``bands``: upper ends of confidence, rising up to 1, each with the chance up to it."""
+        """Draw by ``bands``: upper ends of confidence, rising up to 1, each with the chance up to it."""
         pairs = [(float(end), float(rate)) for end, rate in bands]
         ends = [end for end, _ in pairs]
         rising = all(a < b for a, b in zip([0.0, *ends], ends, strict=False))
@@ -84,7 +82,7 @@ class LabelPolicy:
     def budget(
         cls, per_day: float, *, workers: int = 1, clock: Callable[[], float] = time.monotonic
     ) -> LabelPolicy:
-        """About ``per_day`` labels a day in all ``workers``, chances going with sqrt(c (1 - c)).
+        """Ask for about ``per_day`` labels a day in all ``workers``, chances going with sqrt(c (1 - c)).
 
         They follow the traffic of about the last day. Each is ``LEAST_CHANCE`` at least, so traffic above
         ``per_day / LEAST_CHANCE`` asks for more labels. ``clock``: seconds, of any start.
@@ -97,7 +95,7 @@ class LabelPolicy:
 
     @classmethod
     def by(cls, chance: Callable[[float], float]) -> LabelPolicy:
-        """``chance``: a function of the confidence, to [LEAST_CHANCE, 1]; it is tried here on a grid."""
+        """Draw by ``chance``, a function of confidence to [LEAST_CHANCE, 1]; it is tried here on a grid."""
         for c in np.linspace(0, 1, 101).tolist():
             _checked_rate(chance(c), f" at confidence {c:g}")
         return cls(_Function(chance), text="a function")
@@ -105,7 +103,7 @@ class LabelPolicy:
     def draw(
         self, confidences: ArrayLike, *, uniforms: ArrayLike | None = None
     ) -> tuple[NDArray[np.bool_], Floats]:
-        """Whether a label is wanted for each prediction (n,), and the chance it had (n,).
+        """Tell whether a label is wanted for each prediction (n,), and the chance it had (n,).
 
         ``confidences`` (n,) in [0, 1]. ``uniforms`` (n,) in [0, 1) decide; drawn anew by default.
         """
@@ -118,7 +116,7 @@ class LabelPolicy:
         return drawn < chance, chance
 
     def chances(self, confidences: ArrayLike) -> Floats:
-        """The chance (n,) of each of ``confidences`` (n,) in [0, 1]; a budget counts them as served."""
+        """Return the chances (n,) of ``confidences`` (n,) in [0, 1]; a budget counts them as served."""
         given = np.asarray(confidences, np.float64)
         if given.ndim != 1:
             raise ShapeError(f"confidences must be (n,), got {given.shape}")
@@ -209,7 +207,7 @@ class _Budget:
 
 
 def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
-    """Chances (cells,) by which ``served`` (cells,) predictions bring ``wanted`` labels at least variance."""
+    """Find chances (cells,) by which ``served`` (cells,) bring ``wanted`` labels at least variance."""
     upper = np.asarray(_CELLS)
     right = _along(line, (upper + np.concatenate([[0.0], upper[:-1]])) / 2)
     spread = np.sqrt(right * (1 - right)).clip(1e-6)
@@ -225,7 +223,7 @@ def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
 
 
 def fitted_line(sums: Sums) -> Line:
-    """How often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
+    """Return how often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
 
     Fitted to the means of bins, with as much trust in what the confidences say as in ``_ENOUGH`` labels.
     """
@@ -262,7 +260,7 @@ def _checked_rate(rate: float, where: str = "") -> float:
 
 
 def parse_policy(text: str, *, workers: int = 1) -> LabelPolicy:
-    """The policy that a command line names: "500/day", "0.05" or "0.7:1,1:0.01".
+    """Return the policy that a command line names: "500/day", "0.05" or "0.7:1,1:0.01".
 
     ``workers``: processes that share a budget.
 

@@ -22,8 +22,6 @@ from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sums import Key, Sums, Version
 from calib_serve.watch.windows import Window
 
-__all__ = ["ClassShare", "LabelledBefore", "TrafficShares", "traffic_shares"]
-
 Floats = NDArray[np.float64]
 
 _LEVEL = 1e-4  # a look every few minutes stays quiet for weeks
@@ -31,7 +29,7 @@ _LEVEL = 1e-4  # a look every few minutes stays quiet for weeks
 
 @dataclass(frozen=True)
 class LabelledBefore:
-    """What the calibration set said of a version: its confusion and class shares, or why they are unknown."""
+    """Confusion and class shares of a version's calibration set, or why they are unknown."""
 
     confusion: Confusion | None = None
     old: tuple[float, ...] = ()
@@ -39,7 +37,7 @@ class LabelledBefore:
 
     @classmethod
     def of(cls, artifact: Artifact) -> LabelledBefore:
-        """What the artifact holds."""
+        """Return what the artifact holds."""
         if artifact.is_multilabel:
             return cls(unknown="of a multi-label model each label has a share of its own")
         try:
@@ -81,18 +79,18 @@ class TrafficShares:
 
     @property
     def kind(self) -> str:
-        """One of same, moved, other (more than class shares has changed), unknown."""
+        """Return same, moved, other (more than class shares has changed) or unknown."""
         return "unknown" if self.estimate is None else self.estimate.kind
 
     @property
     def says(self) -> str:
-        """In a sentence or two."""
+        """Say so in a sentence or two."""
         if self.estimate is None:
             return f"Not known: {self.unknown}."
         return self.estimate.says([one.name for one in self.classes])
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; what is not known is null."""
+        """Return it for JSON; what is not known is null."""
         model, version = self.version
         found = self.estimate
         tests = {} if found is None else {"moved": found.moved.as_dict(), "fits": found.fits.as_dict()}
@@ -118,7 +116,7 @@ class TrafficShares:
 def traffic_shares(
     served: Window, mature: Window, before: LabelledBefore, names: tuple[str, ...] = ()
 ) -> TrafficShares:
-    """The class shares of the predictions in ``served``; labels of ``mature`` stand beside what is expected.
+    """Estimate the class shares of ``served``; labels of ``mature`` stand beside what is expected.
 
     ``before``: what the calibration set said. ``names`` (K,) of the classes, or ().
     """
@@ -150,7 +148,7 @@ def traffic_shares(
 
 
 def _seen(window: Window, confusion: Confusion) -> Floats:
-    """Predictions by class and bin of confidence (K, B); InputError where they are not all told apart."""
+    """Count predictions by class and bin of confidence (K, B); InputError where some are not told apart."""
     if window.bins != confusion.bins:
         raise InputError(f"the ledger has {window.bins} bins of confidence, the artifact {confusion.bins}")
     seen = np.zeros((confusion.classes, confusion.bins))

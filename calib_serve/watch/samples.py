@@ -27,8 +27,6 @@ from calib_serve.files import make_private, private_folder, read_npz
 from calib_serve.nonces import NONCE_BYTES
 from calib_serve.receipts import DAY, Label
 
-__all__ = ["LabelledSamples", "SampleLog", "in_half", "read_samples"]
-
 log = logging.getLogger(__name__)
 
 _NONCES = 2.0**32
@@ -186,7 +184,7 @@ class SampleLog:
 def read_samples(
     folder: str | Path, *, model: str, version: str, since: float = 0.0, most: int = 1_000_000
 ) -> LabelledSamples:
-    """The labelled predictions of one model version since ``since``: the latest ``most`` of them.
+    """Return the labelled predictions of one model version since ``since``: the latest ``most`` of them.
 
     In the order in which they were written, the prediction and its label: what is read later has more at
     the end, and none in between.
@@ -233,7 +231,7 @@ def read_samples(
 def _read_shard(
     shard: Path, model: str, version: str
 ) -> tuple[dict[bytes, tuple[float, NDArray[np.float16]]], dict[bytes, int], set[bytes]]:
-    """Predictions and labels by nonce, and labels taken back; none where the shard is another version's."""
+    """Read predictions, labels and revoked labels by nonce; none where it is another version's."""
     kept, _ = read_npz(shard)
     if (str(kept["model"]), str(kept["version"])) != (model, version):
         return {}, {}, set()
@@ -256,6 +254,6 @@ def _kept(nonce: bytes, rate: float) -> bool:
 
 
 def _written(shard: Path) -> int:
-    """Milliseconds since 1970, from the shard's name."""
+    """Return milliseconds since 1970, from the shard's name."""
     part = shard.name.split("-")[1]
     return int(part) if part.isdigit() else 0

@@ -1,7 +1,7 @@
 """The Prometheus series that are published, declared once for emitters, ledgers, rules, dashboards and tests.
 
-To add a sum over predictions or labels, add one ``Sum`` at the end of ``SUMS``. The ledgers store it (0 in
-one that was written before); TorchServe, Triton and ``calib-serve watch`` publish it if it says so.
+To add a sum over predictions or labels, add one ``Sum`` to ``SUMS``, before the delay's. Ledgers store it;
+TorchServe, Triton and ``calib-serve watch`` publish it if it says so.
 ``handlers/metrics.yaml`` is generated from here; ``calib_serve.serve.metrics_file`` says how.
 
 Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
@@ -13,20 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
-
-__all__ = [
-    "CONTRACTS",
-    "DELAYS",
-    "PROVISIONAL",
-    "PUBLISHED",
-    "SEGMENTS",
-    "SERIES",
-    "SHADOWS",
-    "SUMS",
-    "WATCH",
-    "Series",
-    "Sum",
-]
 
 _BIN = ("model", "version", "bin")
 _MODEL = ("model", "version")
@@ -48,7 +34,7 @@ class Series:
 
     @property
     def in_torchserve(self) -> Literal["counter", "gauge"]:
-        """As what TorchServe keeps it, which adds to a counter what it is sent: an absolute sum is set."""
+        """Return its kind in TorchServe, which adds to counters what it is sent: an absolute sum is set."""
         return "gauge" if self.labels[-2:] == LEDGER_LABELS else self.kind
 
 
@@ -58,7 +44,7 @@ class Sum:
 
     ``adds`` takes numbers or arrays; ``weight`` is one over the probability with which a label was asked for.
     ``correct`` is 0 for predictions, where it is not known, and their weight is 1. ``per``: one sum for each
-    confidence bin, one for the model version, or one for each step of the delay from prediction to label.
+    confidence bin, or for each step of the delay from prediction to label.
     ``published`` as a counter; the others stay in the ledger, for intervals and windows. ``by_segment`` is
     the help text of the series by segment; without one there is none.
     """
@@ -67,27 +53,26 @@ class Sum:
     help: str
     of: Literal["predictions", "labels"]
     adds: Callable[[Any, Any, Any], Any]
-    per: Literal["bin", "version", "delay"] = "bin"
+    per: Literal["bin", "delay"] = "bin"
     published: bool = True
     by_segment: str = ""
 
     @property
     def series(self) -> Series:
-        """The metric family that publishes it; labels are counted in ledgers alone."""
-        labels = _BIN if self.per == "bin" else _MODEL
+        """Return the metric family that publishes it; labels are counted in ledgers alone."""
         own = LEDGER_LABELS if self.of == "labels" else ()
-        return Series(self.name, "counter", (*labels, *own), self.help)
+        return Series(self.name, "counter", (*_BIN, *own), self.help)
 
     @property
     def segment_series(self) -> Series:
-        """The metric family that publishes it by segment."""
+        """Return the metric family that publishes it by segment."""
         name = self.name.replace("calib_", "calib_segment_", 1)
         return Series(
             name, "counter", ("model", "version", "segment", "bin", *LEDGER_LABELS), self.by_segment
         )
 
 
-# Their order is that of the vectors in ledgers (``Sums``): new ones go to the end.
+# Their order is that of ``Sums.vector``; the delay's, which has steps and no bins, is the last.
 SUMS: tuple[Sum, ...] = (
     Sum(
         "calib_predictions_total",
@@ -129,20 +114,6 @@ SUMS: tuple[Sum, ...] = (
         of="labels",
         adds=lambda _c, y, w: w * y,
         by_segment="Right ones, weighted, by segment.",
-    ),
-    Sum(
-        "calib_feedback_confidence_squared_total",
-        "Weighted sum of squared confidences.",
-        of="labels",
-        adds=lambda c, _y, w: w * c * c,
-        per="version",
-    ),
-    Sum(
-        "calib_feedback_confidence_correct_total",
-        "Weighted sum of confidences that were right.",
-        of="labels",
-        adds=lambda c, y, w: w * c * y,
-        per="version",
     ),
     Sum(
         "calib_feedback_squared_error_total",

@@ -41,26 +41,21 @@ from calib_serve.watch.batch import (
     noted_chances,
     signed,
 )
-from calib_serve.watch.checks import Check, Checks
+from calib_serve.watch.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.watch.drift import TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
-from calib_serve.watch.ids import LONGEST_ID, Binding, PredictionIds, UnboundReceipt, is_id
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Intake, Outcome, Unknown
+from calib_serve.watch.intake import Binding, Intake, Outcome, PredictionIds, UnboundReceipt
 from calib_serve.watch.ledger import Held, Ledger
-from calib_serve.watch.maturity import Delays, Maturity, parse_maturity
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
-from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
+from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT, Slices, is_id, is_segment
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
-from calib_serve.watch.windows import Window, read_window, read_windows
-
-__all__ = ["Watch", "Watched"]
+from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_windows
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +63,7 @@ _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
 _LEARN_EVERY = 2.0  # seconds between looks for versions
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
-_MOST_HELD = 100_000  # predictions and labels that wait for their version
-_AT_ONCE = 1_000  # of them that are counted in one transaction
+_AT_ONCE = 1_000  # of what was held that is counted in one transaction
 
 
 @dataclass
@@ -155,12 +149,14 @@ class Watch:
             clock=clock,
             detect=detector is not None or follow is not None or any(w.contract for w in models.values()),
             ids=self.ids,
+            hold=True,
         )
         self._given, self._follow = dict(models), follow
         self._facts, self._told = dict[Version, str](), dict[Version, Watched]()
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
+        # Once here: whoever counts before the feed's thread runs needs the versions and their budgets.
         self.learn()
         self._tell_policies()
         self.feed.also(self.learn, every=_LEARN_EVERY)
@@ -222,6 +218,7 @@ class Watch:
 
     def start(self) -> None:
         """Begin what is done beside counting, in threads; LedgerError where nothing may be acknowledged."""
+        # Before anything is acknowledged: what would refuse labels in a minute refuses the start.
         self.checks.run()
         self.may_acknowledge()
         self.feed.start()
@@ -264,7 +261,7 @@ class Watch:
             )
 
     def _unknown_versions(self) -> None:
-        """InputError where something waits for a version that nobody told of, or the list is not readable.
+        """Raise InputError where something waits for an unknown version, or the list is not readable.
 
         It is raised, as names of files and models are not for everybody.
         """
@@ -306,6 +303,7 @@ class Watch:
     def _released(self, version: Version) -> int:
         """Count some of what was held for a version; how many."""
         with self.ledger.transaction():
+            # Taken out and counted in one transaction: a crash leaves it waiting.
             rows = self.ledger.take_held(version, most=_AT_ONCE)
             for row in rows:
                 told = json.loads(row.content)
@@ -317,35 +315,13 @@ class Watch:
                     self.ledger.add(self._sums([served]), time=told["time"])
         return len(rows)
 
-    def _with_room(
-        self, found: list[ServedPrediction | Carried | Refused]
-    ) -> list[ServedPrediction | Carried | Refused]:
-        """Those of versions that are not known are refused where too many wait already."""
-        items = {
-            i: one.item if isinstance(one, Carried) else one
-            for i, one in enumerate(found)
-            if not isinstance(one, Refused)
-        }
-        for i, refused in self._without_room(items).items():
-            found[i] = refused
-        return found
-
-    def _without_room(self, items: Mapping[int, ServedPrediction | ServedSums]) -> dict[int, Refused]:
-        """Refuse those of unknown versions if too many wait already, by their place."""
-        unknown = {i: one for i, one in items.items() if not self._knows(one)}
-        if not unknown or self._has_room(len(unknown)):
-            return {}
-        return {
-            i: Refused(
-                "unknown_version",
-                f"no model {one.model!r} version {one.version!r} here, and too much waits for others",
-            )
-            for i, one in unknown.items()
-        }
-
-    def _has_room(self, more: int) -> bool:
-        """Whether so many more may wait for their versions."""
-        return sum(self.ledger.held().values()) + more <= _MOST_HELD
+    def _refuse_without_room(self, found: list[Any]) -> None:
+        """Refuse, in place, predictions of unknown versions where too many wait for theirs already."""
+        unknown = {i: _item(one) for i, one in enumerate(found) if not self._knows(one)}
+        if unknown and not self.intake.has_room(len(unknown)):
+            for i, one in unknown.items():
+                told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
+                found[i] = Refused("unknown_version", told)
 
     def _hold(self, served: Sequence[tuple[str, ServedSums, float]]) -> None:
         """Keep predictions until their versions are known: each one's name, and when it was made."""
@@ -359,6 +335,7 @@ class Watch:
 
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
+        # Threads first: their last step still writes to the ledger.
         self.feed.stop()
         self.checks.stop()
         self.ledger.close()
@@ -385,10 +362,12 @@ class Watch:
         """
         self.may_acknowledge()
         now = self._clock()
-        found = self._with_room(_each_once([self._admit(one, now) for one in items]))
+        found = _each_once([self._admit(one, now) for one in items])
+        self._refuse_without_room(found)
         places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
         good = [one for one in found if isinstance(one, ServedPrediction)]
         came = [one for one in found if isinstance(one, Carried)]
+        # Receipts say when they were made; one dated ahead of this clock opens no span of the future.
         made = now if good or not came else min(now, max(one.time for one in came))
         whole = [*good, *(one.item for one in came)]
         known = [one for one in whole if self._knows(one)]
@@ -402,6 +381,7 @@ class Watch:
             else:
                 batch = batch if fresh else self.ledger.known(batch) or batch
                 now, chances = batch.time, noted_chances(batch, len(found))
+                # Derived, not drawn: a batch that comes again gets the same receipts.
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
             self._hold(
@@ -423,11 +403,9 @@ class Watch:
         """
         self.may_acknowledge()
         now = self._clock()
-        found = [self._wrong_sums(one) for one in sums]
-        sound_at = {i: one for i, one in enumerate(sums) if found[i] is None}
-        for i, refused in self._without_room(sound_at).items():
-            found[i] = refused
-        sound = [one for one, wrong in zip(sums, found, strict=True) if wrong is None]
+        found: list[ServedSums | Refused] = [self._wrong_sums(one) or one for one in sums]
+        self._refuse_without_room(found)
+        sound = [one for one in found if isinstance(one, ServedSums)]
         known = [one for one in sound if self._knows(one)]
         batch = named_batch(once, sums, (), source=source, time=now)
         made = min(time, now)
@@ -444,10 +422,10 @@ class Watch:
                 )
         if fresh:
             self._look_for_shift(added)
-        return found
+        return [one if isinstance(one, Refused) else None for one in found]
 
     def _wrong_sums(self, one: ServedSums) -> Refused | None:
-        """Why they cannot be counted."""
+        """Return why they cannot be counted."""
         bins = self.ledger.bins
         sound = 0 <= one.low <= one.high <= 1 and one.count > 0
         if not sound or not one.low * one.count - 1e-6 <= one.confidence <= one.high * one.count + 1e-6:
@@ -466,12 +444,7 @@ class Watch:
         of the predictions that an ``id`` in place of a receipt may name; None: of any.
         """
         self.may_acknowledge()
-        taken = self.intake.take(
-            items,
-            source=source,
-            ids_of=ids_of,
-            hold=lambda unknown: self._held_labels(items, unknown, source),
-        )
+        taken = self.intake.take(items, source=source, ids_of=ids_of)
         if samples := self.samples:
             whole = [
                 one for one in taken.counted if not self._is_pair(one.receipt.model, one.receipt.version)
@@ -479,41 +452,23 @@ class Watch:
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
 
-    def _held_labels(
-        self, items: Sequence[Any], unknown: Sequence[Unknown], source: str | Sequence[str]
-    ) -> bool:
-        """Keep labels of versions that are not known, by receipts; False where too many wait already."""
-        if not self._has_room(len(unknown)):
-            return False
-        now = self._clock()
-        rows = [
-            Held(
-                "label",
-                one.receipt.nonce.hex(),
-                (one.receipt.model, one.receipt.version),
-                json.dumps({**items[one.place], "receipt": one.token}),
-                source if isinstance(source, str) else source[one.place],
-                now,
-            )
-            for one in unknown
-        ]
-        self.ledger.hold(rows)
-        return True
-
-    def _knows(self, item: ServedPrediction | ServedSums) -> bool:
-        return (item.model, item.version) in self.models
+    def _knows(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
+        """Tell whether what is served is of a version that is known here; what is refused waits for none."""
+        if isinstance(one, Refused):
+            return True
+        return (_item(one).model, _item(one).version) in self.models
 
     def _is_pair(self, model: str, version: str) -> bool:
         watched = self.models.get((model, version))
         return watched is not None and watched.classes.pairs
 
     def may_acknowledge(self) -> None:
-        """LedgerError while a check refuses that anything is acknowledged."""
+        """Raise LedgerError while a check refuses that anything is acknowledged."""
         if (reason := self.checks.refused) is not None:
             raise LedgerError(f"{reason}; nothing is counted until then")
 
     def incidents(self) -> list[Incident]:
-        """The latest drift incidents, oldest first."""
+        """Return the latest drift incidents, oldest first."""
         return self.feed.incidents.latest()
 
     def close_incident(self, number: int, *, by: str, note: str = "") -> Incident:
@@ -521,7 +476,7 @@ class Watch:
         return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
 
     def window(self, version: Version, name: str = "24h", *, provisional: bool = True) -> Window:
-        """The predictions of this model version in a window of ``WINDOWS``, with their labels.
+        """Return the predictions of this model version in a window of ``WINDOWS``, with their labels.
 
         ``provisional``: while none of its labels is mature, of all that have come; the window says so.
         """
@@ -530,7 +485,7 @@ class Watch:
     def windows(
         self, version: Version, names: Iterable[str], *, provisional: bool = True
     ) -> dict[str, Window]:
-        """The same of several windows, of one moment."""
+        """Return the same of several windows, of one moment."""
         return read_windows(
             self.ledger,
             version,
@@ -542,12 +497,12 @@ class Watch:
         )
 
     def delays(self, version: Version) -> Delays:
-        """How late the labels of this model version came so far."""
+        """Return how late the labels of this model version came so far."""
         now = self._clock()
         return Delays.of(self.ledger.dated(0.0, now, version=version, kind="segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
-        """How the clauses of the version's contract stand, in their order; none where it has none."""
+        """Return how the clauses of the version's contract stand, in their order; none where it has none."""
         contract = self._contracts.contracts.get(version)
         if contract is None:
             return []
@@ -555,11 +510,11 @@ class Watch:
         return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """What labels say of each shadow that ran beside this model version."""
+        """Return what labels say of each shadow that ran beside this model version."""
         return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
-        """The class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
+        """Return the class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
 
         The window ends now. InputError for a version that is not watched.
         """
@@ -569,7 +524,7 @@ class Watch:
         if watched.before.confusion is None:
             return TrafficShares(version, name, None, (), watched.before.unknown)
         at_once = Maturity(0.0, given=True)
-        served = read_window(self.ledger, version, name, maturity=at_once, now=self._clock())
+        served = read_windows(self.ledger, version, [name], maturity=at_once, now=self._clock())[name]
         mature = served
         if self.feed.maturity(version).seconds:
             mature = self.window(version, name, provisional=False)
@@ -587,7 +542,7 @@ class Watch:
         return self._refusal(found.item) or found
 
     def _refusal(self, item: ServedPrediction) -> Refused | None:  # noqa: PLR0911  a list of reasons
-        """Why it cannot be counted."""
+        """Return why it cannot be counted."""
         version = (item.model, item.version)
         watched = self.models.get(version)
         if not 0 <= item.confidence <= 1:
@@ -660,7 +615,7 @@ class Watch:
             self.samples.predicted(model, version, nonces, logits, times=times)
 
     def _sums(self, served: Iterable[ServedSums]) -> dict[Key, Sums]:
-        """What the predictions add to each slice; to random groups only labels do."""
+        """Return what the predictions add to each slice; to random groups only labels do."""
         found: dict[Key, dict[tuple[str, int], float]] = {}
         all_of = list(served)
         bins = bin_index([one.high for one in all_of], bins=self.ledger.bins).tolist()
@@ -673,11 +628,12 @@ class Watch:
         return {key: zeros.with_values(values) for key, values in found.items()}
 
     def _keys(self, one: ServedSums) -> Sequence[Key]:
-        """The slices of predictions; of clauses, those that both ends of their confidences fulfil."""
+        """Return the slices of predictions; of clauses, those that both ends of their confidences fulfil."""
         of = (one.model, one.version, one.predicted)
         keys = self._slices.of(*of, confidence=one.low, segment=one.segment)
         if one.low == one.high or (one.model, one.version) not in self._contracts.contracts:
             return keys
+        # A clause has one threshold: what both ends fulfil, all between them do.
         upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
         return [key for key in keys if key in upper]
 
@@ -711,14 +667,18 @@ def _each_once(
     return told
 
 
+def _item(one: ServedPrediction | ServedSums | Carried) -> ServedPrediction | ServedSums:
+    return one.item if isinstance(one, Carried) else one
+
+
 def _content(one: ServedSums, made: float) -> str:
-    """What is kept of predictions whose version is not known."""
+    """Return what is kept of predictions whose version is not known."""
     _, _, *numbers = astuple(one)
     return json.dumps({"served": numbers, "time": made})
 
 
 def _wrong_shadow(shadow: Shadow, classes: int) -> str:
-    """Why no receipt may say this of a shadow; empty if it may."""
+    """Return why no receipt may say this of a shadow; empty if it may."""
     if not 0 <= shadow.confidence <= 1:
         return f"the shadow's confidence must be in [0, 1], got {shadow.confidence}"
     if not 0 <= shadow.predicted < classes:
@@ -727,7 +687,7 @@ def _wrong_shadow(shadow: Shadow, classes: int) -> str:
 
 
 def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
-    """What is answered of it, but for its receipt where that is yet to be signed."""
+    """Return what is answered of it, but for its receipt where that is yet to be signed."""
     if isinstance(one, Carried):
         return one.receipt
     return one if isinstance(one, Refused) else None

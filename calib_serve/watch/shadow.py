@@ -26,9 +26,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -36,15 +35,10 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement.bets import MeanBets
-from calib_serve.watch.anew import note_anew
-from calib_serve.watch.ledger import Ledger, Noted
+from calib_serve.watch.anew import note_anew, read_kept
+from calib_serve.watch.ledger import LabelRecord, Ledger
 from calib_serve.watch.sums import Version
 from calib_serve.words import signed_points
-
-__all__ = [
-    "ALPHA", "LESS_RIGHT", "MARGIN", "MOST_TAGS", "ShadowFollower", "ShadowState", "ShadowTest", "Verdict",
-    "shadow_states",
-]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +81,8 @@ class ShadowTest:
     margin: MeanBets = MeanBets()  # noqa: RUF009
     right: MeanBets = MeanBets()  # noqa: RUF009
 
-    def fed(self, rows: Sequence[Noted]) -> ShadowTest:
-        """With labels of predictions that have a shadow, as well."""
+    def fed(self, rows: Sequence[LabelRecord]) -> ShadowTest:
+        """Take labels of predictions that have a shadow, as well."""
         told = np.array(
             [
                 (row.confidence, row.correct, *row.shadow[:3], row.inclusion)
@@ -127,7 +121,7 @@ class ShadowTest:
 
     @property
     def log_evidence(self) -> dict[str, float]:
-        """The natural log of the evidence of each statement, by its name."""
+        """Return the natural log of the evidence of each statement, by its name."""
         return {
             "better": self.gain.above(),
             "worse": self.gain.below(),
@@ -138,7 +132,7 @@ class ShadowTest:
 
     @property
     def verdict(self) -> Verdict:
-        """The strongest of what is shown by now."""
+        """Return the strongest of what is shown by now."""
         found, enough = self.log_evidence, -math.log(ALPHA)
         if max(found["worse"], found["less accurate"]) >= enough + math.log(2):
             return "worse"
@@ -149,7 +143,7 @@ class ShadowTest:
         return "no worse" if found["no worse"] >= enough else "unknown"
 
     def state(self, tag: str) -> ShadowState:
-        """What is known by now."""
+        """Return what is known by now."""
         low, high = self.gain.interval()
         # Bets are on weighted numbers, whose mean weight takes them back to a prediction.
         scale = self.unit_weight / self.units if self.units else 1.0
@@ -166,7 +160,7 @@ class ShadowTest:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         bets = {name: getattr(self, name) for name in _BETS}
         return {
             "format": _FORMAT,
@@ -177,7 +171,7 @@ class ShadowTest:
 
     @classmethod
     def of(cls, told: object) -> ShadowTest:
-        """The one behind ``as_dict``; InputError for what is none, or of an unknown format.
+        """Return the one behind ``as_dict``; InputError for what is none, or of an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -204,13 +198,13 @@ _BETS = ("gain", "margin", "right")
 
 
 def _score(confidence: Floats, right: Floats) -> Floats:
-    """The log score, in nats: less is better."""
+    """Return the log score, in nats: less is better."""
     c = confidence.clip(_CUT, 1 - _CUT)
     return np.asarray(-np.where(right > 0, np.log(c), np.log1p(-c)), np.float64)
 
 
 def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats:
-    """What keeps |d| to a nat, whatever comes out; known before it does.
+    """Return what keeps |d| to a nat, whatever comes out; known before it does.
 
     Of the same prediction either both are right or both wrong; of two, at most one is right.
     """
@@ -222,7 +216,7 @@ def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats
 
 
 def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
-    """A number for the group of each row, from 0; rows of no group, 0, are each their own."""
+    """Return a number for the group of each row, from 0; rows of no group, 0, are each their own."""
     own = [(group, 0 if group else i) for i, group in enumerate(groups)]
     numbers: dict[tuple[int, int], int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in own], np.intp)
@@ -233,7 +227,7 @@ Verdict = Literal["better", "no worse", "worse", "unknown"]
 
 @dataclass(frozen=True)
 class ShadowState:
-    """What ``labels`` since ``since`` (the time of the first one's prediction) say of the shadow ``tag``.
+    """Verdict of ``labels`` since ``since``, the time of the first one's prediction, on the shadow ``tag``.
 
     ``gain``: the mean by which the log score of its confidence is better than that of the served one, in nats
     a prediction, see ``ShadowTest``; in ``low`` to ``high`` at all times at once, with a chance of 95 %.
@@ -252,7 +246,7 @@ class ShadowState:
     since: float
 
     def says(self) -> str:
-        """In a sentence."""
+        """Say so in a sentence."""
         if not self.labels:
             return f"Shadow {self.tag}: no label yet."
         words = {
@@ -278,15 +272,17 @@ class ShadowFollower:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
-        """See ``feed.Follower``."""
-        by_tag: dict[str, list[Noted]] = {}
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
+        """Take labels in the order of their predictions, see ``feed.Follower``."""
+        by_tag: dict[str, list[LabelRecord]] = {}
         for row in rows:
             if row.shadow is not None:
                 by_tag.setdefault(row.shadow.tag, []).append(row)
         if not by_tag:
             return
-        tests = _kept(self._ledger, version, partial(note_anew, self._ledger, version, now=now))
+        tests, damaged = read_kept(self._ledger, _KIND, version, _read)
+        for tag, error in damaged.items():
+            note_anew(self._ledger, version, f"the test of shadow {tag}", error, now=now)
         for tag, of_tag in by_tag.items():
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
             told = json.dumps(tests[tag].as_dict()).encode()
@@ -297,22 +293,12 @@ class ShadowFollower:
 
 
 def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
-    """What is known of each shadow of a version, by tag; LedgerError where the ledger cannot be read."""
-    return [
-        test.state(tag) for tag, test in sorted(_kept(ledger, version, partial(_logged, version)).items())
-    ]
+    """Return what is known of each shadow of a version, by tag; LedgerError where that cannot be read."""
+    tests, damaged = read_kept(ledger, _KIND, version, _read)
+    for tag, error in damaged.items():
+        log.warning("%s %s: the test of shadow %s begins anew with the next labels: %s", *version, tag, error)
+    return [test.state(tag) for tag, test in sorted(tests.items())]
 
 
-def _kept(ledger: Ledger, version: Version, anew: Callable[[str, object], None]) -> dict[str, ShadowTest]:
-    """By tag, the one whose label came last at the end; of those that are damaged ``anew`` is told."""
-    found = {}
-    for state in ledger.states(_KIND, version):
-        try:
-            found[state.name] = ShadowTest.of(json.loads(state.value))
-        except (InputError, ValueError, RecursionError) as error:
-            anew(f"the test of shadow {state.name}", error)
-    return found
-
-
-def _logged(version: Version, what: str, why: object) -> None:
-    log.warning("%s %s: %s begins anew with the next labels: %s", *version, what, why)
+def _read(value: bytes) -> ShadowTest:
+    return ShadowTest.of(json.loads(value))

@@ -1,8 +1,9 @@
-"""Which slices of a version a prediction counts in; their names are bounded, whatever clients invent."""
+"""Find the slices of a version that a prediction counts in; names are bounded, whatever clients invent."""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 import threading
 from collections import Counter
@@ -12,13 +13,14 @@ from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import Receipt
 from calib_serve.watch.sums import Key, Kind, Version
 
-__all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "SOURCES", "Names", "Slices", "is_segment", "scope_of"]
-
 OTHER = "other"
 """The slice that counts what has none of its own."""
 
 LONGEST_SEGMENT = 63
 """Characters of a segment's name, which fit a receipt in any script."""
+
+LONGEST_ID = 255
+"""Characters of a user's own id of a prediction."""
 
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
@@ -26,6 +28,7 @@ GROUPS = 32
 SOURCES = 64
 """Sources of labels that a version may have; the rest are ``other``."""
 
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _MADE = 20_000  # predictions whose keys are kept, as they come again
 _SEEN = 100  # predictions after which a class can be said to be frequent
 
@@ -57,7 +60,7 @@ class Names:
         self._counts: dict[Version, Counter[str]] = {}
 
     def under(self, version: Version, name: str, *, most: int | None = None) -> str:
-        """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
+        """Return the slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
         most = self.most if most is None else most
         if self._only is not None:
             return name if not name or name in self._only else OTHER
@@ -129,7 +132,7 @@ class Slices:
         segment: str = "",
         group: int = 0,
     ) -> tuple[Key, ...]:
-        """The slices of a prediction, its segment's first; without its confidence, but for clauses."""
+        """Return the slices of a prediction, its segment's first; without its confidence, but for clauses."""
         asked = (model, version, predicted, segment)
         keys = self._made.get(asked)
         if keys is None:
@@ -145,7 +148,7 @@ class Slices:
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
 
     def _counting(self, of: Version, predicted: int, confidence: float, segment: str) -> tuple[Key, ...]:
-        """The slices of the clauses that count a prediction."""
+        """Return the slices of the clauses that count a prediction."""
         if of not in self._contracts:
             return ()
         own, contract = self._clauses[of], self._contracts[of]
@@ -159,7 +162,7 @@ class Slices:
         return (*met, *scope)
 
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
-        """The slices of a receipt's label, by who sent it as well, where that is known.
+        """Return the slices of a receipt's label, by who sent it as well, where that is known.
 
         ``segment``: what the label names, for receipts that name none; labels alone take at most half of the
         places that segments have. Clauses go by the receipt alone, as
@@ -182,14 +185,33 @@ class Slices:
 
 
 def scope_of(clause: Clause) -> str:
-    """The name of the slice of all that a coverage clause is of, beside that of what fulfils it."""
+    """Return the name of the slice of all that a coverage clause is of, beside that of what fulfils it."""
     return f"{clause.id}, of all"
 
 
 def is_segment(name: object) -> bool:
-    """A short text that any store can hold: half of a character pair cannot be written as UTF-8."""
-    return (
-        isinstance(name, str)
-        and len(name) <= LONGEST_SEGMENT
-        and (name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name))
-    )
+    """Tell whether a segment may have this name: a short text that any store can hold."""
+    return isinstance(name, str) and len(name) <= LONGEST_SEGMENT and _has_utf8(name)
+
+
+def is_id(value: object) -> bool:
+    r"""Tell whether this can be an id of a prediction: a text of 1 to 255 characters that has UTF-8.
+
+    >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_ID and _has_utf8(value)
+
+
+def is_source(name: str) -> bool:
+    """Tell whether a source may have this name: up to 63 letters, digits, ``.``, ``_``, ``-``; not ``other``.
+
+    >>> is_source("lab-2"), is_source("lab 2"), is_source("other")
+    (True, False, False)
+    """
+    return bool(_SOURCE.fullmatch(name)) and name != OTHER
+
+
+def _has_utf8(text: str) -> bool:
+    # Half of a character pair is a text in Python, and bytes nowhere.
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

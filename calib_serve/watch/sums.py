@@ -14,8 +14,6 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
-
 Floats = NDArray[np.float64]
 
 At = TypeVar("At", bound=Hashable)
@@ -27,11 +25,9 @@ Kind = Literal["segment", "class", "group", "source", "clause"]
 predicted class; by random groups of the groups that they name; labels by the source that sent them; and by
 the clauses of the contract that count them."""
 
-_PLACES = {"version": 1, "delay": len(DELAYS) + 1}
-
 
 class Key(NamedTuple):
-    """What is counted separately: a slice of a model version."""
+    """Names what is counted apart: a slice of a model version."""
 
     model: str
     version: str
@@ -40,19 +36,19 @@ class Key(NamedTuple):
 
     @property
     def of(self) -> Version:
-        """(model, version)."""
+        """Return (model, version)."""
         return self.model, self.version
 
 
 @functools.cache
 def _layout(bins: int) -> dict[str, slice]:
-    """Where each sum lies in the vector."""
-    ends = np.cumsum([_PLACES.get(one.per, bins) for one in SUMS]).tolist()
+    """Return where each sum lies in the vector."""
+    ends = np.cumsum([bins if one.per == "bin" else len(DELAYS) + 1 for one in SUMS]).tolist()
     return {one.name: slice(start, end) for one, start, end in zip(SUMS, [0, *ends], ends, strict=False)}
 
 
 def _length(bins: int) -> int:
-    return sum(_PLACES.get(one.per, bins) for one in SUMS)
+    return int(_layout(bins)[SUMS[-1].name].stop)
 
 
 def changes(
@@ -64,7 +60,7 @@ def changes(
     *,
     bins: int,
 ) -> tuple[NDArray[np.intp], Floats]:
-    """What each prediction or label adds where: places in the vector and values, both (n, sums of its kind).
+    """Compute what each prediction or label adds: places in the vector and values (n, sums of its kind).
 
     ``confidence`` (n,) in [0, 1], ``correct`` (n,), ``weight`` (n,) at least 1, ``delay`` (n,) seconds.
     """
@@ -77,11 +73,7 @@ def changes(
         raise ShapeError(f"correct, weight and delay must be {c.shape} like confidence: {error}") from error
     if not (w >= 1).all():
         raise InputError("a weight is one over a probability: at least 1")
-    places = {
-        "bin": bin_index(c, bins=bins),
-        "version": np.zeros(c.shape, np.intp),
-        "delay": np.searchsorted(DELAYS, d),
-    }
+    places = {"bin": bin_index(c, bins=bins), "delay": np.searchsorted(DELAYS, d)}
     layout = _layout(bins)
     kind = [one for one in SUMS if one.of == of]
     where = [layout[one.name].start + places[one.per] for one in kind]
@@ -92,8 +84,8 @@ def changes(
 class Sums:
     """Every sum that ``calib_serve.watch.series.SUMS`` declares; adds up over workers and time.
 
-    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,) (1,) for
-    one of the version, or (24,) for the delay. Read-only.
+    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,), or of
+    the delay (steps,). Read-only.
 
     >>> a = Sums.served([0.9, 0.5], bins=2) + Sums.labelled([0.9], [1], bins=2)
     >>> a.predictions.tolist(), a["calib_feedback_total"].tolist()
@@ -112,18 +104,18 @@ class Sums:
 
     @classmethod
     def zeros(cls, bins: int = 15) -> Sums:
-        """Nothing yet."""
+        """Begin with nothing counted."""
         return cls(bins, np.zeros(_length(bins)))
 
     @classmethod
     def at(cls, places: NDArray[np.intp], values: Floats, *, bins: int) -> Sums:
-        """The sums of what ``changes`` told, of any shape."""
+        """Return the sums of what ``changes`` told, of any shape."""
         found = np.bincount(places.ravel(), weights=values.ravel(), minlength=_length(bins))
         return cls(bins, found.astype(np.float64))
 
     @classmethod
     def served(cls, confidence: ArrayLike, *, bins: int = 15) -> Sums:
-        """Sums of predictions with top-1 confidences (n,) in [0, 1], labels not known."""
+        """Return sums of predictions with top-1 confidences (n,) in [0, 1], labels not known."""
         return cls.at(*changes("predictions", confidence, bins=bins), bins=bins)
 
     @classmethod
@@ -136,14 +128,14 @@ class Sums:
         delay: ArrayLike = 0.0,
         bins: int = 15,
     ) -> Sums:
-        """Sums of labels that came in: confidences (n,) and whether each prediction was right (n,).
+        """Return sums of labels that came in: confidences (n,) and whether each prediction was right (n,).
 
         ``weight`` (n,): one over the chance of being asked for; ``delay`` (n,): seconds since the prediction.
         """
         return cls.at(*changes("labels", confidence, correct, weight, delay, bins=bins), bins=bins)
 
     def of(self, kind: Literal["predictions", "labels"]) -> Sums:
-        """The sums over predictions, or those over labels, alone."""
+        """Return the sums over predictions, or those over labels, alone."""
         layout, kept = _layout(self.bins), np.zeros(len(self.vector))
         for one in SUMS:
             if one.of == kind:
@@ -165,12 +157,12 @@ class Sums:
 
     @property
     def labels(self) -> Floats:
-        """Labels by bin (bins,), each counted as one."""
+        """Return labels by bin (bins,), each counted as one."""
         return self["calib_feedback_total"]
 
     @property
     def feedback(self) -> Bins:
-        """The bins of the labelled predictions, weighted."""
+        """Return the bins of the labelled predictions, weighted."""
         names = (
             "calib_feedback_weight_total",
             "calib_feedback_confidence_total",
@@ -180,17 +172,17 @@ class Sums:
         return Bins(*(self[name] for name in names))
 
     def merge(self, other: Sums) -> Sums:
-        """The sums over both; associative and commutative."""
+        """Return the sums over both; associative and commutative."""
         return self._combine(other, 1.0)
 
     __add__ = merge
 
     def __sub__(self, other: Sums) -> Sums:
-        """These sums without ``other``, which must be part of them."""
+        """Return these sums without ``other``, which must be part of them."""
         return self._combine(other, -1.0)
 
     def with_values(self, values: Mapping[tuple[str, int], float]) -> Sums:
-        """These sums, but with those of the given names and places; other names are left out."""
+        """Return these sums, but with those of the given names and places; other names are left out."""
         found, layout = self.vector.copy(), _layout(self.bins)
         for (name, place), value in values.items():
             if name in layout and place < len(found[layout[name]]):
@@ -214,7 +206,7 @@ def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:
 
 
 def merge_slices(sums: Mapping[Key, Sums] | Iterable[tuple[Key, Sums]]) -> dict[Version, Sums]:
-    """The sums of whole model versions, of their segments."""
+    """Return the sums of whole model versions, of their segments."""
     found: dict[Version, Sums] = {}
     for key, more in sums.items() if isinstance(sums, Mapping) else sums:
         if key.kind == "segment":

@@ -23,8 +23,6 @@ from calib_serve.watch.classes import Classes
 from calib_serve.watch.priors import LabelledBefore
 from calib_serve.watch.sums import Version
 
-__all__ = ["FollowedVersions", "Watched", "read_facts", "read_versions"]
-
 log = logging.getLogger(__name__)
 
 _MANIFEST = "manifest.yaml"
@@ -41,7 +39,7 @@ class Watched:
 
     @classmethod
     def of(cls, what: Artifact | str | Path | int) -> Watched:
-        """Of an artifact, an artifact's folder, or the number of classes."""
+        """Make one of an artifact, an artifact's folder, or the number of classes."""
         if isinstance(what, int):
             return cls(Classes(what))
         artifact = what if isinstance(what, Artifact) else Artifact.load(what)
@@ -51,7 +49,7 @@ class Watched:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Watched:
-        """Of ``classes``, and if wanted ``class_names``, ``multilabel``, ``contract``; or of an ``artifact``.
+        """Read ``classes``, and if there ``class_names``, ``multilabel``, ``contract``; or an ``artifact``.
 
         InputError where they are none, ArtifactError for an artifact that cannot be used.
 
@@ -86,11 +84,11 @@ class FollowedVersions:
         self._trouble: str | None = None
 
     def current(self) -> dict[Version, Watched]:
-        """What was read last."""
+        """Return what was read last."""
         return self._known
 
     def changed(self) -> dict[Version, Watched]:
-        """The same, read again if it looks different."""
+        """Return the same, read again if it looks different."""
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
@@ -102,7 +100,7 @@ class FollowedVersions:
         return self._known
 
     def trouble(self) -> str | None:
-        """Why it cannot be read, if so."""
+        """Return why it cannot be read, if so."""
         return self._trouble
 
     def _look(self) -> tuple[object, ...]:
@@ -130,7 +128,7 @@ class FollowedVersions:
 
 
 def _listed(text: bytes) -> Any:
-    """What JSON or YAML holds; JSON may hold more than the YAML of others may."""
+    """Read JSON or YAML; JSON may hold more than the YAML of others may."""
     try:
         return json.loads(text)
     except ValueError:
@@ -154,7 +152,7 @@ def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]
 
 
 def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
-    """The versions that a ledger was told of; one that cannot be read is left out, and logged."""
+    """Return the versions that a ledger was told of; one that cannot be read is left out, and logged."""
     found = {}
     for version, facts in kept.items():
         try:

@@ -2,6 +2,10 @@
 
 A window holds whole spans of the ledger, which are five minutes wide for two days, an hour for five weeks,
 and a day beyond that. Over all time it also holds what the ledger counted before it kept spans.
+
+Windows, verdicts and the drift detector leave out predictions whose labels are still coming: where wrong
+ones are told sooner than right ones, the newest labels of a calibrated model look wrong. How long labels take
+is learned from their delays, or given.
 """
 
 from __future__ import annotations
@@ -15,15 +19,125 @@ from typing import Any
 import numpy as np
 
 from calib_serve.errors import InputError
-from calib_serve.judgement import Verdict
+from calib_serve.judgement import TOLERANCE, Verdict
+from calib_serve.names import parse_duration
 from calib_serve.receipts import DAY
-from calib_serve.watch.estimates import Estimates, estimate
-from calib_serve.watch.ledger import SPANS, Dated, Ledger
-from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.estimates import Estimates, estimate, judge
+from calib_serve.watch.ledger import SPANS, Ledger, WindowSums
+from calib_serve.watch.series import DELAYS
 from calib_serve.watch.sums import Key, Kind, Sums, Version
-from calib_serve.watch.verdict import TOLERANCE, judge
 
-__all__ = ["WINDOWS", "Window", "read_window", "read_windows"]
+AUTO = "auto"
+"""Learn it."""
+
+SHARE = 0.99
+"""The share of labels that have come when a prediction counts as mature."""
+
+_ENOUGH = 30  # labels to learn from
+
+
+@dataclass(frozen=True)
+class Maturity:
+    """``seconds`` after which predictions are mature, ``given`` or learned; infinity while not known."""
+
+    seconds: float
+    given: bool
+
+    @property
+    def known(self) -> bool:
+        """Tell whether anything can be mature."""
+        return math.isfinite(self.seconds)
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Delays of ``labels`` so far, in seconds: of a ``third``, of as good as ``all``, and the ``longest``.
+
+    Each is the upper end of a step of ``DELAYS``, NaN without labels. ``known_at``: the time at which it can
+    be known that these were not just the first ones, as far as one can tell today.
+    """
+
+    labels: float
+    third: float
+    all: float
+    longest: float
+    known_at: float
+
+    @classmethod
+    def of(cls, dated: Iterable[WindowSums], *, now: float) -> Delays:
+        """Estimate from labels by time of prediction and delay.
+
+        Young predictions have shown short delays only. So each step of the delay is judged by predictions old
+        enough to have shown it: the product-limit estimate for right-truncated times (Lagakos, Barraj and De
+        Gruttola 1988). It is known once predictions have shown a step longer than ``all``, in which no labels
+        came: else most of them may be yet to come.
+        """
+        edges = np.asarray(DELAYS)
+        at_step, up_to_step, every = np.zeros(len(edges)), np.zeros(len(edges)), np.zeros(len(edges) + 1)
+        first = math.inf
+        for _, start, width, sums in dated:
+            delays = sums["calib_feedback_delay"]
+            if delays.any():
+                every += delays
+                first = min(first, start + width)
+                shown = edges <= now - (start + width)
+                at_step += np.where(shown, delays[:-1], 0)
+                up_to_step += np.where(shown, np.cumsum(delays[:-1]), 0)
+        labels = float(every.sum())
+        if not labels:
+            return cls(0.0, math.nan, math.nan, math.nan, math.nan)
+        ends = np.append(edges, math.inf)
+        third = float(ends[int(np.argmax(np.cumsum(every) >= labels / 3))])
+        longest = int(np.flatnonzero(every)[-1])
+        # P(delay <= step), from the longest step that any prediction could show downwards.
+        stay = 1 - at_step / np.maximum(up_to_step, 1)
+        below = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
+        step = int(np.argmax(below >= SHARE)) if up_to_step.any() else min(longest, len(edges) - 1)
+        further = float(edges[step + 1]) if step + 1 < len(edges) else math.inf
+        told = step + 1 < len(edges) and up_to_step[step + 1] >= _ENOUGH
+        known_at = first + further if told else max(first + further, math.nextafter(now, math.inf))
+        return cls(labels, third, float(edges[step]), float(ends[longest]), known_at)
+
+    @property
+    def says(self) -> str:
+        """Return what is known of them, in a sentence.
+
+        >>> Delays(900.0, 8192.0, 65536.0, 131072.0, math.nan).says
+        'A third of 900 labels came within 2.3 hours, the longest took up to 36.4 hours.'
+        """
+        if not self.labels:
+            return "No label has come yet."
+        third = duration(self.third, 1)
+        most = f"took up to {duration(self.longest, 1)}" if math.isfinite(self.longest) else "took months"
+        return f"A third of {self.labels:,.0f} labels came within {third}, the longest {most}."
+
+
+def duration(seconds: float, digits: int = 0) -> str:
+    """Return two or more of its unit."""
+    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{digits}f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def learned_delay(dated: Iterable[WindowSums], *, now: float) -> float:
+    """Return in how many seconds 99 % of the labels come; infinity while not known (``Delays``)."""
+    found = Delays.of(dated, now=now)
+    return found.all if found.known_at <= now else math.inf
+
+
+def parse_maturity(text: str | float | None) -> float | None:
+    """Return seconds of "0", "90s", "30m", "6h" or "7d", or of a number of them; None for "auto".
+
+    >>> parse_maturity("6h"), parse_maturity("auto")
+    (21600.0, None)
+    """
+    if text is None or text == AUTO:
+        return None
+    if not isinstance(text, str):
+        return float(text)
+    return parse_duration(text, what='a time, if not "auto",')
+
 
 WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": math.inf}
 """The windows by name, in seconds."""
@@ -46,27 +160,27 @@ class Window:
     bins: int
     slices: Mapping[Key, Sums]
     immature: Sums
-    dated: Sequence[Dated]
+    dated: Sequence[WindowSums]
     tolerance: float = TOLERANCE
     provisional: bool = False
 
     @functools.cached_property
     def sums(self) -> Sums:
-        """The mature part of the whole version."""
+        """Return the mature part of the whole version."""
         return _added([sums for key, sums in self.slices.items() if key.kind == "segment"], self.bins)
 
     @functools.cached_property
     def estimates(self) -> Estimates:
-        """The numbers of the whole version."""
+        """Return the numbers of the whole version."""
         return estimate(self.sums, groups=self.groups)
 
     @property
     def verdict(self) -> Verdict:
-        """What they come to."""
+        """Return what they come to."""
         return self.judged(self.estimates)
 
     def judged(self, estimates: Estimates) -> Verdict:
-        """What estimates of this window come to; nothing is proven by labels that are not mature."""
+        """Return what estimates of this window come to; nothing is proven by labels that are not mature."""
         found = judge(estimates, tolerance=self.tolerance)
         if not (self.provisional and estimates.labels):
             return found
@@ -78,15 +192,15 @@ class Window:
 
     @property
     def groups(self) -> list[Sums]:
-        """The random groups of labels that name a group."""
+        """Return the random groups of labels that name a group."""
         return [sums for key, sums in self.slices.items() if key.kind == "group"]
 
     def by_name(self, kind: Kind) -> dict[str, Sums]:
-        """The sums of the slices of one kind that have a name."""
+        """Return the sums of the slices of one kind that have a name."""
         return {key.name: sums for key, sums in self.slices.items() if key.kind == kind and key.name}
 
     def split(self, seconds: float) -> tuple[Sums, Sums]:
-        """The sums of the version before the last ``seconds``, and in them."""
+        """Return the sums of the version before the last ``seconds``, and in them."""
         at = self.until - seconds
         before = [one.sums for one in self.dated if one.start + one.width <= at]
         return _added(before, self.bins), _added(
@@ -95,26 +209,11 @@ class Window:
 
     @property
     def immature_share(self) -> float:
-        """The share of what was served since the window began that is not mature yet; NaN of nothing."""
+        """Return which share of what was served since it began is not mature yet; NaN of nothing."""
         young, old = float(self.immature.predictions.sum()), float(self.sums.predictions.sum())
         if not young + old:  # where predictions are not counted, labels are
             young, old = float(self.immature.labels.sum()), float(self.sums.labels.sum())
         return young / (young + old) if young + old else math.nan
-
-
-def read_window(
-    ledger: Ledger,
-    version: Version,
-    name: str,
-    *,
-    maturity: Maturity,
-    now: float,
-    provisional: bool = False,
-    tolerance: float = TOLERANCE,
-) -> Window:
-    """The latest mature window of this name in ``WINDOWS``; see ``read_windows``."""
-    how: dict[str, Any] = {"maturity": maturity, "now": now, "tolerance": tolerance}
-    return read_windows(ledger, version, [name], provisional=provisional, **how)[name]
 
 
 def read_windows(
@@ -128,7 +227,7 @@ def read_windows(
     lengths: Mapping[str, float] = WINDOWS,
     tolerance: float = TOLERANCE,
 ) -> dict[str, Window]:
-    """Several windows by name, of one moment: what the longest holds is read once.
+    """Return several windows by name, of one moment: what the longest holds is read once.
 
     ``provisional``: one without a mature label, while others have come or it is not known when labels are in,
     is of all that is there, up to now.
@@ -165,7 +264,7 @@ def _window(
     ledger: Ledger,
     version: Version,
     name: str,
-    spans: Sequence[Dated],
+    spans: Sequence[WindowSums],
     *,
     since: float,
     until: float,
@@ -190,7 +289,7 @@ def _window(
     )
 
 
-def _by_slice(spans: Iterable[Dated], bins: int) -> dict[Key, Sums]:
+def _by_slice(spans: Iterable[WindowSums], bins: int) -> dict[Key, Sums]:
     found: dict[Key, list[Sums]] = {}
     for one in spans:
         found.setdefault(one.key, []).append(one.sums)
@@ -198,15 +297,15 @@ def _by_slice(spans: Iterable[Dated], bins: int) -> dict[Key, Sums]:
 
 
 def _start_of_span(time: float, *, now: float) -> float:
-    """Where the span begins that holds ``time``: an hour of old spans would lie between two of them."""
+    """Return where the span of ``time`` begins: an hour of old spans would lie between two of them."""
     if not math.isfinite(time):
         return time
     width = next((width for width, most in SPANS if now - time <= most), DAY)
     return math.floor(time / width) * width
 
 
-def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[Key, Sums]:
-    """Everything counted but what is young; this holds what was counted before there were spans, too."""
+def _all_time(ledger: Ledger, version: Version, young: Sequence[WindowSums]) -> dict[Key, Sums]:
+    """Take what is young off the sums over all time, which hold what no span does."""
     found = ledger.slices(None, version=version)
     for one in young:
         if one.key in found:

@@ -30,11 +30,10 @@ from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.triton._repository import Pack
-from calib_serve.gateway.opening import _pair
+from calib_serve.gateway.app import _pair
 from calib_serve.model import load_model
 from calib_serve.promotion import Host
-from calib_serve.reporter.batch_folder import BatchFolder
-from calib_serve.reporter.home import Served
+from calib_serve.reporter.home import BatchFolder, Served
 from calib_serve.reporter.outbox import _Spool
 from calib_serve.scores import Scores
 from calib_serve.seam._host import Request

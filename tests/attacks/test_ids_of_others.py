@@ -16,7 +16,7 @@ from real_watch import RING, make_watch, talk_to
 from calib_serve.errors import InputError
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.http import Token
-from calib_serve.watch.ids import Binding, PredictionIds
+from calib_serve.watch.intake import Binding, PredictionIds
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 

@@ -27,7 +27,7 @@ from tritonclient.grpc import service_pb2
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.gateway.opening import open_gateway
+from calib_serve.gateway.app import open_gateway
 
 pytestmark = pytest.mark.server
 

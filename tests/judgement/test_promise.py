@@ -13,8 +13,8 @@ from sizes import sized
 from calib_serve import judge
 from calib_serve.judgement import Verdict
 from calib_serve.watch.estimates import estimate
+from calib_serve.watch.estimates import judge as judge_live
 from calib_serve.watch.sums import Sums
-from calib_serve.watch.verdict import judge as judge_live
 
 FIRST = 1000
 Judge = Callable[[np.random.Generator, int], Verdict]

@@ -25,8 +25,7 @@ from calib_serve.bins import bin_index
 from calib_serve.errors import ServerError, Unanswered
 from calib_serve.receipts import Keyring
 from calib_serve.reporter.outbox import Outbox
-from calib_serve.reporter.recorder import SeriesCounts
-from calib_serve.reporter.sinks import RegistrySink
+from calib_serve.reporter.recorder import RegistrySink, SeriesCounts
 from calib_serve.watch.batch import ServedPrediction, ServedSums
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched

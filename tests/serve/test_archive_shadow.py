@@ -26,8 +26,8 @@ from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
 from calib_serve.watch.contracts import contract_states
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.shadow import shadow_states
+from calib_serve.watch.windows import Maturity
 
 pytestmark = pytest.mark.server
 

@@ -11,7 +11,7 @@ from real_watch import RING
 
 from calib_serve.reporter.recorder import Tag
 from calib_serve.serve._observer import IdWriter
-from calib_serve.watch.ids import PredictionIds
+from calib_serve.watch.intake import PredictionIds
 from calib_serve.watch.ledger import Ledger
 
 

@@ -18,7 +18,7 @@ from live_server import Running, inputs, temperature_artifact, torchscript, unti
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, recalibrated
 from calib_serve.promotion import Host, evidence_of, swap
-from calib_serve.watch.ledger import Ledger, Noted, Shadowed
+from calib_serve.watch.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.watch.shadow import ShadowFollower
 
 MODEL, X = "exchanged", inputs(1)[0].tolist()
@@ -26,10 +26,10 @@ FINGERPRINT = "sha256:0a1b2c3d" + 56 * "0"
 NOW = float(int(time.time()))
 
 
-def rows(n: int, served: float, shadow: float) -> list[Noted]:
+def rows(n: int, served: float, shadow: float) -> list[LabelRecord]:
     """Labels of which every second one is right, with the confidence of the served one and the shadow's."""
     return [
-        Noted(
+        LabelRecord(
             *("m", "2", NOW, b"", NOW, served, bool(i % 2), 1, 1.0, 0, ()),
             Shadowed(shadow, bool(i % 2), True, "0a1b2c3d"),
         )

@@ -11,8 +11,8 @@ from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions
 from calib_serve.oip import Tensor
-from calib_serve.receipts.receipt import SignedReceipt, UnwantedReceipt
-from calib_serve.reporter.decisions import Decision
+from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
+from calib_serve.reporter.recorder import Decision
 from calib_serve.serve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
 from calib_serve.serve._replies import columns, full_reply
 

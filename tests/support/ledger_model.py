@@ -30,7 +30,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from calib_serve.receipts import DAY, Label, Receipt
-from calib_serve.watch.ledger import Entry, Ledger, Once
+from calib_serve.watch.ledger import BatchKey, Entry, Ledger
 from calib_serve.watch.sums import Key, Sums
 
 # One moment in this process and in those that it starts.
@@ -226,7 +226,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(at=which, version=st.sampled_from("01"), once=st.none() | st.integers(0, 3))
     def add(self, at: int, version: str, once: int | None) -> None:
         when = self.store.now()
-        name = None if once is None else Once(bytes([once] * 16), b"content", when, BASE + 1000 * DAY)
+        name = None if once is None else BatchKey(bytes([once] * 16), b"content", when, BASE + 1000 * DAY)
         fresh = self.ledgers[at].add({Key("m", version): Sums.served([0.7])}, time=when, once=name)
         assert fresh == (once is None or once not in self.model.once)
         self.model.served[version] += fresh

@@ -3,10 +3,18 @@
 import numpy as np
 
 from calib_serve.bins import bin_index
-from calib_serve.watch.drift.bets import SHIFTS, payoffs
-from calib_serve.watch.drift.part_bets import PRIOR, SPACING, THIN
-from calib_serve.watch.drift.rounds import CLASS_SLOTS, OF_PARTS
-from calib_serve.watch.drift.wealth import OF_BINS, OF_CLASSES, signed_stakes
+from calib_serve.watch.drift.bets import (
+    CLASS_SLOTS,
+    OF_BINS,
+    OF_CLASSES,
+    OF_PARTS,
+    PRIOR,
+    SHIFTS,
+    SPACING,
+    THIN,
+    payoffs,
+    signed_stakes,
+)
 
 K = len(SHIFTS[OF_PARTS])
 

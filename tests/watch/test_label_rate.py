@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.label_signs import rate_changes
 from calib_serve.watch.sums import Sums
 
 

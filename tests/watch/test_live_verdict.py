@@ -12,9 +12,8 @@ import pytest
 from sizes import sized
 
 from calib_serve.judgement import judge as judge_scores
-from calib_serve.watch.estimates import Bounds, Estimates, estimate
+from calib_serve.watch.estimates import Bounds, Estimates, estimate, judge
 from calib_serve.watch.sums import Sums
-from calib_serve.watch.verdict import judge
 
 Truth = Callable[[Any], Any]
 

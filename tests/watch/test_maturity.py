@@ -7,9 +7,9 @@ import pytest
 
 from calib_serve.receipts import DAY
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import Dated, Ledger
-from calib_serve.watch.maturity import learned_delay
+from calib_serve.watch.ledger import Ledger, WindowSums
 from calib_serve.watch.sums import Key, Sums
+from calib_serve.watch.windows import learned_delay
 
 NOW = 1_700_000_000.0
 SPAN = 300.0
@@ -20,7 +20,7 @@ def seen(delays, ages, *, confidence=0.9):
     come = delays <= ages
     starts = np.floor((NOW - ages) / SPAN) * SPAN
     return [
-        Dated(
+        WindowSums(
             Key("m", "1"),
             float(start),
             SPAN,

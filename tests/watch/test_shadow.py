@@ -15,14 +15,14 @@ from calib_serve.judgement.bets import BETS
 from calib_serve.receipts import Label, Receipt, Shadow
 from calib_serve.watch.anew import told_anew
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import Ledger, Noted, Shadowed
+from calib_serve.watch.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.watch.shadow import LESS_RIGHT, MARGIN, ShadowFollower, ShadowTest, shadow_states
 
 TAG, V = "0a1b2c3d", ("m", "1")
 
 
 def row(c, y, s, t, *, same=True, inclusion=1.0, group=0, tag=TAG, time=NOW):
-    return Noted(
+    return LabelRecord(
         "m", "1", time, b"", time, c, bool(y), 1, inclusion, group, (), Shadowed(s, bool(t), same, tag)
     )
 

@@ -14,7 +14,7 @@ from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
-from calib_serve.watch import service
+from calib_serve.watch import intake
 from calib_serve.watch.batch import ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.http import Token
@@ -109,7 +109,7 @@ def test_only_who_may_close_incidents_tells_versions_and_only_sound_ones(watch: 
 
 
 def test_beyond_a_bound_they_are_refused_as_before(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_MOST_HELD", 2)
+    monkeypatch.setattr(intake, "MOST_HELD", 2)
     both = [ServedPrediction(*V, 1, 0.9), ServedPrediction("m", "1", 1, 0.9)]
     for _ in range(2):
         watch.predictions(both)

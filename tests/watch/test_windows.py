@@ -7,11 +7,10 @@ import pytest
 from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.receipts import DAY
+from calib_serve.watch.estimates import judge
 from calib_serve.watch.ledger import Entry, Ledger
-from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.sums import Key, Sums
-from calib_serve.watch.verdict import judge
-from calib_serve.watch.windows import WINDOWS, read_window, read_windows
+from calib_serve.watch.windows import WINDOWS, Maturity, read_windows
 
 pytestmark = pytest.mark.store
 
@@ -26,7 +25,7 @@ def served(ledger, ages):
 
 
 def window(ledger, name, maturity=AT_ONCE, now=NOW + 1):
-    return read_window(ledger, V, name, maturity=maturity, now=now)
+    return read_windows(ledger, V, [name], maturity=maturity, now=now)[name]
 
 
 @pytest.mark.parametrize("maturity", [AT_ONCE, HOUR, UNKNOWN, Maturity(5 * DAY, given=False)])
@@ -85,7 +84,7 @@ def test_what_is_not_mature_stands_apart(ledger):
     assert (at_once.sums.predictions.sum(), at_once.immature_share) == (4, 0)
     none = window(ledger, "24h", UNKNOWN)
     assert (none.sums.predictions.sum(), none.immature_share) == (0, 1)
-    assert math.isnan(read_window(ledger, ("m", "2"), "24h", maturity=HOUR, now=NOW).immature_share)
+    assert math.isnan(read_windows(ledger, ("m", "2"), ["24h"], maturity=HOUR, now=NOW)["24h"].immature_share)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0, 3 * DAY, 20 * DAY])
@@ -113,7 +112,7 @@ def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_
     mature = window(ledger, "24h", UNKNOWN)
     assert mature.sums.labels.sum() == 0
     assert mature.immature_share == 1
-    shown = read_window(ledger, V, "24h", maturity=UNKNOWN, now=NOW + 1, provisional=True)
+    shown = read_windows(ledger, V, ["24h"], maturity=UNKNOWN, now=NOW + 1, provisional=True)["24h"]
     assert shown.sums.labels.sum() == 500
     assert shown.estimates.gap.value == pytest.approx(0.9)
     assert (shown.verdict.level, shown.verdict.headline[:18]) == ("too_little", "Provisional, as mo")

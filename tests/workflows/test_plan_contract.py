@@ -15,7 +15,7 @@ from calib_serve import contracts
 from calib_serve.artifact import Clause, Contract
 from calib_serve.contracts import fixed_labels, labels_until_broken, plan_contract
 from calib_serve.judgement.bets import Evidence
-from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
+from calib_serve.watch.contracts import ClauseEvidence, Labelled
 from calib_serve.watch.policy import parse_policy
 
 ACT = Clause("act", 0.95, above=0.9)

@@ -1,9 +1,7 @@
 """Detectors of a change in calibration, and the statistics beside them."""
 
-from calib_serve.watch.drift.alarm import Alarm, ShiftedBin, ShiftedClass
-from calib_serve.watch.drift.confidence_shift import ConfidenceShift
-from calib_serve.watch.drift.detector import ARL, BLOCK, TOLERANCE, Detector
-from calib_serve.watch.drift.statistics import psi
+from calib_serve.watch.drift.detector import ARL, BLOCK, TOLERANCE, Alarm, Detector, ShiftedBin, ShiftedClass
+from calib_serve.watch.drift.statistics import ConfidenceShift, psi
 
 __all__ = [
     "ARL",

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,11 +30,149 @@ from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import Binned
 from calib_serve.options.watch import DriftOptions
-from calib_serve.watch.drift.alarm import Alarm
-from calib_serve.watch.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
-from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes
+from calib_serve.watch.drift.bets import (
+    CLASS_SLOTS,
+    MOST_GROUPS,
+    SPAN,
+    Incoming,
+    PartBets,
+    Rounds,
+    Wealth,
+    signed_stakes,
+)
 
-__all__ = ["ARL", "BLOCK", "TOLERANCE", "Detector"]
+Direction = Literal["overconfident", "underconfident", "mixed"]
+
+_SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third or below
+
+
+class _Shifted:
+    """Base of the bins and classes that an alarm names."""
+
+    confidence: float
+    accuracy: float
+
+    @property
+    def gap(self) -> float:
+        """Return mean confidence minus accuracy: positive when overconfident."""
+        return self.confidence - self.accuracy
+
+
+@dataclass(frozen=True)
+class ShiftedBin(_Shifted):
+    """A bin that an alarm names: confidences in (low, high], and what was seen in it since.
+
+    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    """
+
+    bin: int
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+    log_evidence: float
+
+
+@dataclass(frozen=True)
+class ShiftedClass(_Shifted):
+    """A predicted class that an alarm names, and what was seen of it since.
+
+    ``predicted``: its id; None for all classes together that came after the first fifteen.
+    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    """
+
+    predicted: int | None
+    count: int
+    confidence: float
+    accuracy: float
+    log_evidence: float
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The detector crossed its threshold at label number ``label`` (1, 2, ... since it was made).
+
+    Labels that were left out have no number. ``since_label`` and ``since_time`` estimate when the change
+    began (seconds since 1970, NaN when no times were given); ``gap`` is mean confidence minus accuracy
+    since then; ``evidence`` is the statistic and ``threshold`` what it crossed. ``classes``: none where no
+    predicted class was told, or none speaks.
+    """
+
+    label: int
+    time: float
+    since_label: int
+    since_time: float
+    direction: Direction
+    bins: tuple[ShiftedBin, ...]
+    gap: float
+    evidence: float
+    threshold: float
+    classes: tuple[ShiftedClass, ...] = ()
+
+    @classmethod
+    def of(
+        cls, wealth: Wealth, *, since: Sequence[float], time: float, classes: Sequence[int],
+        evidence: float, threshold: float,
+    ) -> Alarm:  # fmt: skip
+        """Return what ``wealth`` tells of the labels since the label and time ``since`` (2,)."""
+        bets = wealth.by_bin
+        at = _start_near(bets, since[0])
+        bins = shifted_bins(bets, at)
+        named = shifted_classes(wealth.by_class, _start_near(wealth.by_class, since[0]), classes)
+        count, confidence, correct = bets.seen[:, :, at].sum(axis=1).tolist()
+        gap = (confidence - correct) / max(count, 1)
+        gaps = [*(one.gap for one in bins), *(one.gap for one in named)]
+        both = min(gaps) < 0 < max(gaps)
+        return cls(
+            label=wealth.labels,
+            time=time,
+            since_label=int(since[0]),
+            since_time=float(since[1]),
+            direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
+            bins=bins,
+            gap=gap,
+            evidence=evidence,
+            threshold=threshold,
+            classes=named,
+        )
+
+
+def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
+    """Return the bins that speak for a shift since start ``at``, strongest first; at least one."""
+    evidence = bets.evidence(at)
+    bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
+    return tuple(
+        ShiftedBin(b, bounds[b], bounds[b + 1], *_seen(bets, at, b), float(evidence[b]))
+        for b in _speaking(evidence, least=min(_SPEAKS, float(evidence.max())))
+    )
+
+
+def shifted_classes(bets: PartBets, at: int, classes: Sequence[int]) -> tuple[ShiftedClass, ...]:
+    """Return the predicted classes that speak for a shift since start ``at``, strongest first."""
+    if not classes:
+        return ()
+    evidence = bets.evidence(at)
+    return tuple(
+        ShiftedClass(classes[k] if k < len(classes) else None, *_seen(bets, at, k), float(evidence[k]))
+        for k in _speaking(evidence, least=_SPEAKS)
+    )
+
+
+def _start_near(bets: PartBets, label: float) -> int:
+    return int(np.abs(bets.starts[0] - label).argmin())
+
+
+def _speaking(evidence: np.ndarray[tuple[int], np.dtype[np.float64]], *, least: float) -> list[int]:
+    speaking = np.flatnonzero(evidence >= least).tolist()
+    return sorted(speaking, key=lambda part: -float(evidence[part]))
+
+
+def _seen(bets: PartBets, at: int, part: int) -> tuple[int, float, float]:
+    """Return labels, mean confidence and accuracy of a part since start ``at``."""
+    count, confidence, correct = bets.seen[:, part, at].tolist()
+    return int(count), confidence / count, correct / count
+
 
 ARL, BLOCK, TOLERANCE = DriftOptions.arl, DriftOptions.block, DriftOptions.tolerance
 
@@ -76,7 +216,7 @@ class Detector:
         predicted: ArrayLike | None = None,
         group: ArrayLike | None = None,
     ) -> list[Alarm]:
-        """Take labels in the order they came; the alarms they raised.
+        """Take labels in the order they came; return the alarms they raised.
 
         ``confidence``, ``correct`` (n,); ``time`` (n,) in seconds since 1970: when each prediction
         was made. ``predicted`` (n,) class ids: errors that cancel over the predicted classes are then
@@ -98,6 +238,7 @@ class Detector:
             after, evidence = self._wealth.after(span, self._stakes)
             crossed = np.flatnonzero(evidence >= self.arl)
             if len(crossed):
+                # Again, up to the block that crossed: the alarm tells what was known then.
                 span = rounds.of_blocks(at, at + 1 + int(crossed[0]))
                 after, evidence = self._wealth.after(span, self._stakes)
                 alarms.append(self._alarm(after, float(evidence[-1]), float(span.times[-1])))
@@ -108,43 +249,43 @@ class Detector:
         return alarms
 
     def _stakes_now(self) -> NDArray[np.float64]:
-        """The stakes of the signed bets: those of blocks, once a group has been seen."""
+        """Return the stakes of the signed bets: those of blocks, once a group has been seen."""
         block = max(self.block, 1 + self.grouped)
         return signed_stakes(tolerance=self.tolerance, arl=self.arl, block=block)
 
     @property
     def options(self) -> tuple[float, float, int, int]:
-        """What it was made with: arl, tolerance, bins, block."""
+        """Return what it was made with: arl, tolerance, bins, block."""
         return self.arl, self.tolerance, self.bins, self.block
 
     @property
     def labels(self) -> int:
-        """Labels taken since it was made, in whole blocks, without those left out."""
+        """Return labels taken since it was made, in whole blocks, without those left out."""
         return self._wealth.labels
 
     @property
     def grouped(self) -> bool:
-        """Whether a label has named a group."""
+        """Tell whether a label has named a group."""
         return len(self._incoming.groups) > 0
 
     @property
     def left_out(self) -> int:
-        """Labels left out since it was made: their group had made its bet in an earlier call."""
+        """Return labels left out since it was made: their group had made its bet in an earlier call."""
         return self._incoming.left_out
 
     @property
     def evidence(self) -> float:
-        """The statistic: what all bets since the restart are worth; the alarm is raised at ``arl``."""
+        """Return the statistic: what all bets since the restart are worth; the alarm is raised at ``arl``."""
         return self._wealth.evidence(self._stakes)
 
     @property
     def log_evidence(self) -> float:
-        """Natural log of the statistic; minus infinity before the first label."""
+        """Return natural log of the statistic; minus infinity before the first label."""
         return math.log(self.evidence) if self.evidence > 0 else -math.inf
 
     @property
     def log_threshold(self) -> float:
-        """Natural log of the threshold, which is ``arl``."""
+        """Return natural log of the threshold, which is ``arl``."""
         return math.log(self.arl)
 
     def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
@@ -158,7 +299,7 @@ class Detector:
         )
 
     def state(self) -> bytes:
-        """The whole state, to continue in another process; read back by ``restore``."""
+        """Return the whole state, to continue in another process; read back by ``restore``."""
         kept = self._incoming
         head = {
             "format": _FORMAT,
@@ -179,7 +320,7 @@ class Detector:
 
     @classmethod
     def restore(cls, state: bytes) -> Detector:
-        """The detector whose ``state`` this was; InputError if it is not one, or of an unknown format.
+        """Return the detector whose ``state`` this was; InputError if it is not one, or of an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -213,7 +354,7 @@ class Detector:
 def _split(
     body: bytes, *, groups: int, waiting: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
-    """The groups, the waiting labels (w, 4) and the wealth of a state's body."""
+    """Return the groups, the waiting labels (w, 4) and the wealth of a state's body."""
     if not (0 <= groups <= MOST_GROUPS and waiting >= 0):
         raise InputError(f"a detector's state cannot have {groups} groups and {waiting} labels waiting")
     numbers = np.frombuffer(body[8 * groups :], "<f8")

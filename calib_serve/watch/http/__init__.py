@@ -1,9 +1,17 @@
 """The watcher over HTTP: labels and predictions in, metrics and a page out."""
 
 from calib_serve.watch.http.app import create_app
-from calib_serve.watch.http.guard import LOOPBACK, Guard, allowed_hosts
+from calib_serve.watch.http.guard import (
+    LOOPBACK,
+    Guard,
+    Token,
+    TokenFile,
+    Tokens,
+    allowed_hosts,
+    new_token,
+    read_tokens,
+)
 from calib_serve.watch.http.server import serve_app
-from calib_serve.watch.http.tokens import Token, TokenFile, Tokens, new_token, read_tokens
 
 __all__ = [
     "LOOPBACK", "Guard", "Token", "TokenFile", "Tokens", "allowed_hosts", "create_app", "new_token",

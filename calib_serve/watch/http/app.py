@@ -38,10 +38,9 @@ from calib_serve.watch.http.gate import (
     read_one,
     what_is_wrong,
 )
-from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, ids_of, secured, source_of
+from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, Scope, Tokens, ids_of, secured, source_of
 from calib_serve.watch.http.page import render
 from calib_serve.watch.http.promises import clause_facts, shadow_facts
-from calib_serve.watch.http.tokens import Scope, Tokens
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
@@ -65,7 +64,7 @@ from calib_serve.watch.http.wire import (
     body,
     not_text,
 )
-from calib_serve.watch.ids import UnboundReceipt
+from calib_serve.watch.intake import UnboundReceipt
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
 
@@ -79,8 +78,6 @@ try:
     from pydantic import TypeAdapter, ValidationError
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
-
-__all__ = ["create_app"]
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +103,7 @@ def create_app(
     registry: CollectorRegistry | None = None,
     **given: Any,
 ) -> FastAPI:
-    """The app over ``watch``, which stays yours to close.
+    """Return the app over ``watch``, which stays yours to close.
 
     ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
     (for browsers); a text may do everything, a ``Token`` what its scopes say.
@@ -171,14 +168,14 @@ def create_app(
 
 
 def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """FastAPI's schema, and how a token is sent."""
+    """Add to FastAPI's schema how a token is sent."""
     schema = made()
     schema.setdefault("components", {})["securitySchemes"] = SCHEMES
     return schema
 
 
 class _Routes:
-    """What each route does with the watch; the docstrings are those of the OpenAPI schema."""
+    """Answers each route from the watch; the docstrings are those of the OpenAPI schema."""
 
     def __init__(
         self,
@@ -255,7 +252,7 @@ class _Routes:
         return await self._gate.run(count, batch="labels")
 
     async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
-        """The class shares of a version's predictions, estimated without labels, and whether they moved."""
+        """Estimate the class shares of a version's predictions without labels, and whether they moved."""
         self._check_known(model, version)
         if window not in WINDOWS:
             raise HTTPException(400, f"a window is one of {', '.join(WINDOWS)}")
@@ -263,14 +260,14 @@ class _Routes:
         return JSONResponse((await self._gate.run(work)).as_dict())
 
     async def contract(self, model: str, version: str) -> Response:
-        """How the clauses of a version's contract stand; none where it has none."""
+        """Return how the clauses of a version's contract stand; none where it has none."""
         self._check_known(model, version)
         found = await self._gate.run(lambda: self._watch.contract_states((model, version)))
         names = self._watch.models[model, version].classes.names
         return JSONResponse({"model": model, "version": version, "clauses": clause_facts(found, names)})
 
     async def shadows(self, model: str, version: str) -> Response:
-        """How the shadows of a version compare with it."""
+        """Return how the shadows of a version compare with it."""
         self._check_known(model, version)
         found = await self._gate.run(lambda: self._watch.shadow_states((model, version)))
         return JSONResponse({"model": model, "version": version, "shadows": shadow_facts(found)})
@@ -280,7 +277,7 @@ class _Routes:
             raise HTTPException(404, "no such model and version here")
 
     async def incidents(self) -> Response:
-        """The latest drift incidents, oldest first."""
+        """Return the latest drift incidents, oldest first."""
         found = await self._gate.run(self._watch.incidents)
         return JSONResponse({"items": [one.as_dict() for one in found]})
 
@@ -309,12 +306,12 @@ class _Routes:
         return JSONResponse({"model": said.model, "version": said.version, "classes": known.classes.count})
 
     async def metrics(self) -> Response:
-        """Prometheus exposition."""
+        """Return Prometheus exposition."""
         text = await run_sync(generate_latest, self._registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(self) -> Response:
-        """What the checks found: 200 while batches can be counted, ready or degraded; else 503, failing."""
+        """Tell what checks found: 200 while batches can be counted, ready or degraded; else 503, failing."""
         checks = self._watch.checks
         await run_sync(lambda: checks.run("ledger", older=_LEDGER_ASKED))
         status = checks.status
@@ -323,7 +320,7 @@ class _Routes:
         return JSONResponse(told.model_dump(), 503 if status == "failing" else 200)
 
     def _told_ledger(self) -> LedgerOut | None:
-        """Asked once in a while, as everybody may ask."""
+        """Return asked once in a while, as everybody may ask."""
         asked, known = self._ledger
         if time.monotonic() - asked < _LEDGER_ASKED:
             return known
@@ -336,7 +333,7 @@ class _Routes:
         return known
 
     async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
-        """The page."""
+        """Return the page."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
         try:
             return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
@@ -346,13 +343,13 @@ class _Routes:
 
 
 def _who(by: str, request: Request) -> str:
-    """Who closes an incident: whom they say they are, and whose token it was."""
+    """Return who closes an incident: whom they say they are, and whose token it was."""
     source = source_of(request)
     return f"{by} (token {source})" if source else by
 
 
 def _invalid(_: Request, error: RequestValidationError) -> Response:
-    """What is wrong with a request, without what was sent: that may be no JSON, nor any text."""
+    """Return what is wrong with a request, without what was sent: that may be no JSON, nor any text."""
     told = [{key: one[key] for key in ("loc", "msg", "type")} for one in error.errors()]
     return Response(json.dumps({"detail": told}), 422, media_type="application/json")
 

@@ -25,9 +25,9 @@ from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, trouble_rows
-from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.intake import FATES
+from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.ledger import Published
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.series import (
@@ -43,7 +43,6 @@ from calib_serve.watch.series import (
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.slices import OTHER
-from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.sums import Key, Sums, Version, add_at
 from calib_serve.watch.windows import Window
 
@@ -53,8 +52,6 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
-
-__all__ = ["MAX_VERSIONS", "WINDOWS", "Batch", "Requests", "WatchCollector", "WindowGauges", "export"]
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +69,7 @@ _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
 
 
 class Requests:
-    """How many requests were answered, and how long that took."""
+    """Counts answered requests and the seconds that they took."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -108,11 +105,12 @@ class WatchCollector(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one scrape."""
+        """Yield the families of one scrape."""
         watch = self._watch
         versions = list(watch.models)[: self._most]
         try:
             published = watch.ledger.published()
+            # Made before anything is yielded: a ledger that fails midway must not leave half a scrape.
             told = [
                 *_families(detector_rows(watch, versions, published)),
                 *self._looks(versions),
@@ -139,7 +137,7 @@ class WatchCollector(Collector):
         yield from self._troubles(versions)
 
     def _looks(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        """The reference, open incidents, and what is looked at without labels."""
+        """Yield the reference, open incidents, and what is looked at without labels."""
         watch = self._watch
         shares = {
             v: (reference.count / reference.n).tolist()
@@ -179,7 +177,7 @@ class WatchCollector(Collector):
 
 
 def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
-    """What is known of open incidents, of which a version has one."""
+    """Yield what is known of open incidents, of which a version has one."""
     by_version = {(one.model, one.version): one for one in incidents}
     bins = {
         (*version, str(bin_["bin"])): bin_["confidence"] - bin_["accuracy"]
@@ -198,7 +196,7 @@ def _expected(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
 
 
 def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
-    """The families of ``exposition.Row``s."""
+    """Yield the families of ``exposition.Row``s."""
     by_name: dict[str, list[Row]] = {}
     for name, labels, value in rows:
         by_name.setdefault(name, []).append((labels, value))
@@ -219,7 +217,7 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
 
 
 def _family(name: str, rows: Sequence[Row]) -> Metric:
-    """One family; sums of predictions say their ledger beyond what is declared."""
+    """Make one family; sums of predictions say their ledger beyond what is declared."""
     series = _BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
@@ -248,6 +246,7 @@ WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfini
 """The names of the windows that have series."""
 
 _SLICES = "24h"  # the window of segments and classes
+_SCRAPE = 0.2  # seconds that one scrape spends on windows
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
 _VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
 _PROVISIONAL = ("predictions", "labels", "accuracy", "gap", "ece", "noise_floor")
@@ -259,16 +258,16 @@ class WindowGauges:
     """The window series of versions of ``watch``.
 
     Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
-    would take longer than ``seconds`` for them: then each scrape renews the oldest, new ones first.
+    would take longer than a fifth of a second for them: then each renews the oldest, new ones first.
     """
 
-    def __init__(self, watch: Watch, *, seconds: float = 0.2) -> None:
-        self._watch, self._seconds = watch, seconds
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self._lock = threading.Lock()
         self._made: dict[Version, tuple[float, Rows]] = {}
 
     def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
-        """(labels, value) by the name of the series, of those of the versions that were made by now."""
+        """Return (labels, value) by the name of the series, of versions whose rows were made by now."""
         with self._lock:
             self._made = {version: self._made[version] for version in versions if version in self._made}
             began = time.monotonic()
@@ -276,13 +275,13 @@ class WindowGauges:
             for i, version in enumerate(oldest):
                 now = time.monotonic()
                 known = self._made.get(version)
-                if (known and now - known[0] < _KEEP) or (i and now - began > self._seconds):
+                if (known and now - known[0] < _KEEP) or (i and now - began > _SCRAPE):
                     break
                 self._made[version] = now, self._of(version)
             return {version: rows for version, (_, rows) in self._made.items()}
 
     def age(self) -> float:
-        """Seconds since the oldest of them was made; NaN where there are none."""
+        """Return seconds since the oldest of them was made; NaN where there are none."""
         with self._lock:
             return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
 
@@ -343,7 +342,7 @@ def _numbers(window: Window) -> Mapping[str, float]:
 
 
 def _of_clause(one: ClauseState) -> Rows:
-    """A clause's series, by what comes after its name."""
+    """Return a clause's series, by what comes after its name."""
     numbers = {
         "promise": one.clause.promise,
         "value": one.value,
@@ -372,7 +371,7 @@ def _of_shadow(state: ShadowState) -> Mapping[str, float]:
 
 
 def _shares(found: TrafficShares) -> Rows:
-    """The class shares and what the tests say of them; nothing of what is not known."""
+    """Return the class shares and what the tests say of them; nothing of what is not known."""
     if found.kind == "unknown":
         return {}
     if found.kind == "other":  # the shares are of an explanation that does not hold
@@ -386,5 +385,5 @@ def _shares(found: TrafficShares) -> Rows:
 
 
 def _rate_moved(week: Window) -> float:
-    """1 where the latest day of the week is labelled at other rates than the days before."""
+    """Return 1 where the latest day of the week is labelled at other rates than the days before."""
     return float(bool(rate_changes(*week.split(DAY)).moved))

@@ -1,4 +1,4 @@
-"""What stands before the ledger: bodies are read within bounds, and so many requests work at a time."""
+"""Stand before the ledger: read bodies within bounds, and let so many requests work at a time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ try:
     from starlette.requests import ClientDisconnect
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
-
-__all__ = ["NOT_READ", "Bodies", "Gate", "parser_of", "read_model", "read_one", "what_is_wrong"]
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +48,13 @@ class Gate:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, work: Callable[[], Result], *, batch: Batch | None = None) -> Result:
-        """What ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot be used.
+        """Return what ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot be used.
 
         ``batch``: what it counts, if anything.
         """
         if self._inside >= self._most:
             raise HTTPException(429, "too many batches are waiting; send it again", {"Retry-After": "1"})
+        # Made here, as it belongs to the event loop that runs. One thread: a file of SQLite has one writer.
         self._limiter = self._limiter or CapacityLimiter(1)
         self._inside += 1
         try:
@@ -95,7 +94,7 @@ class Bodies:
         self.max_bytes, self._held = max_bytes, 0
 
     async def read(self, request: Request) -> bytes:
-        """The body; or HTTP 400, 413, 415 or 429. What its headers tell is refused before it is read."""
+        """Read the body; HTTP 400, 413, 415 or 429. What its headers tell is refused before it is read."""
         _check_headers(request, self.max_bytes)
         content = bytearray()
         try:
@@ -115,7 +114,7 @@ class Bodies:
 
 
 def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
-    """What makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON.
+    """Return what makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON.
 
     The function takes as long as the body is large, so it belongs in a thread; it raises HTTP 400 and 413.
     """
@@ -150,7 +149,7 @@ def what_is_wrong(error: ValidationError) -> str:
 
 
 def _check_headers(request: Request, max_bytes: int) -> None:
-    """HTTP 413 or 415 for a body that will not be read."""
+    """Raise HTTP 413 or 415 for a body that will not be read."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise HTTPException(415, f"send the body as it is, without Content-Encoding: {encoding[:40]}")

@@ -1,15 +1,27 @@
-"""The one door of every route: the name it is asked by, whose page asks, and a token of the right scope."""
+"""The one door of every route: the name it is asked by, whose page asks, and a token of the right scope.
+
+A file of tokens holds one a line, ``NAME SCOPE[,SCOPE] TOKEN`` or ``NAME SCOPE[,SCOPE] sha256:HEX``; the
+latter keeps no secret. A line that is a token alone may do everything; it is named by the first 8 digits of
+its sha256. Lines of one name are one client, such as while its token is replaced. ``#`` begins a comment.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import hmac
 import re
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from calib_serve.errors import InputError, MissingDependency
-from calib_serve.watch.http.tokens import Scope, Token, TokenFile, Tokens, find
+from calib_serve.files import FollowedFile, read_private
+from calib_serve.watch.slices import OTHER, is_source
 
 try:
     from fastapi import HTTPException, Request
@@ -17,9 +29,138 @@ try:
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = [
-    "LOOPBACK", "NDJSON", "SCHEMES", "Guard", "allowed_hosts", "ids_of", "kind_of", "secured", "source_of",
-]  # fmt: skip
+
+Scope = Literal["predict", "label", "ids", "scrape", "admin"]
+"""What a token may be used for: to send predictions; to send labels, by receipts and by ids of predictions
+that it sent; with ``label``, by ids of any; to read metrics, page and incidents; to read page and incidents
+and close these."""
+
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+_SHORTEST = 16  # characters of a token
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Token:
+    """Whose it is, what for, and its sha256: the token itself is not kept.
+
+    >>> Token.of("a-token-that-is-long").name
+    '009cd681'
+    """
+
+    name: str
+    scopes: frozenset[Scope]
+    digest: bytes
+
+    @classmethod
+    def of(cls, token: str) -> Token:
+        """Make one that may be used for everything; its name tells it from others."""
+        digest = _sha256(token)
+        return cls(digest.hex()[:8], frozenset(SCOPES), digest)
+
+    @classmethod
+    def read(cls, line: str) -> Token:
+        """Return the token of a line; InputError, which does not repeat the secret."""
+        fields = line.split()
+        if len(fields) == 1 and not fields[0].startswith("sha256:"):
+            return cls.of(_long_enough(fields[0]))
+        if len(fields) != 3:
+            raise InputError(f"a line is NAME SCOPES TOKEN or a token alone, got {len(fields)} words")
+        name, scopes, token = fields
+        if not is_source(name):
+            raise InputError(
+                f"a name is up to 63 letters, digits, '.', '_' and '-', and not {OTHER!r}, got {name[:80]!r}"
+            )
+        if token.startswith("sha256:"):
+            if not _DIGEST.fullmatch(token):
+                raise InputError(f"the digest of {name} must be sha256: and 64 digits of 0-9a-f")
+            return cls(name, parse_scopes(scopes), bytes.fromhex(token.removeprefix("sha256:")))
+        return cls(name, parse_scopes(scopes), _sha256(_long_enough(token)))
+
+
+def parse_scopes(text: str) -> frozenset[Scope]:
+    """Return scopes with commas between; InputError for any other.
+
+    >>> sorted(parse_scopes("label,predict"))
+    ['label', 'predict']
+    """
+    named = text.split(",")
+    found = frozenset(one for one in SCOPES if one in named)
+    if len(found) != len(set(named)):
+        raise InputError(f"scopes are some of {','.join(SCOPES)} with commas between, got {text[:80]!r}")
+    if "ids" in found and "label" not in found:
+        raise InputError("the scope ids says whose predictions a label may name by id: give label as well")
+    return found
+
+
+def new_token(name: str, scopes: str) -> tuple[str, str]:
+    """Return a fresh token, 256 random bits, and the line of it to add to the file."""
+    token = secrets.token_urlsafe(32)
+    line = f"{name} {scopes} sha256:{_sha256(token).hex()}"
+    Token.read(line)
+    return token, line
+
+
+def find(tokens: Iterable[Token], given: str) -> Token | None:
+    """Find the token that was given; compares digests of all, so that the time tells nothing of them."""
+    digest, found = _sha256(given), None
+    for one in tokens:
+        if hmac.compare_digest(digest, one.digest):
+            found = one
+    return found
+
+
+def read_tokens(path: Path) -> list[Token]:
+    """Return the tokens in a file; InputError if others may read it, or a line is none."""
+    try:
+        text = read_private(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the tokens {path}: {error}") from error
+    found: dict[bytes, Token] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.strip().startswith("#"):
+            continue
+        try:
+            one = Token.read(line)
+        except InputError as error:
+            raise InputError(f"line {number} of {path}: {error}") from error
+        if one.digest in found:
+            raise InputError(
+                f"line {number} of {path} holds a token of another line: nobody could tell whose"
+            )
+        found[one.digest] = one
+    if not found:
+        raise InputError(f"{path} holds no token; make one with: calib-serve keys token NAME --scopes label")
+    return list(found.values())
+
+
+class TokenFile(FollowedFile[Sequence[Token]]):
+    """The tokens of a file, which is read again when it changes; while it is broken, as they were before."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        failed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(path, read_tokens, failed=failed, clock=clock)
+
+
+def _sha256(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _long_enough(token: str) -> str:
+    if len(token) < _SHORTEST:
+        raise InputError(f"a token has at least {_SHORTEST} characters, got {len(token)}")
+    return token
+
+
+Tokens = Sequence[str | Token] | TokenFile
+"""Tokens that may do everything, those with scopes, or a file of them, which may change."""
+
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -77,6 +218,7 @@ class Guard:
             )
         if scope["method"] in _SAFE:
             return None
+        # Browsers say Sec-Fetch-Site, older ones Origin; programs say neither, and are no page.
         sites = [value for name, value in headers if name == b"sec-fetch-site"]
         origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]
         if sites:
@@ -92,7 +234,7 @@ class Guard:
         )
 
     def _is_own(self, origin: str, hosts: Sequence[str]) -> bool:
-        """Whether a page is of this server: another port of a loopback name is another program."""
+        """Tell whether a page is of this server: another port of a loopback name is another program."""
         place = origin.lower().partition("://")[2]
         name = _name(place)
         return bool(place) and (
@@ -115,7 +257,7 @@ class Guard:
 
 
 def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> Token:
-    """The request's token; HTTP 401 or 403 where it has none that may do this."""
+    """Return the request's token; HTTP 401 or 403 where it has none that may do this."""
     one = find(tokens, _secret(request.headers.get("authorization", "")))
     if one is None:
         told = {"WWW-Authenticate": 'Basic realm="watch"'}
@@ -151,7 +293,7 @@ def ids_of(request: Request) -> str | None:
 
 
 def _name(place: str) -> str:
-    """The name of HOST:PORT, "" where it is none."""
+    """Return the name of HOST:PORT, "" where it is none."""
     found = _PLACE.fullmatch(place.lower())
     return found[1].strip("[]") if found else ""
 

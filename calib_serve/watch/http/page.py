@@ -20,20 +20,16 @@ from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
 from calib_serve.watch.estimates import Estimates, Number, estimate
 from calib_serve.watch.http.promises import clause_cards, shadow_table, shadows_say
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.label_rate import rate_changes
-from calib_serve.watch.maturity import duration
+from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.service import Watch
-from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.sums import Key, Kind, Sums, Version
-from calib_serve.watch.windows import WINDOWS, Window
+from calib_serve.watch.windows import WINDOWS, Window, duration
 from calib_serve.words import count, decimals, percent, signed_points, span, when
 
 try:
     from markupsafe import Markup
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
-
-__all__ = ["render"]
 
 _VERSIONS = 30  # rows of versions: each costs a window to read
 _CLASSES = 20  # rows of class shares: those that moved most
@@ -59,7 +55,7 @@ class _Shown:
 
 
 class _Look(NamedTuple):
-    """What is looked at; ``at`` is its address, with something else in place."""
+    """Names what is looked at; ``at`` is its address, with something else in place."""
 
     model: str
     version: str
@@ -71,7 +67,7 @@ class _Look(NamedTuple):
 
 
 def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
-    """The page's HTML for a model version (by default the most served), segment and window (by default all).
+    """Render the page of a model version (by default the most served), a segment and a window.
 
     Without ``window``, the latest day, or the next longer one whose labels say something.
     """
@@ -137,7 +133,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
 
 
 def _ledger(watch: Watch) -> str:
-    """Where labels are counted."""
+    """Return where labels are counted."""
     of = watch.ledger.database
     return f"Ledger {of.name}: {of.kind}, {of.extent()}."
 
@@ -147,7 +143,7 @@ def _size(sums: Sums) -> tuple[float, float]:
 
 
 def _window(watch: Watch, version: Version, name: str) -> Window:
-    """The window of this name; else the shortest of the usual ones that says something."""
+    """Return the window of this name; else the shortest of the usual ones that says something."""
     if name in WINDOWS:
         return watch.window(version, name)
     found = []
@@ -160,7 +156,7 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
 
 
 def _timing(watch: Watch, window: Window) -> tuple[str, str]:
-    """Until when predictions are shown, and more on that: what is left out as too young."""
+    """Return until when predictions are shown, and more on that: what is left out as too young."""
     if window.provisional:
         delays = watch.delays(window.version)
         known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
@@ -178,7 +174,7 @@ def _timing(watch: Watch, window: Window) -> tuple[str, str]:
 
 
 def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
-    """What labels cannot tell, and signs that they mislead."""
+    """Return what labels cannot tell, and signs that they mislead."""
     said = []
     if found.labels and round(found.coverage, 3) < 1 and found.weighed_by == "predictions":
         said.append(found.bounds.says)
@@ -194,7 +190,7 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
 
 
 def _facts(e: Estimates) -> tuple[Fact, ...]:
-    """The three figures below the verdict."""
+    """Return the three figures below the verdict."""
     return (
         Fact("ECE", percent(e.ece), f"chance alone: {percent(e.noise_floor)}"),
         Fact("Accuracy", percent(e.accuracy.value), f"confidence {percent(e.confidence)}"),
@@ -230,7 +226,7 @@ def _bins(e: Estimates) -> Table:
 
 
 def _numbers(shown: _Shown, reference: Bins | None) -> Table:
-    """Every other number, and what it means."""
+    """Return every other number, and what it means."""
     e, expected = shown.found, expected_accuracy(shown.sums)
     served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
     shift = psi(served, reference.count) if reference else math.nan
@@ -266,7 +262,7 @@ def _confidences(sums: Sums, reference: Bins | None) -> str:
 
 
 def _steps(window: Window, segment: str) -> list[Step]:
-    """Times that follow one another and hold enough labels each."""
+    """Return times that follow one another and hold enough labels each."""
     rows = [one for one in window.dated if not segment or one.key.name == segment]
     enough = max(sum(float(one.sums.labels.sum()) for one in rows) / _STEPS, _LABELLED)
     parts: list[tuple[float, float, Sums]] = []
@@ -292,7 +288,7 @@ def _gap(one: Incident) -> str:
 
 
 def _incidents(found: Sequence[Incident]) -> Table:
-    """The latest, the newest first."""
+    """Return the latest, the newest first."""
     heads = (
         *("Number", "What", "Began about", "Opened", "State", "Labels since", "Alarms"),
         *("Where", "Note"),
@@ -329,7 +325,7 @@ def _versions(watch: Watch, versions: Sequence[Version], shown: Window, look: _L
 
 
 def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[str] = ()) -> Table:
-    """The slices of a kind, those with most predictions first; segments can be looked at."""
+    """Return the slices of a kind, those with most predictions first; segments can be looked at."""
     found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
     found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
     rows = []
@@ -358,7 +354,7 @@ def _cells(shown: _Shown) -> list[Cell]:
 
 
 def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Table]:
-    """The class shares of the whole version, whatever segment is looked at; those that moved most."""
+    """Return the class shares of the whole version, whatever segment is looked at; those that moved most."""
     heads = ("Class", "Calibration set", "Now", "Accuracy to expect", "Accuracy by labels")
     if version not in watch.models:
         return "", Table("Class shares", heads, ())
@@ -379,7 +375,7 @@ def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Tab
 
 
 def _sources(window: Window) -> Table:
-    """Who sent the labels of this window, those first that say something else than the others do."""
+    """Return who sent the labels of this window, those first that say something else than the others do."""
     heads = ("Source", "Labels", "Share", "Gap", "Gap of the others", "Difference, points", "Note")
     rows = [
         [

@@ -21,8 +21,6 @@ try:
 except ImportError as error:
     raise MissingDependency("uvicorn", "watch") from error
 
-__all__ = ["serve_app"]
-
 _PATIENCE = 10  # seconds that clients have to end what they began, once the server is to stop
 _BACKLOG = 128  # connections that wait to be accepted
 _HEAD = 16 << 10  # bytes of a request's line and headers
@@ -66,6 +64,7 @@ def serve_app(app: App, options: WebOptions | None = None, **given: Any) -> None
         asyncio.run(uvicorn.Server(config).serve())
 
 
+# h11, not httptools: its states tell whether a request's head was read to its end.
 class _Connection(H11Protocol):
     """uvicorn's, which would wait for ever for a first request, and for the rest of any request's head."""
 
@@ -95,7 +94,7 @@ class _Connection(H11Protocol):
 
 
 def _in_time(app: App, seconds: float) -> App:
-    """``app``, to which a body that has not come whole within ``seconds`` looks cut off.
+    """Wrap ``app``: a body that has not come whole within ``seconds`` looks cut off to it.
 
     The connection ends with the answer where the body was not read whole, so that the rest cannot drip on.
     """

@@ -1,4 +1,4 @@
-"""What goes over the wire to and from the watch app, as pydantic and OpenAPI say it.
+"""Models of requests and answers of the watch app, as pydantic and OpenAPI have them.
 
 Bodies are validated item by item, so that a wrong one spoils no other: their models are for the item
 and for the schema, never for a whole batch.
@@ -10,45 +10,13 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.errors import MissingDependency, Reason
 from calib_serve.names import By
-from calib_serve.watch.ids import LONGEST_ID
 from calib_serve.watch.items import MOST_ITEMS
-from calib_serve.watch.slices import LONGEST_SEGMENT
+from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT
 
 try:
     from pydantic import BaseModel, ConfigDict, Field
 except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
-
-__all__ = [
-    "ClassShareOut",
-    "ClassSharesOut",
-    "ClauseOut",
-    "CloseIn",
-    "ContractOut",
-    "ErrorOut",
-    "HealthOut",
-    "IncidentOut",
-    "IncidentsOut",
-    "LabelIn",
-    "LabelsIn",
-    "LabelsOut",
-    "OutcomeOut",
-    "PredictionIn",
-    "PredictionsIn",
-    "PredictionsOut",
-    "ReceiptOut",
-    "ServedIn",
-    "ShadowOut",
-    "ShadowsOut",
-    "SignedIn",
-    "SumsIn",
-    "SumsOut",
-    "VersionIn",
-    "VersionOut",
-    "answers",
-    "body",
-    "not_text",
-]  # fmt: skip
 
 
 Logits = Annotated[
@@ -324,19 +292,19 @@ _ERRORS = {
 
 
 def answers(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of answers: ``model`` at 200, and these errors."""
+    """Return what OpenAPI says of answers: ``model`` at 200, and these errors."""
     told: dict[int | str, dict[str, Any]] = {200: {"model": model}}
     return told | {status: {"model": ErrorOut, "description": _ERRORS[status]} for status in statuses}
 
 
 def not_text(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of the errors of a route that answers by text: they are JSON all the same."""
+    """Return what OpenAPI says of the errors of a route that answers by text: they are JSON all the same."""
     content = {"application/json": {"schema": ErrorOut.model_json_schema()}}
     return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
 
 
 def body(model: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI says of a body that is validated item by item, not as a whole."""
+    """Return what OpenAPI says of a body that is validated item by item, not as a whole."""
     schema = model.model_json_schema()
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}}
 

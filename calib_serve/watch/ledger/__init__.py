@@ -3,22 +3,34 @@
 from calib_serve.watch.ledger.database import check_address
 from calib_serve.watch.ledger.entries import (
     SPANS,
-    Dated,
+    BatchKey,
     Entry,
     Fate,
     Held,
-    Noted,
-    Once,
+    LabelRecord,
     Progress,
     Published,
     Shadowed,
     State,
+    WindowSums,
 )
-from calib_serve.watch.ledger.export import export_ledger
 from calib_serve.watch.ledger.ledger import Ledger, Revoked
+from calib_serve.watch.ledger.schema import export_ledger
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Held", "Ledger", "Noted", "Once", "Progress", "Published", "Revoked",
-    "Shadowed", "State", "check_address",
+    "SPANS",
+    "BatchKey",
+    "Entry",
+    "Fate",
+    "Held",
+    "LabelRecord",
+    "Ledger",
+    "Progress",
+    "Published",
+    "Revoked",
+    "Shadowed",
+    "State",
+    "WindowSums",
+    "check_address",
     "export_ledger",
 ]  # fmt: skip

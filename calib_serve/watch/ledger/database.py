@@ -24,8 +24,6 @@ from calib_serve.errors import InputError, LedgerError, MissingDependency, Unkno
 from calib_serve.files import make_private
 from calib_serve.words import file_size
 
-__all__ = ["Database", "check_address", "is_postgresql"]
-
 T = TypeVar("T")
 
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock: PostgreSQL asks to try again
@@ -35,7 +33,7 @@ _LITE = "sqlite:///"
 
 
 def is_postgresql(where: str) -> bool:
-    """Whether this is the address of a PostgreSQL, and not the name of a file.
+    """Tell whether this is the address of a PostgreSQL, and not the name of a file.
 
     InputError for the address of anything else.
 
@@ -50,7 +48,7 @@ def is_postgresql(where: str) -> bool:
 
 
 def check_address(where: str) -> None:
-    """InputError for no address of a ledger, and for one that holds a password, without telling it.
+    """Raise InputError for no address of a ledger, and for one that holds a password, without telling it.
 
     >>> check_address("ledger.db")
     """
@@ -70,6 +68,8 @@ class Database:
         self.name = shown(where)
         self.timeline = ""
         self._mine, self._turn = threading.local(), threading.RLock()
+        # Transactions begin by our own statement: "begin immediate" takes the writer's lock at once, where
+        # one that reads first would fail to write while others do.
         more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_timeout": timeout}
         if self.lite:
             self.path = Path(where.removeprefix(_LITE))
@@ -79,6 +79,7 @@ class Database:
         else:
             self._conninfo = _conninfo(where, timeout)
             dialect, connect = "postgresql+psycopg", self._connect
+            # A failover closes connections: each is tried before it is trusted.
             more["pool_pre_ping"] = True
         self._engine = sql.create_engine(f"{dialect}://", creator=connect, **more)
 
@@ -86,7 +87,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sql.Connection]:
-        """Everything inside is one transaction, seen by others when it ends and undone where it fails."""
+        """Do everything inside in one transaction, seen by others when it ends and undone where it fails."""
         # A file has one writer: threads of this process wait here, in turn, not in its busy handler.
         with (
             self._turn if self.lite else nullcontext(),
@@ -96,13 +97,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sql.Connection]:
-        """Everything inside is read of one moment."""
+        """Read everything inside of one moment."""
         with self._begun("begin" if self.lite else "begin isolation level repeatable read read only") as one:
             yield one
 
     @property
     def within(self) -> bool:
-        """Whether this thread is in a transaction."""
+        """Tell whether this thread is in a transaction."""
         return getattr(self._mine, "connection", None) is not None
 
     @contextmanager
@@ -123,6 +124,7 @@ class Database:
                     connection.exec_driver_sql("rollback")
                     raise
                 else:
+                    # An error of the commit itself leaves open whether the server did it.
                     committing = writes
                     connection.exec_driver_sql("commit")
                 finally:
@@ -141,11 +143,11 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     def insert(self, table: sql.Table) -> Any:
-        """An insert that knows ``on conflict``."""
+        """Return an insert that knows ``on conflict``."""
         return (sqlite if self.lite else postgresql).insert(table)
 
     def _told(self, error: SQLAlchemyError, *, committing: bool) -> LedgerError:
-        """Our error for one of the database's."""
+        """Return our error for one of the database's."""
         lines = str(getattr(error, "orig", None) or error).strip().splitlines()
         what = "cannot be used" if isinstance(error, OperationalError) else "refused"
         why = f"the ledger {self.name} {what}: {lines[0] if lines else error}"
@@ -160,11 +162,11 @@ class Database:
 
     @property
     def kind(self) -> str:
-        """SQLite or PostgreSQL."""
+        """Name it: SQLite or PostgreSQL."""
         return "SQLite" if self.lite else "PostgreSQL"
 
     def size(self) -> int:
-        """Bytes on disk."""
+        """Return bytes on disk."""
         if self.lite:
             files = (Path(f"{self.path}{end}") for end in ("", "-wal"))
             return sum(path.stat().st_size for path in files if path.exists())
@@ -172,7 +174,7 @@ class Database:
             return int(one.scalar(sql.text("select pg_database_size(current_database())")) or 0)
 
     def lag(self) -> float | None:
-        """Seconds by which the slowest standby is behind; None without one, and where that is not told."""
+        """Return by how many seconds the slowest standby is behind; None without one, or where not told."""
         if self.lite:
             return None
         asked = "select max(extract(epoch from replay_lag)) from pg_stat_replication"
@@ -181,12 +183,12 @@ class Database:
         return None if found is None else float(found)
 
     def extent(self) -> str:
-        """Its size, and how far a standby is behind, for people."""
+        """Return its size, and how far a standby is behind, for people."""
         lag = self.lag()
         return file_size(self.size()) + ("" if lag is None else f", its slowest standby {lag:.1f} s behind")
 
     def trouble(self) -> str | None:
-        """Why what it commits could be lost, if so; LedgerError where it is damaged or cannot be read."""
+        """Say why what it commits could be lost, if so; LedgerError where it is damaged or unreadable."""
         if self.lite:
             return None
         with self.reading() as one:
@@ -200,7 +202,7 @@ class Database:
         return None
 
     def damage(self) -> list[str]:
-        """What a whole look at a file finds damaged; PostgreSQL finds out by itself, by checksums."""
+        """Return what a whole look at a file finds damaged; PostgreSQL finds out by itself, by checksums."""
         if not self.lite:
             return []
         with self.reading() as one:
@@ -249,7 +251,7 @@ class Database:
             raise LedgerError(f"the ledger {self.path} cannot be opened: {error}") from error
 
     def _check_file(self) -> None:
-        """LedgerError where the file is not the one that was opened: SQLite would write to a removed one."""
+        """Raise LedgerError for another file than was opened: SQLite would write to a removed one."""
         try:
             same = os.path.samestat(self._opened, self.path.stat())
         except OSError:
@@ -261,6 +263,7 @@ class Database:
         connection = sqlite3.connect(self.path, timeout=self._timeout, check_same_thread=False)
         try:
             connection.execute("pragma journal_mode = wal")
+            # With "normal", the last commits before a power cut are lost, though they were acknowledged.
             connection.execute("pragma synchronous = full")
         except BaseException:
             connection.close()
@@ -289,7 +292,7 @@ class Database:
 
 
 def _conninfo(where: str, timeout: float) -> str:
-    """The address as libpq takes it; InputError for one that holds a password, or is none."""
+    """Return the address as libpq takes it; InputError for one that holds a password, or is none."""
     try:
         from psycopg import ProgrammingError  # noqa: PLC0415 - an optional extra
         from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: PLC0415
@@ -304,6 +307,7 @@ def _conninfo(where: str, timeout: float) -> str:
             "the ledger's address holds a password, which others could read; leave it out, and give it by "
             "PGPASSFILE or PGPASSWORD, as to psql"
         )
+    # A host that is gone sends no reset: without these, TCP waits for a quarter of an hour.
     waits: dict[str, Any] = {
         "connect_timeout": max(round(timeout), 2),
         "tcp_user_timeout": round(3000 * timeout),
@@ -313,5 +317,5 @@ def _conninfo(where: str, timeout: float) -> str:
 
 
 def _comes_again(error: BaseException | None) -> bool:
-    """Whether PostgreSQL undid a transaction and asks to try it again."""
+    """Tell whether PostgreSQL undid a transaction and asks to try it again."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", "") in _AGAIN

@@ -1,4 +1,4 @@
-"""What a ledger is given to count, what it gives back, and the spans of time that it keeps sums of.
+"""Records that a ledger takes and gives back, and the spans of time that it keeps sums of.
 
 Sums are kept twice: over all time, for counters; and by the time of the *prediction*, in spans that grow with
 age, for windows. So a late label lands in the window of its prediction.
@@ -14,11 +14,6 @@ from typing import Literal, NamedTuple
 from calib_serve.errors import ConflictError
 from calib_serve.receipts import DAY, Label
 from calib_serve.watch.sums import Key, Sums, Version
-
-__all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Held", "Noted", "Once", "Place", "Progress", "Published", "Shadowed",
-    "State", "check_content", "coarser", "places", "span_of",
-]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
 """What became of a label: ``forgotten``: its receipt is so old that whether it was counted is not known."""
@@ -37,7 +32,7 @@ class Entry:
     source: str = ""
 
 
-class Once(NamedTuple):
+class BatchKey(NamedTuple):
     """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
 
     ``note``: what its sender is to know again when it is sent again.
@@ -50,13 +45,13 @@ class Once(NamedTuple):
     note: bytes = b""
 
     @classmethod
-    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> Once:
-        """One that is sent at ``time`` and known for a day."""
+    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
+        """Make one that is sent at ``time`` and known for a day."""
         return cls(name, content, time, time + DAY, note)
 
 
-def check_content(once: Once, known: Once) -> None:
-    """ConflictError unless what is known is the same batch."""
+def check_content(once: BatchKey, known: BatchKey) -> None:
+    """Raise ConflictError unless what is known is the same batch."""
     if known.content != once.content:
         raise ConflictError(
             "this Idempotency-Key was used for another batch; nothing of this one was counted: "
@@ -64,15 +59,15 @@ def check_content(once: Once, known: Once) -> None:
         )
 
 
-class Place(NamedTuple):
-    """Where sums are kept: of a slice, over the span of prediction time, or over all time with width 0."""
+class Bucket(NamedTuple):
+    """Place of sums: a slice, and a span of prediction time, or all time with width 0."""
 
     key: Key
     start: float = 0.0
     width: float = 0.0
 
 
-class Dated(NamedTuple):
+class WindowSums(NamedTuple):
     """The sums of a slice over predictions from ``start``, for ``width`` seconds."""
 
     key: Key
@@ -82,7 +77,7 @@ class Dated(NamedTuple):
 
 
 class Shadowed(NamedTuple):
-    """What a label says of the shadow's prediction: its confidence, whether it was right, and its tag.
+    """Prediction of the shadow of a labelled one: its confidence, whether it was right, and its tag.
 
     ``same``: whether it is that of the served one; ``tag``: eight hex digits, of ``receipts.shadow_tag``.
     """
@@ -93,7 +88,7 @@ class Shadowed(NamedTuple):
     tag: str
 
 
-class Noted(NamedTuple):
+class LabelRecord(NamedTuple):
     """A label that was counted, as the drift detector and other followers are fed with it.
 
     ``time`` of the prediction, and ``arrived``, when its label came; ``shadow``: what it says of the shadow's
@@ -126,7 +121,7 @@ class Held(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a follower of labels keeps of a version, by name, and when it last changed."""
+    """State that a follower of labels keeps of a version, by name, and when it last changed."""
 
     version: Version
     name: str
@@ -135,7 +130,7 @@ class State(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far the drift detector of a version is.
+    """Progress of the drift detector of a version.
 
     ``fed_until``: which prediction time; ``late``: labels that came too late for it; alarms and incidents so
     far, and the natural logs of its statistic and of where it alarms.
@@ -164,17 +159,17 @@ class Published:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The two labels of its series."""
+        """Return the two labels of its series."""
         return {"ledger": self.ledger, "edition": self.edition}
 
 
-def places(key: Key, start: float, width: float) -> list[Place]:
-    """Where a prediction of this span counts: over all time, and in its span unless it is too old for one."""
-    return [Place(key), Place(key, start, width)] if width else [Place(key)]
+def buckets(key: Key, start: float, width: float) -> list[Bucket]:
+    """List where a prediction of this span counts: over all time, and in its span if it has one."""
+    return [Bucket(key), Bucket(key, start, width)] if width else [Bucket(key)]
 
 
 def span_of(time: float, now: float) -> tuple[float, float]:
-    """The span of a prediction's time, start and width; of width 0 where it is too old for any."""
+    """Return the span of a prediction's time, start and width; of width 0 where it is too old for any."""
     for width, most in SPANS:
         if now - time <= most:
             return math.floor(time / width) * width, width
@@ -182,7 +177,7 @@ def span_of(time: float, now: float) -> tuple[float, float]:
 
 
 def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | None:
-    """The span that one of ``width`` is to be merged into, itself while it is young; None: delete it."""
+    """Return the span to merge one of ``width`` into, itself while it is young; None: delete it."""
     for wider, most in SPANS:
         if wider >= width and now - (start + width) <= most:
             return math.floor(start / wider) * wider, wider

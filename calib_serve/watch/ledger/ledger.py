@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import (
     ColumnClause,
     Connection,
-    Table,
     and_,
     bindparam,
     delete,
@@ -36,26 +35,25 @@ from sqlalchemy import (
     update,
 )
 
-from calib_serve.bins import bin_index
-from calib_serve.errors import LedgerError
+from calib_serve.errors import InputError, LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import (
     SPANS,
-    Dated,
+    BatchKey,
+    Bucket,
     Entry,
     Fate,
     Held,
-    Noted,
-    Once,
-    Place,
+    LabelRecord,
     Progress,
     Published,
     Shadowed,
     State,
+    WindowSums,
+    buckets,
     check_content,
     coarser,
-    places,
     span_of,
 )
 from calib_serve.watch.ledger.schema import (
@@ -77,20 +75,19 @@ from calib_serve.watch.ledger.schema import (
     VERSION,
     VIEWS,
 )
-from calib_serve.watch.series import DELAYS, SUMS
-from calib_serve.watch.sums import Key, Kind, Sums, Version, merge_slices
+from calib_serve.watch.series import SUMS
+from calib_serve.watch.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
 
-__all__ = ["Ledger", "Revoked"]
-
+P = ParamSpec("P")
+T = TypeVar("T")
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
 _CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
 _AHEAD = DAY  # how far a sweep trusts the clock beyond the latest day of a prediction whose label was counted
 _FAR = 1e15  # seconds: no prediction is that far from 1970
-_OF_LABELS = [one for one in SUMS if one.of == "labels" and one.per != "delay"]
 _NAMES = list(COLUMNS.values())
-_EMPTY = {COLUMNS[one.name]: 0.0 for one in _OF_LABELS}
+_EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
 
 
 class _Row(NamedTuple):
@@ -98,51 +95,30 @@ class _Row(NamedTuple):
 
     day: int
     receipt: str
-    noted: Noted
+    record: LabelRecord
     tallied: bool
 
 
 @dataclass(frozen=True)
 class Revoked:
-    """How many labels were taken out, by version, and the nonces of their receipts."""
+    """Labels that were taken out, by version, and the nonces of their receipts."""
 
     nonces: Mapping[Version, Sequence[bytes]]
 
     @property
     def labels(self) -> dict[Version, int]:
-        """How many, by version."""
+        """Return how many, by version."""
         return {version: len(of) for version, of in self.nonces.items()}
 
 
-@dataclass(frozen=True)
-class _Tally:
-    """What the sums of a place go up by: (bins, columns), and labels by the step of their delay."""
+def _retried(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    """Run a method of a ledger once more where another transaction came between."""
 
-    by_bin: Floats
-    delays: Floats
+    @functools.wraps(method)
+    def tried(ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return ledger.database.again(lambda: method(ledger, *args, **kwargs))
 
-    @classmethod
-    def zeros(cls, bins: int) -> _Tally:
-        return cls(np.zeros((bins, len(_NAMES))), np.zeros(len(DELAYS) + 1))
-
-    @classmethod
-    def of(cls, sums: Sums) -> _Tally:
-        """Those of a whole version lie in its first bin."""
-        found = cls(np.zeros((sums.bins, len(_NAMES))), sums["calib_feedback_delay"])
-        for j, name in enumerate(COLUMNS):
-            found.by_bin[: len(sums[name]), j] = sums[name]
-        return found
-
-    def sums(self, bins: int) -> Sums:
-        """As one vector, in the declared order."""
-        parts = []
-        for one in SUMS:
-            if one.per == "delay":
-                parts.append(self.delays)
-            else:
-                column = self.by_bin[:, _NAMES.index(COLUMNS[one.name])]
-                parts.append(column if one.per == "bin" else column.sum(keepdims=True))
-        return Sums(bins, np.concatenate(parts))
+    return tried
 
 
 class Ledger:
@@ -174,7 +150,7 @@ class Ledger:
             raise
 
     def _make(self, retention: float, must_exist: bool) -> None:
-        """The tables, where there are none, and the longest retention that was ever asked for."""
+        """Make the tables, where there are none, and keep the longest retention ever asked for."""
         with self.transaction() as connection:
             if must_exist and not inspect(connection).has_table("ledger"):
                 raise LedgerError(f"there is no ledger in {self.database.name}")
@@ -204,7 +180,7 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Everything inside is one transaction, seen by others when it ends and undone where it fails."""
+        """Do everything inside in one transaction, seen by others when it ends and undone where it fails."""
         try:
             with self.database.writing() as connection:
                 yield connection
@@ -214,14 +190,14 @@ class Ledger:
 
     # --- what is counted ---
 
+    @_retried
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
         With ``detect`` it also waits for the drift detector.
         """
-        return self.database.again(lambda: self._accepted(entries, detect)) if entries else []
-
-    def _accepted(self, entries: Sequence[Entry], detect: bool) -> list[Fate]:
+        if not entries:
+            return []
         with self.transaction() as connection:
             # Locked, so that no receipt is forgotten between this look and the insert.
             asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
@@ -245,7 +221,7 @@ class Ledger:
         return fates
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
-        """The keys of those that were not there."""
+        """Return the keys of those that were not there."""
         if not rows:
             return set()
         names = [column.name for column in LABEL.columns]
@@ -265,7 +241,7 @@ class Ledger:
 
     @property
     def _keys(self) -> tuple[str, str]:
-        """``:keys``, a JSON list of (day, receipt), as a table ``one``; and that a label's key is there.
+        """Read ``:keys``, a JSON list of (day, receipt), as a table ``one``; and the join with a label's key.
 
         So written that the primary key finds each of them: SQLite does not use all of it for ``in``.
         """
@@ -305,26 +281,21 @@ class Ledger:
             "revoked": False,
         }
 
-    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+    @_retried
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:
         """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
 
         ConflictError where another batch was counted under the name of ``once``.
         """
-        return self.database.again(lambda: self._added(sums, time, once))
-
-    def _added(self, sums: Mapping[Key, Sums], when: float, once: Once | None) -> bool:
         with self.transaction() as connection:
             if once is not None and not self._named(connection, once):
                 return False
-            found: dict[Place, _Tally] = {}
-            for key, more in sums.items():
-                for place in places(key, *span_of(when, when)):
-                    found[place] = _Tally.of(more)
-            self._upsert(connection, found)
+            span = span_of(time, time)
+            self._upsert(connection, {at: more for key, more in sums.items() for at in buckets(key, *span)})
             return True
 
-    def _named(self, connection: Connection, once: Once) -> bool:
-        """Whether no batch of this name was counted."""
+    def _named(self, connection: Connection, once: BatchKey) -> bool:
+        """Tell whether no batch of this name was counted."""
         row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
         row |= {"sent_at": once.time, "expires_at": once.expires}
         fresh = self.database.insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
@@ -335,16 +306,18 @@ class Ledger:
         check_content(once, known)
         return False
 
-    def known(self, once: Once) -> Once | None:
-        """The batch that was counted under this name, if any."""
+    def known(self, once: BatchKey) -> BatchKey | None:
+        """Return the batch that was counted under this name, if any."""
         with self.database.reading() as connection:
             row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
-        return None if row is None else Once(once.name, row.content, row.sent_at, row.expires_at, row.note)
+        if row is None:
+            return None
+        return BatchKey(once.name, row.content, row.sent_at, row.expires_at, row.note)
 
     # --- versions, and what waits until they are known ---
 
     def told(self) -> dict[Version, str]:
-        """What was told of versions while programs ran."""
+        """Return what was told of versions while programs ran."""
         with self.database.reading() as connection:
             rows = connection.execute(select(VERSION).where(VERSION.c.facts.is_not(None)))
             return {(row.model, row.version): row.facts for row in rows}
@@ -365,7 +338,7 @@ class Ledger:
             connection.execute(made, sorted(told, key=lambda row: (row["kind"], row["name"])))
 
     def held(self) -> dict[Version, int]:
-        """How many predictions and labels wait for their version."""
+        """Return how many predictions and labels wait for their version."""
         asked = select(HELD.c.model, HELD.c.version, func.count()).group_by(HELD.c.model, HELD.c.version)
         with self.database.reading() as connection:
             return {(model, version): n for model, version, n in connection.execute(asked)}
@@ -398,22 +371,23 @@ class Ledger:
     # --- sums ---
 
     def sums(self) -> dict[Version, Sums]:
-        """The sums over all time, by (model, version)."""
+        """Return the sums over all time, by (model, version)."""
         return merge_slices(self.slices("segment"))
 
     def slices(self, kind: Kind | None = "segment", *, version: Version | None = None) -> dict[Key, Sums]:
-        """The same, by slice of this kind, or of every kind; of all versions or one."""
+        """Return the same, by slice of this kind, or of every kind; of all versions or one."""
         with self.database.reading() as connection:
             found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
             rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
         for place, more in self._increments(rows).items():
             if not place.width and kind in (None, place.key.kind):
-                _add(found, place, more)
-        return {place.key: one.sums(self.bins) for place, one in found.items()}
+                add_at(found, place, more)
+        return {place.key: sums for place, sums in found.items()}
 
     def published(self) -> Published:
-        """What is published of it, of one moment."""
+        """Return what is published of it, of one moment."""
         with self.database.reading() as connection:
+            # In one transaction: sums of the next edition under this name would look like counters that jump.
             edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
             segments, sources = self.slices("segment"), self.slices("source")
         edition += f".{self.database.timeline}" if self.database.timeline else ""
@@ -421,8 +395,8 @@ class Ledger:
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
-    ) -> Iterable[Dated]:
-        """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
+    ) -> Iterable[WindowSums]:
+        """Return sums of predictions made in [since, until), by slice and span that lies whole inside."""
 
         def inside(c: Any) -> list[Any]:
             return [c.width > 0, c.start >= _finite(since), c.start + c.width <= _finite(until)]
@@ -437,8 +411,8 @@ class Ledger:
                 and place.start + place.width <= until
                 and (kind is None or place.key.kind == kind)
             ):
-                _add(found, place, more)
-        return [Dated(*place, one.sums(self.bins)) for place, one in found.items()]
+                add_at(found, place, more)
+        return [WindowSums(*place, sums) for place, sums in found.items()]
 
     def _tallied(
         self,
@@ -446,8 +420,8 @@ class Ledger:
         kind: Kind | None,
         version: Version | None,
         where: Any,
-    ) -> dict[Place, _Tally]:
-        found: dict[Place, _Tally] = {}
+    ) -> dict[Bucket, Sums]:
+        found: dict[Bucket, Floats] = {}
         names = self._names(connection)
         for table in (TALLY, DELAY):
             asked = select(table).where(*where(table.c))
@@ -455,19 +429,30 @@ class Ledger:
             if version is not None:
                 asked = asked.where(table.c.version_id == self._known_version(connection, version))
             for row in connection.execute(asked):
-                place = Place(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
-                _put(found.setdefault(place, _Tally.zeros(self.bins)), table, row)
-        return found
+                place = Bucket(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
+                self._put(found, place, row)
+        return {place: Sums(self.bins, vector) for place, vector in found.items()}
+
+    def _put(self, found: dict[Bucket, Floats], place: Bucket, row: Any) -> None:
+        """Add what a row of ``tally`` or ``delay`` holds to the vector of a place."""
+        if place not in found:
+            found[place] = np.array(Sums.zeros(self.bins).vector)
+        by_bin, delays = _columns(found[place], self.bins)
+        if hasattr(row, "step"):
+            delays[row.step] += row.labels
+        else:
+            by_bin[row.bin] += [getattr(row, column) for column in _NAMES]
 
     def roll_up(self) -> int:
         """Add rows that are not in the tallies yet; how many. Any process may, at any time."""
         done = 0
-        while some := self.database.again(self._rolled):
+        while some := self._rolled():
             done += some
             if some < _AT_ONCE:
                 break
         return done
 
+    @_retried
     def _rolled(self) -> int:
         if not self._is_new():
             return 0
@@ -478,50 +463,49 @@ class Ledger:
             return len(rows)
 
     def _is_new(self) -> bool:
-        """Whether there is a row to roll up: a look costs no lock."""
+        """Tell whether there is a row to roll up: a look costs no lock."""
         with self.database.reading() as connection:
             return (
                 connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
             )
 
-    def _increments(self, rows: Sequence[_Row]) -> dict[Place, _Tally]:
-        found: dict[Place, _Tally] = {}
+    def _increments(self, rows: Sequence[_Row]) -> dict[Bucket, Sums]:
+        """Add labels up, by the slices and spans that they count in."""
+        found: dict[Bucket, Sums] = {}
         members: dict[tuple[tuple[Key, ...], tuple[float, float]], list[int]] = {}
         for i, row in enumerate(rows):
-            one = row.noted
+            one = row.record
             members.setdefault((one.slices, span_of(one.time, one.arrived)), []).append(i)
         if not rows:
             return found
         columns = (
-            (r.noted.confidence, r.noted.correct, 1 / r.noted.inclusion, r.noted.arrived - r.noted.time)
+            (r.record.confidence, r.record.correct, 1 / r.record.inclusion, r.record.arrived - r.record.time)
             for r in rows
         )
-        c, y, w, late = np.array(list(columns), np.float64).T
-        cell, step = bin_index(c, bins=self.bins), np.searchsorted(DELAYS, late)
-        values = np.zeros((len(rows), len(_NAMES)))
-        for declared in _OF_LABELS:
-            values[:, _NAMES.index(COLUMNS[declared.name])] = declared.adds(c, y, w)
-        for (keys, (start, width)), at in members.items():
-            more = _Tally.zeros(self.bins)
-            np.add.at(more.by_bin, cell[at], values[at])
-            np.add.at(more.delays, step[at], 1.0)
+        try:
+            where, values = changes("labels", *np.array(list(columns), np.float64).T, bins=self.bins)
+        except InputError as error:
+            raise LedgerError(f"a label in {self.database.name} is damaged: {error}") from error
+        for (keys, span), at in members.items():
+            more = Sums.at(where[at], values[at], bins=self.bins)
             for key in keys:
-                for place in places(key, start, width):
-                    _add(found, place, more)
+                for place in buckets(key, *span):
+                    add_at(found, place, more)
         return found
 
-    def _upsert(self, connection: Connection, found: Mapping[Place, _Tally]) -> None:
-        """Add to the tallies, always in the order of their keys."""
+    def _upsert(self, connection: Connection, found: Mapping[Bucket, Sums]) -> None:
+        """Add to the tallies, always in the order of their keys: no two transactions wait for each other."""
         tallies, delays = [], []
         for place, more in found.items():
             at = {
                 "version_id": self.version_id(connection, place.key.of), "kind": place.key.kind,
                 "name": place.key.name, "start": place.start, "width": place.width,
             }  # fmt: skip
-            for b in np.flatnonzero(more.by_bin.any(axis=1)).tolist():
-                tallies.append({**at, "bin": b, **dict(zip(_NAMES, more.by_bin[b].tolist(), strict=True))})
-            for step in np.flatnonzero(more.delays).tolist():
-                delays.append({**at, "step": step, "labels": float(more.delays[step])})
+            by_bin, by_step = _columns(more.vector, self.bins)
+            for b in np.flatnonzero(by_bin.any(axis=1)).tolist():
+                tallies.append({**at, "bin": b, **dict(zip(_NAMES, by_bin[b].tolist(), strict=True))})
+            for step in np.flatnonzero(by_step).tolist():
+                delays.append({**at, "step": step, "labels": float(by_step[step])})
         for table, rows in ((TALLY, tallies), (DELAY, delays)):
             if not rows:
                 continue
@@ -534,14 +518,14 @@ class Ledger:
     # --- the detector and other followers of labels ---
 
     def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
-        """How many labels of predictions made before ``until`` wait for the drift detector."""
+        """Return how many labels of predictions made before ``until`` wait for the drift detector."""
         due = (~LABEL.c.fed, LABEL.c.predicted_at < _finite(until))
         asked = select(LABEL.c.version_id, func.count()).where(*due).group_by(LABEL.c.version_id)
         with self.database.reading() as connection:
             names = self._names(connection)
             return {names[number]: labels for number, labels in connection.execute(asked)}
 
-    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[LabelRecord]:
         """Take labels of predictions made before ``until`` out, oldest first.
 
         To be called in a transaction in which followers keep their states. None, where another process has
@@ -554,15 +538,15 @@ class Ledger:
             order = (LABEL.c.predicted_at, LABEL.c.day, LABEL.c.receipt)
             rows = self._rows(connection, where, most=most, lock="all", order=order)
             self._set(connection, rows, fed=True)
-            return [row.noted for row in rows]
+            return [row.record for row in rows]
 
     def _alone(self, connection: Connection, version: Version) -> bool:
-        """Whether this transaction is the one that feeds the version."""
+        """Tell whether this transaction is the one that feeds the version."""
         asked = select(VERSION.c.id).where(VERSION.c.id == self._known_version(connection, version))
         return connection.execute(asked.with_for_update(skip_locked=True)).first() is not None
 
     def progress(self) -> dict[Version, Progress]:
-        """How far the detector of each version is."""
+        """Return how far the detector of each version is."""
         with self.database.reading() as connection:
             return {(row.model, row.version): _progress(row) for row in connection.execute(select(VERSION))}
 
@@ -593,7 +577,7 @@ class Ledger:
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
 
     def states(self, kind: str, version: Version | None = None) -> list[State]:
-        """What is kept of this kind, of all versions or one; what changed last comes last."""
+        """Return what is kept of this kind, of all versions or one; what changed last comes last."""
         with self.database.reading() as connection:
             asked = select(STATE).where(STATE.c.kind == kind).order_by(STATE.c.changed_at, STATE.c.name)
             if version is not None:
@@ -625,10 +609,12 @@ class Ledger:
     def sweep(self, now: float) -> int:
         """Roll up, merge old spans, forget receipts that have expired by ``now``; how many of these."""
         self.roll_up()
-        expired = self.database.again(lambda: self._swept(now))
+        expired = self._swept(now)
+        # Refused first, deleted then: a receipt that is gone must not count as new.
         self.forget(expired)
         return self._deleted(expired)
 
+    @_retried
     def _swept(self, now: float) -> float:
         """Merge old spans, and delete what has expired but receipts; until when these have."""
         with self.transaction() as connection:
@@ -639,7 +625,8 @@ class Ledger:
             return expired
 
     def _trusted(self, connection: Connection, now: float) -> float:
-        """What the clock says, but not far beyond the latest day of whose predictions a label was counted."""
+        """Trust the clock, but not far beyond the latest day of whose predictions a label was counted."""
+        # A clock that jumps ahead by a year must not forget receipts that are still good.
         latest = connection.execute(select(func.max(LABEL.c.day))).scalar()
         return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
 
@@ -648,7 +635,7 @@ class Ledger:
         if not self.database.lite:
             connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
         names = self._names(connection)
-        moved: dict[Place, _Tally] = {}
+        moved: dict[Bucket, Floats] = {}
         for table in (TALLY, DELAY):
             spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
             for start, width in connection.execute(spans).all():
@@ -661,10 +648,8 @@ class Ledger:
                 if wider is None:
                     continue
                 for row in went:
-                    more = _Tally.zeros(self.bins)
-                    _put(more, table, row)
-                    _add(moved, Place(Key(*names[row.version_id], row.name, row.kind), *wider), more)
-        self._upsert(connection, moved)
+                    self._put(moved, Bucket(Key(*names[row.version_id], row.name, row.kind), *wider), row)
+        self._upsert(connection, {place: Sums(self.bins, vector) for place, vector in moved.items()})
 
     def forget(self, until: float) -> None:
         """Refuse labels of predictions made until then."""
@@ -687,6 +672,7 @@ class Ledger:
             gone += went
         return gone
 
+    @_retried
     def revoke(
         self,
         source: str,
@@ -708,9 +694,6 @@ class Ledger:
         if dry_run:
             with self.database.reading() as connection:
                 return Revoked(_by_version(self._rows(connection, where)))
-        return self.database.again(lambda: self._revoked(source, where, by))
-
-    def _revoked(self, source: str, where: Any, by: str) -> Revoked:
         nonces: dict[Version, list[bytes]] = {}
         with self.transaction() as connection:
             # What was reported late, or held, lies in narrow spans where other sums were merged since the
@@ -718,7 +701,7 @@ class Ledger:
             self._merge_spans(connection, self._clock())
             while rows := self._rows(connection, where, most=_AT_ONCE, lock="all"):
                 taken = self._increments([row for row in rows if row.tallied])
-                less = {place: _Tally(-more.by_bin, -more.delays) for place, more in taken.items()}
+                less = {place: Sums.zeros(self.bins) - more for place, more in taken.items()}
                 self._upsert(connection, self._where_it_lies(connection, less))
                 self._set(connection, rows, revoked=True, tallied=True, fed=True)
                 for version, of in _by_version(rows).items():
@@ -730,16 +713,16 @@ class Ledger:
                 self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
         return Revoked(nonces)
 
-    def _where_it_lies(self, connection: Connection, less: Mapping[Place, _Tally]) -> dict[Place, _Tally]:
-        """The places that hold these sums today: young spans are merged into wider ones, and old ones go."""
+    def _where_it_lies(self, connection: Connection, less: Mapping[Bucket, Sums]) -> dict[Bucket, Sums]:
+        """Find the places that hold these sums today: spans are merged into wider ones, and old ones go."""
         spans = select(TALLY.c.start, TALLY.c.width).distinct()
         there = {(row.start, row.width) for row in connection.execute(spans)}
-        found: dict[Place, _Tally] = {}
+        found: dict[Bucket, Sums] = {}
         for place, more in less.items():
             wider = [(math.floor(place.start / w) * w, w) for w, _ in SPANS if w >= place.width]
             of = wider if place.width else [(0.0, 0.0)]
             if at := next((one for one in of if one in there), None):
-                _add(found, Place(place.key, *at), more)
+                add_at(found, Bucket(place.key, *at), more)
         return found
 
     def restored(self, *, by: str = "") -> None:
@@ -762,7 +745,7 @@ class Ledger:
         return labels
 
     def check(self) -> list[str]:
-        """What of it is wrong; empty if nothing is. Changes nothing, and may take minutes of a large file."""
+        """Check that counts and sums agree; say what is wrong. It changes nothing, and may take minutes."""
         if found := self.database.damage():
             return found
         with self.database.reading() as connection:
@@ -786,7 +769,7 @@ class Ledger:
         connection.execute(insert(EDITION).values(row))
 
     def version_id(self, connection: Connection, version: Version) -> int:
-        """Its number, a new one where it has none."""
+        """Return its number, a new one where it has none."""
         if version not in self._versions:
             if (known := self._known_version(connection, version)) < 0:
                 model, name = version
@@ -797,9 +780,10 @@ class Ledger:
         return self._versions[version]
 
     def _known_version(self, connection: Connection, version: Version) -> int:
-        """Its number; -1 where it has none."""
+        """Return its number; -1 where it has none."""
         model, name = version
         asked = select(VERSION.c.id).where(VERSION.c.model == model, VERSION.c.version == name)
+        # A number that no row has: of an unknown version everything is empty, and nothing fails.
         return int(connection.execute(asked).scalar() or -1)
 
     def _names(self, connection: Connection) -> dict[int, Version]:
@@ -817,7 +801,7 @@ class Ledger:
         lock: str = "",
         order: Any = None,
     ) -> list[_Row]:
-        """Rows of ``label`` in the order of their keys.
+        """Return rows of ``label`` in the order of their keys.
 
         ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
         """
@@ -842,19 +826,10 @@ class Ledger:
         connection.execute(text(asked), {"keys": keys})
 
 
-def _put(at: _Tally, table: Table, row: Any) -> None:
-    """What a row of ``tally`` or ``delay`` holds."""
-    if table is DELAY:
-        at.delays[row.step] = row.labels
-    else:
-        at.by_bin[row.bin] = [getattr(row, column) for column in _NAMES]
-
-
-def _add(found: dict[Place, _Tally], place: Place, more: _Tally) -> None:
-    before = found.get(place)
-    found[place] = (
-        more if before is None else _Tally(before.by_bin + more.by_bin, before.delays + more.delays)
-    )
+def _columns(vector: Floats, bins: int) -> tuple[Floats, Floats]:
+    """View a vector of ``Sums`` as the columns of ``tally`` (bins, columns) and the labels of ``delay``."""
+    end = bins * len(_NAMES)
+    return vector[:end].reshape(len(_NAMES), bins).T, vector[end:]
 
 
 def _finite(seconds: float) -> float:
@@ -867,7 +842,7 @@ def _listed(slices: tuple[Key, ...]) -> str:
 
 
 def _key(entry: Entry) -> tuple[int, str]:
-    """What tells a receipt from others: the day of its prediction, and its nonce."""
+    """Return what tells a receipt from others: the day of its prediction, and its nonce."""
     one = entry.label.receipt
     return math.floor(one.time / DAY), one.nonce.hex()
 
@@ -875,7 +850,7 @@ def _key(entry: Entry) -> tuple[int, str]:
 def _by_version(rows: Sequence[_Row]) -> dict[Version, list[bytes]]:
     found: dict[Version, list[bytes]] = {}
     for row in rows:
-        found.setdefault((row.noted.model, row.noted.version), []).append(row.noted.nonce)
+        found.setdefault((row.record.model, row.record.version), []).append(row.record.nonce)
     return found
 
 
@@ -888,7 +863,7 @@ def _progress(row: Any) -> Progress:
 
 
 def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], tuple[Key, ...]]) -> _Row:
-    """One row of ``label``, its columns in their order; ``known``: slices that were read before."""
+    """Read one row of ``label``, its columns in their order; ``known``: slices that were read before."""
     (
         day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, _,
         group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, tallied, _, _,
@@ -902,8 +877,8 @@ def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], t
     if shadow_tag is not None:
         shadow = Shadowed(shadow_confidence, shadow_correct, shadow_same, shadow_tag)
     nonce = bytes.fromhex(receipt)
-    noted = Noted(
+    record = LabelRecord(
         *version, predicted_at, nonce, arrived_at, confidence, correct, predicted, inclusion, group, slices,
         shadow,
     )  # fmt: skip
-    return _Row(day, receipt, noted, tallied)
+    return _Row(day, receipt, record, tallied)

@@ -3,12 +3,14 @@
 ``label`` has a row for each receipt whose label was counted: the primary key is what counts it once.
 ``tally`` and ``delay`` hold the sums of the rows that are ``tallied``, by slice, over all time (``width`` 0)
 and by spans of prediction time; the sums of the rest are made when they are read. Times are seconds since
-1970. The views ``labels``, ``sums`` and ``incidents`` are for people; ``MEANINGS`` says what is in them.
+1970. The views ``labels``, ``sums`` and ``incidents`` are for people; ``MEANINGS`` says what is in them, and
+``export_ledger`` writes them as Parquet.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     BigInteger,
@@ -25,13 +27,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import sqlite
 
+from calib_serve.errors import InputError, MissingDependency
+from calib_serve.files import written_whole
 from calib_serve.watch.series import SUMS
 
-__all__ = [
-    "BATCH", "COLUMNS", "DELAY", "EDITION", "HELD", "INCIDENT", "LABEL", "LEDGER", "MEANINGS", "METADATA",
-    "OF_A_SOURCE", "POSTGRESQL_VIEW", "PREDICTION_ID", "PROGRAM", "SCHEMA", "STATE", "TALLY", "VERSION",
-    "VIEWS",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from calib_serve.watch.ledger.ledger import Ledger
 
 SCHEMA = 1
 METADATA = MetaData()
@@ -56,7 +57,7 @@ def _table(name: str, *columns: Any) -> Table:
 
 
 def _number() -> Column[Any]:
-    """A number that the database gives each row."""
+    """Return a number that the database gives each row."""
     return Column("id", _WHOLE, primary_key=True, autoincrement=True)
 
 
@@ -122,7 +123,7 @@ LABEL = _table(
 
 
 def _partial(name: str, where: str, *columns: Column[Any], lite: str = "") -> None:
-    """An index of the rows for which this holds; ``lite``: as SQLite is asked, which must be word by word."""
+    """Index the rows for which this holds; ``lite``: as SQLite is asked, which must be word by word."""
     Index(name, *columns, sqlite_where=text(lite or where), postgresql_where=text(where))
 
 
@@ -138,7 +139,7 @@ COLUMNS = {
 
 
 def _place() -> list[Column[Any]]:
-    """The slice and the span of prediction time that a sum is of."""
+    """Return the slice and the span of prediction time that a sum is of."""
     return [
         _key("version_id", _WHOLE),
         _key("kind", _TEXT),
@@ -280,3 +281,56 @@ VIEWS = [
     for (view, columns), table in zip(MEANINGS.items(), ("label", "tally", "incident"), strict=True)
 ]
 POSTGRESQL_VIEW = ("create view if not exists", "create or replace view")
+
+
+_AT_ONCE = 50_000  # rows
+
+
+def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
+    """Write ``labels.parquet``, ``sums.parquet`` and ``incidents.parquet`` into ``folder``; rows of each.
+
+    They are the views of these names, of one moment. InputError where the folder cannot be written.
+    """
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an optional extra
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingDependency("pyarrow") from error
+    folder, rows = Path(folder), {}
+    ledger.roll_up()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ledger.database.reading() as connection:
+            for view, columns in MEANINGS.items():
+                schema = pa.schema(
+                    [
+                        pa.field(name, _kind(pa, kind), metadata={"description": meaning})
+                        for name, (kind, meaning) in columns.items()
+                    ]
+                )
+                asked = text(f"select {', '.join(columns)} from {view}")  # noqa: S608 - our own names
+                found = connection.execute(asked, execution_options={"yield_per": _AT_ONCE})
+                rows[view] = 0
+                with (
+                    written_whole(folder / f"{view}.parquet") as partial,
+                    parquet.ParquetWriter(partial, schema) as file,
+                ):
+                    for some in found.mappings().partitions():
+                        read = [
+                            {name: _value(value, columns[name][0]) for name, value in row.items()}
+                            for row in some
+                        ]
+                        file.write_table(pa.Table.from_pylist(read, schema))
+                        rows[view] += len(read)
+    except OSError as error:
+        raise InputError(f"cannot write into {folder}: {error}") from error
+    return rows
+
+
+def _kind(pa: Any, kind: str) -> Any:
+    kinds = {"text": pa.string(), "number": pa.float64(), "count": pa.int64(), "yes or no": pa.bool_()}
+    return kinds[kind]
+
+
+def _value(value: Any, kind: str) -> Any:
+    return bool(value) if kind == "yes or no" and value is not None else value

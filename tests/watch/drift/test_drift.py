@@ -11,10 +11,8 @@ from plain_detector import PlainDetector
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.drift.bets import payoffs
-from calib_serve.watch.drift.confidence_shift import ConfidenceShift
-from calib_serve.watch.drift.part_bets import SPACING, PartBets
-from calib_serve.watch.drift.rounds import Cells
+from calib_serve.watch.drift.bets import SPACING, Cells, PartBets, payoffs
+from calib_serve.watch.drift.statistics import ConfidenceShift
 
 
 def draw(rng, n):

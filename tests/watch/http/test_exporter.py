@@ -6,7 +6,7 @@ from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.drift import Alarm
-from calib_serve.watch.drift.alarm import ShiftedBin
+from calib_serve.watch.drift.detector import ShiftedBin
 from calib_serve.watch.http.exporter import Requests, WatchCollector
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched

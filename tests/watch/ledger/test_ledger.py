@@ -20,11 +20,11 @@ from sqlalchemy import event
 from calib_serve.errors import ConflictError, InputError, LedgerError, UnknownFate
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift import Alarm
-from calib_serve.watch.ids import PredictionIds
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.ledger import Held, Ledger, Once
-from calib_serve.watch.ledger.entries import Dated, span_of
-from calib_serve.watch.ledger.export import export_ledger
+from calib_serve.watch.intake import PredictionIds
+from calib_serve.watch.ledger import BatchKey, Held, Ledger
+from calib_serve.watch.ledger.entries import WindowSums, span_of
+from calib_serve.watch.ledger.schema import export_ledger
 from calib_serve.watch.sums import Key, Sums
 
 pytestmark = pytest.mark.store
@@ -62,13 +62,13 @@ def test_sums_equal_numpy_over_batches_versions_segments_and_spans(ledger: Ledge
 
 def test_predictions_are_added_and_a_repeated_batch_is_not(ledger: Ledger) -> None:
     served = {Key("m", "1", "north"): Sums.served([0.9, 0.5])}
-    once = Once.of(b"batch 1", b"content", time=NOW)
+    once = BatchKey.of(b"batch 1", b"content", time=NOW)
     assert [ledger.add(served, time=NOW, once=once) for _ in range(2)] == [True, False]
     with pytest.raises(ConflictError, match="another batch"):
-        ledger.add(served, time=NOW, once=Once.of(b"batch 1", b"another", time=NOW))
+        ledger.add(served, time=NOW, once=BatchKey.of(b"batch 1", b"another", time=NOW))
     assert ledger.known(once) == once
     assert ledger.slices() == served
-    assert list(ledger.dated(0, 1e11)) == [Dated(*served, *span_of(NOW, NOW), *served.values())]
+    assert list(ledger.dated(0, 1e11)) == [WindowSums(*served, *span_of(NOW, NOW), *served.values())]
 
 
 def test_one_receipt_from_four_threads_in_four_orders_counts_once_and_none_waits_for_ever(url: str) -> None:

@@ -6,8 +6,8 @@ import pytest
 from ledgers import accept, ask, entries, make_label
 
 from calib_serve.receipts import DAY
-from calib_serve.watch.ids import Binding, PredictionIds
-from calib_serve.watch.ledger import Held, Ledger, Once
+from calib_serve.watch.intake import Binding, PredictionIds
+from calib_serve.watch.ledger import BatchKey, Held, Ledger
 
 pytestmark = pytest.mark.store
 
@@ -27,7 +27,7 @@ def test_a_sweep_forgets_what_has_lasted_its_time_and_nothing_a_second_younger(u
     accept(ledger, seen)
     with ledger.transaction():
         ledger.take_waiting(V, until=NOW + 1, most=9)
-    batches = [Once(name, b"content", NOW - DAY, until) for name, until in ((b"a", NOW), (b"b", NOW + 1))]
+    batches = [BatchKey(name, b"content", NOW - DAY, until) for name, until in ((b"a", NOW), (b"b", NOW + 1))]
     for batch in batches:
         ledger.add({}, time=NOW, once=batch)
     ledger.hold([Held("label", name, V, "{}", "", NOW - DAY - age) for name, age in (("a", 1), ("b", 0))])

@@ -13,7 +13,7 @@ from sqlalchemy import event
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY, Label, Receipt, Shadow
 from calib_serve.watch.ledger import Entry, Ledger
-from calib_serve.watch.ledger.entries import Noted, Shadowed
+from calib_serve.watch.ledger.entries import LabelRecord, Shadowed
 from calib_serve.watch.sums import Key, Sums
 
 pytestmark = pytest.mark.store
@@ -64,7 +64,7 @@ def test_a_row_is_read_as_it_was_written(ledger: Ledger) -> None:
         taken = ledger.take_waiting(V, until=np.inf, most=9)
     shadows = [Shadowed(0.5, True, True, "0a1b2c3d"), Shadowed(0.625, True, False, "0a1b2c3d"), None]
     assert taken == [
-        Noted(*V, NOW, NONCES[i], NOW + 90, 0.75, i == 0, 2, 0.25, 7, SLICES if i < 2 else (), shadow)
+        LabelRecord(*V, NOW, NONCES[i], NOW + 90, 0.75, i == 0, 2, 0.25, 7, SLICES if i < 2 else (), shadow)
         for i, shadow in enumerate(shadows)
     ]
 
