@@ -288,7 +288,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="choose_outputs",
-        minutes=10,
+        minutes=4,
         options=("--repeats", "0"),
         quick=False,
         needs_data=True,
