@@ -151,23 +151,40 @@ def _one_sided(
         yield Estimate(looks.value, min(worst.low, looks.high), looks.high, middle)
 
 
+_ENOUGH = 10  # labels a class, in mean, to tell which classes are off
+
+
 def _classwise(
     sample: Sample, observed: float, *, draws: int, level: float, seed: int, groups: Codes | None
 ) -> Estimate:
     residuals, scores = sample.residuals, sample.scores
     fitted = fitted_shift(scores.probs, scores.labels)
-    near, (far, most) = further_shifts(residuals, fitted, observed)
-    if groups is None:
-        shown = _drawn_classwise(sample, draws, seed, [near, (far, most)])
-    else:
-        of_rows = np.empty(scores.n, np.intp)
-        of_rows[scores.order] = groups
-        gaps = residuals.true_cells(far.applied)
-        turns = signs(scores.n, draws, seed=seed, groups=of_rows)
-        noises = (c for sign in turns for c in residuals.turned(scores.labels, sign, fitted.applied))
-        shown = np.array([[np.abs(step * gaps + noise).sum() for step in STEPS] for noise in noises]).T
-        shown /= scores.probs.size
-    return inverted(observed, STEPS * most, shown, level=level)
+
+    def along(shift: Shift) -> tuple[Floats, Floats]:
+        near, (far, most) = further_shifts(residuals, shift, observed)
+        if groups is None:
+            shown = _drawn_classwise(sample, draws, seed, [near, (far, most)])
+        else:
+            of_rows = np.empty(scores.n, np.intp)
+            of_rows[scores.order] = groups
+            gaps = residuals.true_cells(far.applied)
+            turns = signs(scores.n, draws, seed=seed, groups=of_rows)
+            noises = (c for sign in turns for c in residuals.turned(scores.labels, sign, fitted.applied))
+            shown = np.array([[np.abs(step * gaps + noise).sum() for step in STEPS] for noise in noises]).T
+            shown /= scores.probs.size
+        return STEPS * most, shown
+
+    true, shown = along(fitted)
+    found = inverted(observed, true, shown, level=level)
+    if scores.n >= _ENOUGH * scores.classes:
+        return found
+    # Few labels do not tell which classes are off, and what an error shows depends on that: noise hides most
+    # of one that is spread over all classes, and nothing of one that lies in one place. It may be either.
+    spread = Shift(0.0, np.random.default_rng([seed, 5]).choice([-1.0, 1.0], scores.classes))
+    hidden = inverted(observed, *along(spread), level=level)
+    added = inverted(observed, np.array([0.0, 1.0]), shown[0] + np.array([[0.0], [1.0]]), level=level)
+    low, high = min(found.low, hidden.low, added.low), max(found.high, hidden.high)
+    return Estimate(observed, low, high, found.debiased)
 
 
 def _drawn_classwise(sample: Sample, draws: int, seed: int, shifts: Sequence[tuple[Shift, float]]) -> Floats:

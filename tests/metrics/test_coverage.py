@@ -50,6 +50,18 @@ def test_intervals_hold_the_truth_of_a_hundred_classes(sharpened: float) -> None
     assert nearer > 0.9 * RUNS
 
 
+def test_intervals_hold_the_truth_of_as_many_classes_as_labels() -> None:
+    rng = np.random.default_rng(99)
+    z = 5 * rng.standard_normal((4_000, 1000))
+    p, q = softmax(z), softmax(z + 0.5 * rng.standard_normal(1000))  # off a little in every class
+    truth, held, runs = classwise(p, q), 0, sized(ci=10, nightly=100)
+    for run in range(runs):
+        rows = rng.choice(len(z), 1000, replace=False)
+        found = evaluate(p[rows], drawn(rng, q[rows]), replicates=100, seed=run).classwise_ece
+        held += found.low <= truth <= found.high
+    assert held >= FEWEST * runs, held
+
+
 def test_intervals_hold_the_truth_of_two_classes_in_groups() -> None:
     held = {"ece": 0, "positive_ece": 0, "smooth_ece": 0}
     rng = np.random.default_rng(3)
