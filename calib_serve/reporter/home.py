@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import secrets
 import threading
@@ -74,6 +75,8 @@ class BatchFolder:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 try:
+                    if os.fstat(file.fileno()).st_size > _LARGEST:
+                        raise ValueError(f"it has more than {_LARGEST} bytes")
                     items = [read(one) for one in json.loads(file.read(_LARGEST))]
                 except (ValueError, TypeError, OverflowError, RecursionError) as error:
                     log.error("what waited in %s cannot be read and is left out: %r", path, error)

@@ -443,7 +443,7 @@ def test_folders_of_somebody_else_are_not_taken(tmp_path):
 DIES = """
 import os, sys
 from calib_serve import load_artifact
-from calib_serve.fuse.triton import fuse_triton, publish
+from calib_serve.fuse.triton import _repository, fuse_triton
 from calib_serve.options.fuse import TritonOptions
 left = int(sys.argv[1])
 def move(old, new):
@@ -452,7 +452,7 @@ def move(old, new):
         os.kill(os.getpid(), 9)
     left -= 1
     old.rename(new)
-publish._move = move
+_repository._move = move
 raw, fitted, repository, version = sys.argv[2:]
 settings = TritonOptions(device="cpu")
 fuse_triton(raw, load_artifact(fitted), repository, settings, name="pets", version=int(version))

@@ -16,7 +16,7 @@ from calib_serve.judgement.gaps import (
     ClassGap,
     Pair,
     _class_slopes,
-    _effect,
+    _effect_of_features,
     class_gaps,
     class_totals,
     equal_mass,
@@ -580,7 +580,7 @@ def test_groups_whose_errors_are_alike_count_though_every_feature_cancels_in_the
     error = 0.5 - came
     sums = np.array([(error - error.mean())[groups == g].sum() for g in range(100)])
     wanted = 100 / 99 * (sums**2).sum() / 400**2 / (error.var(ddof=1) / 400)
-    assert _effect([(alternating, np.full(400, 0.5), came)], groups) == pytest.approx(wanted)
+    assert _effect_of_features([(alternating, np.full(400, 0.5), came)], groups) == pytest.approx(wanted)
     assert wanted > 3.9
 
 

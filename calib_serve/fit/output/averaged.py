@@ -138,7 +138,7 @@ class Averaged:
             "objective": "held-out nll of the members, whose maps are averaged with these weights",
             "members": {name: weight for name, weight in weights.items() if weight > 0},
             "held_out_nll": {member.name: float(member.losses.mean()) for member in self.members},
-            "beyond_temperature": {**vars(evidence), "share": evidence.share},
+            "beyond_temperature": {**vars(evidence), "share": evidence.share, "says": str(evidence)},
             "folds": folds,
             "temperature": self.base.t,
             "uniform": self.base.uniform,

@@ -59,7 +59,6 @@ _KEEP = ", ".join(sorted(KEEPING))
 _MOST = 1_000_000  # samples that methods are compared on
 _REPLICATES = 400
 _NEAR = 1e-3  # of the best score
-_SAID = 0.01  # share of more than a temperature, above which it is said
 _AVERAGE = "structured-average"
 
 
@@ -142,8 +141,7 @@ def select(
     allowed = {name: held for name, held in found.items() if name not in refused}
     best, chosen, scores = rank(found, allowed, criterion, samples, seed)
     if chosen == _AVERAGE and averaged is not None:
-        artifact, evidence = averaged.artifact(whole), averaged.evidence()
-        said = [*said, str(evidence)] if evidence.share > _SAID else said
+        artifact = averaged.artifact(whole)
     else:
         artifact = fit_by_name(chosen, whole, whole.labels, seed=seed)
     selection = Selection(

@@ -113,5 +113,5 @@ def test_what_auto_takes_beyond_a_temperature_is_said_with_its_evidence() -> Non
     told = select(*skewed(600))
     found = told.fit["beyond_temperature"]
     assert found["share"] > 0.9
-    assert any(f"{found['gain']:.4f}" in remark for remark in told.fit["remarks"])
-    assert "remarks" not in select(*draw(600), candidates=["temperature"]).fit
+    assert f"{found['gain']:.4f}" in found["says"]
+    assert "beyond_temperature" not in select(*draw(600), candidates=["temperature"]).fit
