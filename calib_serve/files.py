@@ -41,6 +41,7 @@ from calib_serve.errors import CalibServeError, InputError, MissingDependency
 __all__ = [
     "GROUP_READS",
     "LONGEST_LINE",
+    "MOST_PROTOBUF",
     "ZIP_ERRORS",
     "FollowedFile",
     "alone",
@@ -146,6 +147,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 _LONGEST = 16 << 20  # bytes of settings, tokens, keys and lists
+MOST_PROTOBUF = 2 << 30  # bytes; weights beyond lie in files of their own
 
 
 def read_whole(path: Path, *, limit: int = _LONGEST) -> bytes:

@@ -10,8 +10,10 @@ import functools
 import math
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, get_args
 
 import numpy as np
@@ -203,18 +205,10 @@ def read_picture(
     the shape; its message may be shown to a client.
     """
     try:
-        from PIL import Image  # noqa: PLC0415 (only pictures need it)
-    except ImportError as error:
-        raise MissingDependency("pillow") from error
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as picture:
-                # Before it is decoded: a small file may unpack to gigabytes.
-                check_picture(picture, max_pixels)
-                whole = _converted(picture, shape[0] or how.channels)
-                found = _cropped(_resized(whole, how, max_pixels), how)
-    except InputError:
+        with opened_picture(file, max_pixels) as picture:
+            whole = _converted(picture, shape[0] or how.channels)
+            found = _cropped(_resized(whole, how, max_pixels), how)
+    except (InputError, MissingDependency):
         raise
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, bomb errors and more
         raise InputError("the picture is cut off, damaged or of an unknown kind") from error
@@ -226,12 +220,25 @@ def read_picture(
     return (scaled - mean) / std
 
 
-def check_picture(picture: Image, max_pixels: int) -> None:
-    """Raise InputError for a picture of more than ``max_pixels``, or of more than 8 bits a channel."""
-    _check_size("the picture has", picture.size, max_pixels)
-    # Pillow cuts such pictures off at 255 where it makes them RGB.
-    if picture.mode in ("I", "F") or picture.mode.startswith("I;"):
-        raise InputError("the picture has more than 8 bits a channel; send 8 bits, or an array")
+@contextmanager
+def opened_picture(file: BinaryIO | Path, max_pixels: int) -> Iterator[Image]:
+    """Open a picture, not decoded yet; whatever Pillow raises of a damaged one is not wrapped.
+
+    InputError for more than ``max_pixels``, or more than 8 bits a channel.
+    """
+    try:
+        from PIL import Image  # noqa: PLC0415 (only pictures need it)
+    except ImportError as error:
+        raise MissingDependency("pillow") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(file) as picture:
+            # Before it is decoded: a small file may unpack to gigabytes.
+            _check_size("the picture has", picture.size, max_pixels)
+            # Pillow cuts such pictures off at 255 where it makes them RGB.
+            if picture.mode in ("I", "F") or picture.mode.startswith("I;"):
+                raise InputError("the picture has more than 8 bits a channel; send 8 bits, or an array")
+            yield picture
 
 
 def _check_size(what: str, size: tuple[int, int], max_pixels: int) -> None:

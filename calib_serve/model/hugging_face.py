@@ -9,7 +9,6 @@ proved equal to those to single texts.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from calib_serve.data import Dataset, LabelledRequests, LabelledTexts, load_data
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, ModelError
 from calib_serve.files import sha256
 from calib_serve.model.torch_classifier import TorchClassifier, from_module
-from calib_serve.pictures import check_picture
+from calib_serve.pictures import opened_picture
 from calib_serve.scores import LABELS, Outputs
 
 _CONFIG = "config.json"
@@ -447,16 +446,13 @@ def prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
 
 def _opened(path: Path) -> Any:
     try:
-        from PIL import Image, ImageOps  # noqa: PLC0415 - only pictures need it
-    except ImportError as error:
-        raise MissingDependency("pillow") from error
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as picture:
-                check_picture(picture, _MAX_PIXELS)
-                turned: Any = ImageOps.exif_transpose(picture)
-                return turned.convert("RGB")
+        with opened_picture(path, _MAX_PIXELS) as picture:
+            from PIL import ImageOps  # noqa: PLC0415 - only pictures need it
+
+            turned: Any = ImageOps.exif_transpose(picture)
+            return turned.convert("RGB")
+    except MissingDependency:
+        raise
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, bomb errors and more

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
-from calib_serve.files import read_whole
+from calib_serve.files import MOST_PROTOBUF, read_whole
 from calib_serve.model.face import (
     Floats,
     Loss,
@@ -35,7 +35,6 @@ except ImportError as error:
     check_onnxruntime()  # pip would say that it is installed
     raise MissingDependency("onnxruntime", "onnx") from error
 
-_MOST_BYTES = 2 << 30  # of a protobuf; weights beyond lie in files of their own
 
 _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
 _TOLERANCE = 1e-4  # relative to the largest logit
@@ -130,7 +129,7 @@ def load_onnx(
     if mixed_precision:
         raise ModelError(f"{path} runs in the precision it was exported in; leave mixed_precision off")
     try:
-        graph = onnx.load_model_from_string(read_whole(Path(path), limit=_MOST_BYTES))
+        graph = onnx.load_model_from_string(read_whole(Path(path), limit=MOST_PROTOBUF))
         load_external_data_for_model(graph, str(Path(path).parent))
         session = _session(graph, device)
     except Exception as error:  # protobuf and onnxruntime raise unrelated types

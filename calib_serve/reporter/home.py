@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 _NAME = re.compile(r"[0-9]+-([0-9]{1,9})-([0-9a-f]+)\.json")  # when, how many, and under which name
-_LARGEST = 256 << 20  # bytes of a file
+LARGEST = 256 << 20  # bytes of a file of a spool
 
 
 class Batch(NamedTuple):
@@ -75,9 +75,9 @@ class BatchFolder:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 try:
-                    if os.fstat(file.fileno()).st_size > _LARGEST:
-                        raise ValueError(f"it has more than {_LARGEST} bytes")
-                    items = [read(one) for one in json.loads(file.read(_LARGEST))]
+                    if os.fstat(file.fileno()).st_size > LARGEST:
+                        raise ValueError(f"it has more than {LARGEST} bytes")
+                    items = [read(one) for one in json.loads(file.read(LARGEST))]
                 except (ValueError, TypeError, OverflowError, RecursionError) as error:
                     log.error("what waited in %s cannot be read and is left out: %r", path, error)
                 else:

@@ -25,7 +25,7 @@ import numpy as np
 
 from calib_serve.errors import InputError
 from calib_serve.files import read_whole, write_whole
-from calib_serve.reporter.home import Courier, Home
+from calib_serve.reporter.home import LARGEST, Courier, Home
 from calib_serve.watch.batch import ServedSums
 
 try:
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
 _ITEMS = 5_000  # of one batch
-_LARGEST = 256 << 20  # bytes of a file of the spool
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
 
 CellKey = tuple[int, str, int, tuple[str, ...]]
@@ -304,7 +303,7 @@ class _Spool:
 
 def _read(path: Path) -> list[_Batch]:
     try:
-        told: list[Any] = json.loads(read_whole(path, limit=_LARGEST))
+        told: list[Any] = json.loads(read_whole(path, limit=LARGEST))
         return [_Batch(str(name), float(at), tuple(map(_sums, items))) for name, at, items in told]
     except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
         log.error("what waited in %s cannot be read and is left out: %r", path, error)

@@ -102,20 +102,12 @@ class Averaged:
                     members += structured(folds, "full", members)
             return cls(samples, fold, t, found, tuple(members))
 
-    def evidence(self, without: int | None = None) -> Evidence:
-        """Of the members' average by the held-out samples, of all folds or all ``without`` one."""
-        return self._weighed(without)[1]
-
     def weights(self, without: int | None = None) -> dict[str, float]:
         """Each member's weight by the held-out samples, of all folds or all ``without`` one."""
-        weight, evidence = self._weighed(without)
-        weight = evidence.share * weight
-        weight[0] += 1 - evidence.share
-        weight[weight < _LEAST * weight.max()] = 0
-        return dict(zip((m.name for m in self.members), (weight / weight.sum()).tolist(), strict=True))
+        return self._weighed(without)[0]
 
-    def _weighed(self, without: int | None) -> tuple[Floats, Evidence]:
-        """The members' weights before the temperature's share, and the evidence that decides on that."""
+    def _weighed(self, without: int | None = None) -> tuple[dict[str, float], Evidence]:
+        """The members' weights by name, and the evidence that decided on the temperature's share of them."""
         kept = np.flatnonzero(self.fold != (-1 if without is None else without))
         losses = np.stack([member.losses[kept] for member in self.members])
         total = losses.sum(axis=1)
@@ -123,7 +115,12 @@ class Averaged:
         weight /= weight.sum()
         gain = losses[0] - weight @ losses
         groups = None if self.samples.groups is None else self.samples.groups[kept]
-        return weight, Evidence(float(gain.mean()), mean_error(gain, groups))
+        evidence = Evidence(float(gain.mean()), mean_error(gain, groups))
+        weight *= evidence.share
+        weight[0] += 1 - evidence.share
+        weight[weight < _LEAST * weight.max()] = 0
+        names = (member.name for member in self.members)
+        return dict(zip(names, (weight / weight.sum()).tolist(), strict=True)), evidence
 
     def held_out(self, f: int) -> Artifact:
         """Fitted and weighed without fold ``f``."""
@@ -132,7 +129,7 @@ class Averaged:
 
     def artifact(self, samples: Samples | None = None) -> Artifact:
         """The average over all folds; ``samples`` are all that those here were drawn from."""
-        weights, evidence = self.weights(), self.evidence()
+        weights, evidence = self._weighed()
         folds = int(self.fold.max()) + 1
         facts = {
             "objective": "held-out nll of the members, whose maps are averaged with these weights",

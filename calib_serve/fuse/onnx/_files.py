@@ -22,9 +22,7 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.files import read_whole, sha256, written_whole
-
-_MOST_BYTES = 2 << 30  # of a protobuf; weights beyond lie in files of their own
+from calib_serve.files import MOST_PROTOBUF, read_whole, sha256, written_whole
 
 
 def read(path: Path) -> ir.Model:
@@ -58,7 +56,7 @@ def read(path: Path) -> ir.Model:
 
 def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
     try:
-        raw = onnx.load_model_from_string(read_whole(path, limit=_MOST_BYTES))
+        raw = onnx.load_model_from_string(read_whole(path, limit=MOST_PROTOBUF))
         return raw, _model(raw, path)
     except Exception as error:  # protobuf and onnx-ir raise unrelated types
         is_zip = path.is_file() and zipfile.is_zipfile(path)
