@@ -40,9 +40,9 @@ from calib_serve.watch.http.gate import (
 )
 from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, Scope, Tokens, ids_of, secured, source_of
 from calib_serve.watch.http.page import render
-from calib_serve.watch.http.promises import clause_facts, shadow_facts
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
+    ClauseOut,
     CloseIn,
     ContractOut,
     HealthOut,
@@ -54,6 +54,7 @@ from calib_serve.watch.http.wire import (
     PredictionIn,
     PredictionsIn,
     PredictionsOut,
+    ShadowOut,
     ShadowsOut,
     SignedIn,
     SumsIn,
@@ -264,13 +265,15 @@ class _Routes:
         self._check_known(model, version)
         found = await self._gate.run(lambda: self._watch.contract_states((model, version)))
         names = self._watch.models[model, version].classes.names
-        return JSONResponse({"model": model, "version": version, "clauses": clause_facts(found, names)})
+        clauses = [ClauseOut.of(one, names) for one in found]
+        return JSONResponse(ContractOut(model=model, version=version, clauses=clauses).model_dump())
 
     async def shadows(self, model: str, version: str) -> Response:
         """Return how the shadows of a version compare with it."""
         self._check_known(model, version)
         found = await self._gate.run(lambda: self._watch.shadow_states((model, version)))
-        return JSONResponse({"model": model, "version": version, "shadows": shadow_facts(found)})
+        compared = [ShadowOut.of(one) for one in found]
+        return JSONResponse(ShadowsOut(model=model, version=version, shadows=compared).model_dump())
 
     def _check_known(self, model: str, version: str) -> None:
         if (model, version) not in self._watch.models:

@@ -1,11 +1,11 @@
-"""Show clauses and shadows on the page and in the API; promises and error budgets as bars of SVG."""
+"""Show clauses and shadows on the page; promises and error budgets as bars of SVG."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from calib_serve.errors import MissingDependency
 from calib_serve.names import as_duration
@@ -230,57 +230,3 @@ def _shadow(one: ShadowState) -> list[Cell]:
 
 def _gains(low: float, high: float) -> str:
     return f"{low:+.4f} to {high:+.4f}" if math.isfinite(low) and math.isfinite(high) else UNKNOWN
-
-
-def clause_facts(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the same as numbers, for JSON: null where something is not known."""
-    return [
-        {
-            "clause": one.clause.name,
-            "kind": one.clause.kind,
-            "says": one.clause.says(class_names),
-            "promise": one.clause.promise,
-            "above": one.clause.above,
-            "per_seconds": one.clause.per,
-            "segment": one.clause.segment,
-            "predicted": one.clause.predicted,
-            "state": one.state,
-            "said_at": one.said_at,
-            "why": one.why,
-            "labels": one.labels,
-            "value": _known(one.value),
-            "low": _known(one.low),
-            "high": _known(one.high),
-            "budget_left": _known(one.budget_left),
-            "runs_out_seconds": _known(one.runs_out),
-            "lasts": one.runs_out == math.inf,
-            "burn": {
-                window: {"rate": _known(each.rate), "low": _known(each.low)}
-                for window, each in one.burn.items()
-            },
-        }
-        for one in states
-    ]
-
-
-def shadow_facts(states: Sequence[ShadowState]) -> list[dict[str, Any]]:
-    """Return the same of shadows."""
-    return [
-        {
-            "tag": one.tag,
-            "verdict": one.verdict,
-            "says": one.says(),
-            "labels": one.labels,
-            "gain": _known(one.gain),
-            "low": _known(one.low),
-            "high": _known(one.high),
-            "accuracy_difference": _known(one.accuracy_difference),
-            "log_evidence": {name: _known(value) for name, value in one.log_evidence.items()},
-            "since": _known(one.since),
-        }
-        for one in states
-    ]
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

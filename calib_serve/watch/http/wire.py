@@ -6,15 +6,19 @@ and for the schema, never for a whole batch.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from calib_serve.errors import MissingDependency, Reason
 from calib_serve.names import By
+from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.items import MOST_ITEMS
+from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT
 
 try:
-    from pydantic import BaseModel, ConfigDict, Field
+    from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
@@ -28,6 +32,12 @@ Logits = Annotated[
 OwnId = Annotated[
     str, Field(max_length=LONGEST_ID, description="your own of the prediction; its label may name it")
 ]
+
+
+Known = Annotated[
+    float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)
+]
+"""A number, null where it is not known: JSON has no NaN and no infinity."""
 
 
 IdBound = Annotated[bool, Field(description="whether the label may come by the prediction's id")]
@@ -324,22 +334,65 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return dict(inline(schema))
 
 
+class BurnOut(BaseModel):
+    """How fast a window spent the error budget: 1 spends it in the clause's time; and at least, with 95 %."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rate: Known
+    low: Known
+
+
 class ClauseOut(BaseModel):
     """A clause of the contract and how it stands: kept, broken or unknown; what is not known is null."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="forbid")
 
-    clause: str
-    says: str
+    clause: Annotated[str, Field(description="its name")]
+    kind: Literal["act", "calibration", "coverage"]
+    says: Annotated[str, Field(description="the promise in words")]
     promise: float
+    above: Annotated[float, Field(description="the confidence from which it is made")]
+    per_seconds: Annotated[float, Field(description="the time over which its error budget is spent")]
+    segment: str
+    predicted: Annotated[int | None, Field(description="the class id that it is made of")]
     state: Literal["kept", "broken", "unknown"]
-    labels: float
-    value: float | None
-    low: float | None
-    high: float | None
-    budget_left: float | None
-    runs_out_seconds: float | None
-    burn: dict[str, dict[str, float | None]]
+    said_at: Annotated[float | None, Field(description="since when, seconds since 1970")]
+    why: Annotated[str, Field(description="what is missing, where the state is unknown")]
+    labels: Annotated[float, Field(description="or predictions, of a coverage clause")]
+    value: Known
+    low: Known
+    high: Known
+    budget_left: Known
+    runs_out_seconds: Known
+    lasts: Annotated[bool, Field(description="whether the budget lasts at the present rate")]
+    burn: Annotated[dict[str, BurnOut], Field(description="by window")]
+
+    @classmethod
+    def of(cls, one: ClauseState, class_names: Sequence[str] | None) -> ClauseOut:
+        """Answer how a clause stands."""
+        clause = one.clause
+        return cls(
+            clause=clause.name,
+            kind=clause.kind,
+            says=clause.says(class_names or ()),
+            promise=clause.promise,
+            above=clause.above,
+            per_seconds=clause.per,
+            segment=clause.segment,
+            predicted=clause.predicted,
+            state=one.state,
+            said_at=one.said_at,
+            why=one.why,
+            labels=one.labels,
+            value=one.value,
+            low=one.low,
+            high=one.high,
+            budget_left=one.budget_left,
+            runs_out_seconds=one.runs_out,
+            lasts=one.runs_out == math.inf,
+            burn={window: BurnOut(rate=each.rate, low=each.low) for window, each in one.burn.items()},
+        )
 
 
 class ContractOut(BaseModel):
@@ -353,15 +406,25 @@ class ContractOut(BaseModel):
 class ShadowOut(BaseModel):
     """A shadow of the served version: better, no worse, worse or unknown; what is not known is null."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="forbid")
 
     tag: str
     verdict: Literal["better", "no worse", "worse", "unknown"]
     says: str
     labels: float
-    gain: float | None
-    low: float | None
-    high: float | None
+    gain: Annotated[Known, Field(description="nats a prediction by which its log score is better")]
+    low: Known
+    high: Known
+    accuracy_difference: Annotated[
+        Known, Field(description="share of right predictions less the served one's")
+    ]
+    log_evidence: Annotated[dict[str, Known], Field(description="natural log, by statement")]
+    since: Known
+
+    @classmethod
+    def of(cls, one: ShadowState) -> ShadowOut:
+        """Answer how a shadow compares with what is served."""
+        return cls(**vars(one), says=one.says())
 
 
 class ShadowsOut(BaseModel):
