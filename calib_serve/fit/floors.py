@@ -16,8 +16,7 @@ from calib_serve.artifact import Artifact, Examples, LogitMap
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.output import fit_by_name
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import log_probs, log_softmax
 from calib_serve.scores import PROBABILITIES
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.fit.clamping import checked, fit_neural_clamping
-from calib_serve.fit.solve import stratified
+from calib_serve.fit.samples import stratified
 from calib_serve.metrics import log_probs
 from calib_serve.model import Classifier, Progress, calibrated_probs
 

@@ -18,7 +18,7 @@ from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import measured, unmeasured
 from calib_serve.fit.output import facts_of_probabilities, fit_by_name
 from calib_serve.fit.progress import Progress, stage
-from calib_serve.fit.solve import stratified
+from calib_serve.fit.samples import stratified
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier

@@ -29,8 +29,7 @@ from calib_serve.fit.output.binning import (
 from calib_serve.fit.output.candidates import check_options
 from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, rank
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs

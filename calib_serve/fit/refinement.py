@@ -13,8 +13,7 @@ from calib_serve.arrays import some_of
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.output import fit_by_name
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import LossTerms, log_probs
 from calib_serve.metrics.proper import sample_losses
 from calib_serve.scores import Outputs, Scores

@@ -13,8 +13,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.bins import bin_index
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.priors import class_shares_of, for_shares, referenced
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics.shares import (
     Confusion,
     EmShares,

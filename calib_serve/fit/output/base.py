@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from calib_serve.errors import FitError
 from calib_serve.fit.output.mixture import mixture, spread
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.parallel import over_cores
+from calib_serve.fit.samples import Samples, over_cores
 
 __all__ = ["Base", "base"]
 

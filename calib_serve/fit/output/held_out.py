@@ -16,8 +16,7 @@ from calib_serve.bins import Bins
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs, softmax
 from calib_serve.metrics.comparison import Moved, Tops

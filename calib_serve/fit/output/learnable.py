@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import content
+from calib_serve.fit.samples import Samples, content
 
 __all__ = ["remarks"]
 

@@ -36,8 +36,7 @@ from calib_serve.fit.output.held_out import (
     weighing,
 )
 from calib_serve.fit.output.learnable import remarks
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
 
 __all__ = [

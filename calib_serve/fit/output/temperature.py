@@ -18,8 +18,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.parallel import over_cores
+from calib_serve.fit.samples import ClassWeight, Samples, over_cores
 
 __all__ = ["fit_temperature", "temperature"]
 

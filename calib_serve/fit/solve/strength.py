@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calib_serve.errors import FitError
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import folds_of
 from calib_serve.fit.solve.lbfgs import Vector
 from calib_serve.fit.solve.preconditioner import Solve
 from calib_serve.fit.solve.softmax_regression import Penalty, Problem

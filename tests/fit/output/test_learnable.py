@@ -9,8 +9,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 
 METHODS = [*(name for name in CANDIDATES if name != "none"), "auto"]
 Arrays = tuple[np.ndarray, np.ndarray]

@@ -13,8 +13,7 @@ from calib_serve.artifact import LogitMap
 from calib_serve.fit.output import candidates
 from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import nll, softmax
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from calib_serve.fit.output.averaged import Averaged, Evidence, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import nll
 
 
