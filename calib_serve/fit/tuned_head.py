@@ -25,7 +25,7 @@ from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, stratified
-from calib_serve.fit.solve.lbfgs import minimise
+from calib_serve.fit.softmax_regression import minimise
 from calib_serve.metrics import softmax
 from calib_serve.model import Progress
 

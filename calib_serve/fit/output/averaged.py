@@ -29,8 +29,7 @@ from calib_serve.fit.output.base import Base, base
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.structured import penalty_of
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of, one_thread
-from calib_serve.fit.solve.preconditioner import Solve
-from calib_serve.fit.solve.softmax_regression import Problem
+from calib_serve.fit.softmax_regression import Problem, Solve
 from calib_serve.metrics.samples import mean_error
 from calib_serve.words import percent
 

@@ -11,7 +11,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.lbfgs import Minimum
+from calib_serve.fit.softmax_regression import Minimum
 from calib_serve.fit.solve.logistic import logistic, platt_targets
 from calib_serve.scores.kinds import LARGEST
 

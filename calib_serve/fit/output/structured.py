@@ -17,8 +17,7 @@ from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.softmax_regression import Penalty, Problem
-from calib_serve.fit.solve.strength import along_path
+from calib_serve.fit.softmax_regression import Penalty, Problem, along_path
 
 __all__ = ["STRENGTHS", "fit_structured_matrix", "fit_structured_vector", "penalty_of"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError
-from calib_serve.fit.solve.lbfgs import Minimum
+from calib_serve.fit.softmax_regression import Minimum
 
 __all__ = ["logistic", "platt_targets"]
 
