@@ -20,9 +20,12 @@ from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_wid
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.learnable import remarks
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix, fit_matrix_odir, fit_vector
-from calib_serve.fit.output.mixture import fit_ensemble_temperature, fit_temperature_mixture
 from calib_serve.fit.output.structured import fit_structured_matrix, fit_structured_vector
-from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.output.temperature import (
+    fit_ensemble_temperature,
+    fit_temperature,
+    fit_temperature_mixture,
+)
 from calib_serve.fit.output.venn_abers import fit_venn_abers
 from calib_serve.fit.samples import ClassWeight, Samples
 
