@@ -26,7 +26,7 @@ from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
 from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.binary import platt
-from calib_serve.fit.output.structured import penalty_of
+from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.temperature import Base, base
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of, one_thread
 from calib_serve.fit.softmax_regression import Problem, Solve

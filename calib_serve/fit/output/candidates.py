@@ -19,8 +19,14 @@ from calib_serve.fit.output.binary import fit_beta, fit_platt
 from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.learnable import remarks
-from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix, fit_matrix_odir, fit_vector
-from calib_serve.fit.output.structured import fit_structured_matrix, fit_structured_vector
+from calib_serve.fit.output.linear import (
+    fit_dirichlet_odir,
+    fit_matrix,
+    fit_matrix_odir,
+    fit_structured_matrix,
+    fit_structured_vector,
+    fit_vector,
+)
 from calib_serve.fit.output.temperature import (
     fit_ensemble_temperature,
     fit_temperature,

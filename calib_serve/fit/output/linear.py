@@ -1,6 +1,8 @@
 """Vector and matrix scaling: softmax(W z + b) with a diagonal or a full W (Guo 2017, section 4.2).
 
-With off-diagonal and intercept regularisation (Kull 2019) on logits, or on log-probabilities: Dirichlet.
+With off-diagonal and intercept regularisation (Kull 2019) on logits, or on log-probabilities: Dirichlet. Structured
+(Berta 2025): after a temperature, softmax((I + diag(v) + M) ln p + b) with squared penalties that grow with the number
+of parameters and shrink with that of samples, so that with little data nothing but the temperature remains.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
@@ -23,7 +25,10 @@ __all__ = [
     "fit_dirichlet_odir",
     "fit_matrix",
     "fit_matrix_odir",
+    "fit_structured_matrix",
+    "fit_structured_vector",
     "fit_vector",
+    "penalty_of",
 ]
 
 _RIDGE = 1e-6
@@ -88,7 +93,7 @@ def _fit(samples: Samples, shape: Literal["full", "diagonal"], method: str, ridg
     )
 
 
-STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
+ODIR_STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
 """The seven values that lambda and mu are chosen from, strongest first."""
 
 _ODIR_GAP = 1e-8
@@ -110,7 +115,7 @@ def fit_dirichlet_odir(
     """softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
 
     ``logits`` (n, K), ``labels`` (n,). Without ``lam`` the strength is cross-validated over
-    STRENGTHS with mu = lam, then mu alone; without only ``mu``, mu = lam. Raises InputError for invalid
+    ODIR_STRENGTHS with mu = lam, then mu alone; without only ``mu``, mu = lam. Raises InputError for invalid
     arrays, FitError where no optimum is found. Kull 2019, sections 3 and 4.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
@@ -146,19 +151,23 @@ def _fit_odir(
     problem = Problem.of(samples, "full", on=on)
     k = samples.classes
     begin = temperature(samples)
-    strongest = STRENGTHS[0] if lam is None else lam
+    strongest = ODIR_STRENGTHS[0] if lam is None else lam
     start = _diagonal(problem, _odir(k, strongest, strongest if mu is None else mu), begin["temperature"])
     chosen: dict[str, Any] = {}
     if lam is None:
         path = along_path(
-            problem, [_odir(k, s, s if mu is None else mu) for s in STRENGTHS], start, folds=folds, seed=seed
+            problem,
+            [_odir(k, s, s if mu is None else mu) for s in ODIR_STRENGTHS],
+            start,
+            folds=folds,
+            seed=seed,
         )
-        lam = STRENGTHS[path.best]
+        lam = ODIR_STRENGTHS[path.best]
         chosen = {"folds": folds, "seed": seed, "lambda_scores": _named(path.scores)}
         if mu is None:
-            penalties = [_odir(k, lam, s) for s in STRENGTHS]
+            penalties = [_odir(k, lam, s) for s in ODIR_STRENGTHS]
             path = along_path(problem, penalties, path.thetas, folds=folds, seed=seed)
-            mu = STRENGTHS[path.best]
+            mu = ODIR_STRENGTHS[path.best]
             chosen["mu_scores"] = _named(path.scores)
         start = path.mean()
     mu = lam if mu is None else mu
@@ -196,4 +205,98 @@ def _odir(classes: int, lam: float, mu: float) -> Penalty:
 
 
 def _named(scores: tuple[float, ...]) -> dict[str, float]:
-    return {f"{strength:g}": score for strength, score in zip(STRENGTHS, scores, strict=False)}
+    return {f"{strength:g}": score for strength, score in zip(ODIR_STRENGTHS, scores, strict=False)}
+
+
+STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
+"""What the penalties are multiplied with, strongest first; 1 is the authors' choice for all data."""
+
+_STRUCTURED_GAP = 1e-8
+
+
+def fit_structured_vector(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    strength: float | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """A temperature, then one scale and one bias per class, penalised by strength K / n.
+
+    ``logits`` (n, K), ``labels`` (n,). Without ``strength`` it is cross-validated over STRENGTHS.
+    Raises InputError for invalid arrays, FitError where no temperature is best.
+    Berta 2025, SVS.
+    """
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    return _fit_structured(samples, "diagonal", "structured-vector", strength, folds=folds, seed=seed)
+
+
+def fit_structured_matrix(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    strength: float | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """As ``fit_structured_vector`` with a full matrix, off the diagonal by strength K (K - 1) / n.
+
+    Berta 2025, SMS.
+    """
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    return _fit_structured(samples, "full", "structured-matrix", strength, folds=folds, seed=seed)
+
+
+def _fit_structured(
+    samples: Samples,
+    shape: Literal["full", "diagonal"],
+    method: str,
+    strength: float | None,
+    *,
+    folds: int,
+    seed: int,
+) -> Artifact:
+    if strength is not None and not (np.isfinite(strength) and strength > 0):
+        raise InputError(f"strength must be positive, got {strength}")
+    begin = temperature(samples)
+    problem = Problem.of(samples, shape, on="log_probs", scale=1 / begin["temperature"])
+    start = np.zeros(problem.size)
+    n, k = len(samples), samples.classes
+    chosen = {}
+    if strength is None:
+        path = along_path(problem, [penalty_of(n, k, s) for s in STRENGTHS], start, folds=folds, seed=seed)
+        strength, start = STRENGTHS[path.best], path.mean()
+        scores = {f"{s:g}": score for s, score in zip(STRENGTHS, path.scores, strict=False)}
+        chosen = {"folds": folds, "seed": seed, "scores": scores}
+    found = problem.solve(penalty_of(n, k, strength), start, gap=_STRUCTURED_GAP)
+    weight, bias = problem.map(found.x)
+    return complete(
+        [LogitMap.temperature(begin["temperature"]), LogitMap(weight, bias, "log_probs"), _floor(n)],
+        samples,
+        method=method,
+        fit={
+            "objective": "nll + strength (K / n (bias^2 + (diagonal - 1)^2) + K (K - 1) / n off-diagonal^2)",
+            "strength": strength,
+            "temperature": begin["temperature"],
+            **chosen,
+            **found.certificate(),
+            "nll_before": begin["nll_before"],
+            "nll_after": problem.nll(found.x),
+        },
+        packages=("scipy",),
+    )
+
+
+def penalty_of(n: int, classes: int, strength: float) -> Penalty:
+    """The penalty of ``strength`` for n samples: K / n of scales and biases, K (K - 1) / n of the rest."""
+    return Penalty(strength * classes * (classes - 1) / n, strength * classes / n, strength * classes / n)
+
+
+def _floor(n: int) -> Mixture:
+    """A uniform part of one sample's weight, which keeps probabilities above 0."""
+    return Mixture(scales=np.array([1.0]), weights=np.array([n, 1.0]) / (n + 1))
