@@ -1,1 +1,0 @@
-"""Solvers that the fitters share: softmax regression, its penalties, folds."""
