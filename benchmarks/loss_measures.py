@@ -7,8 +7,8 @@ import torch
 from scipy.stats import spearmanr
 
 from calib_serve.errors import FitError
-from calib_serve.fit.output.binning import fit_histogram_width
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.tables import fit_histogram_width
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, adaptive_ece, brier, classwise_ece, ece, refinement_auroc, softmax
 

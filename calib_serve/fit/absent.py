@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, LogitMap, ProbTable, Step
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.output.binning import equal_mass, table_of
+from calib_serve.fit.output.tables import equal_mass, table_of
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import softmax

@@ -18,7 +18,9 @@ from calib_serve.artifact import Artifact, LogitMap, Score, Selection, Step
 from calib_serve.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
 from calib_serve.fit.output.binary import check_range, platt
-from calib_serve.fit.output.binning import (
+from calib_serve.fit.output.candidates import check_options
+from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, rank
+from calib_serve.fit.output.tables import (
     check_table,
     equal_mass,
     equal_width,
@@ -26,8 +28,6 @@ from calib_serve.fit.output.binning import (
     isotonic_row,
     table_of,
 )
-from calib_serve.fit.output.candidates import check_options
-from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, rank
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.judgement.decide import judge_probs

@@ -16,7 +16,6 @@ from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
-from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.learnable import remarks
 from calib_serve.fit.output.linear import (
@@ -27,12 +26,17 @@ from calib_serve.fit.output.linear import (
     fit_structured_vector,
     fit_vector,
 )
+from calib_serve.fit.output.tables import (
+    fit_histogram_mass,
+    fit_histogram_width,
+    fit_isotonic,
+    fit_venn_abers,
+)
 from calib_serve.fit.output.temperature import (
     fit_ensemble_temperature,
     fit_temperature,
     fit_temperature_mixture,
 )
-from calib_serve.fit.output.venn_abers import fit_venn_abers
 from calib_serve.fit.samples import ClassWeight, Samples
 
 __all__ = [

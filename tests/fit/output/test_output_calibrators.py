@@ -10,10 +10,10 @@ from sklearn.isotonic import IsotonicRegression
 
 from calib_serve import Artifact, calibrate
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.ece_grid import GRIDS, fit_temperature_ece
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir
+from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature_mixture
 from calib_serve.metrics import ece, nll, softmax
 
