@@ -21,8 +21,6 @@ from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import softmax
 
-__all__ = ["Absent", "absent_of"]
-
 Floats = NDArray[np.float64]
 
 _STEPS = 100  # of a table that stands for a temperature

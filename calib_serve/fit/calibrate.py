@@ -42,8 +42,6 @@ from calib_serve.options.fit import FitOptions
 from calib_serve.scores import Outputs, Scores, alike
 from calib_serve.words import percent
 
-__all__ = ["calibrate", "calibrate_labels"]
-
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
 _AUTO = (*_OF_LABELS, "keep_predictions")
 _FOLDS = 5

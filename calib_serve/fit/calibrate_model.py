@@ -44,7 +44,6 @@ from calib_serve.scores import LABELS
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MODEL_FITTERS", "MODEL_OPTIONS", "calibrate_model", "recognisable"]
 
 Data = tuple[ArrayLike, ArrayLike]
 """Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""

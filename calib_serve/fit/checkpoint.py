@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from calib_serve.errors import FitError
 from calib_serve.files import private_folder, read_npz, sha256, written_whole
 
-__all__ = ["Checkpoints"]
-
 
 @dataclass(frozen=True)
 class Checkpoints:

@@ -24,8 +24,6 @@ from calib_serve.options.base import changed
 from calib_serve.options.evaluate import CompareOptions
 from calib_serve.scores import Scores, alike
 
-__all__ = ["Compared", "compare"]
-
 
 @dataclass(frozen=True)
 class Compared:

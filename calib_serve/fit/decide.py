@@ -19,8 +19,6 @@ from calib_serve.options.base import changed, check
 from calib_serve.options.decide import DecideOptions
 from calib_serve.scores import LABELS, Outputs, Scores
 
-__all__ = ["decide", "refuse_labels", "refuse_seen", "seen"]
-
 _FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
 _REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
 

@@ -21,13 +21,6 @@ from calib_serve.errors import FitError, InputError
 from calib_serve.metrics import abstention, conformal_rank
 from calib_serve.metrics.samples import checked, group_codes, one_of_each
 
-__all__ = [
-    "always_in",
-    "fit_abstain",
-    "fit_sets",
-    "kept_for_options",
-]
-
 Floats = NDArray[np.float64]
 
 _BLOCK = 1 << 20  # probabilities scored at once

@@ -24,17 +24,6 @@ from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.shares import Confusion
 from calib_serve.scores import ONE_COLUMN, Outputs
 
-__all__ = [
-    "HeldOutFacts",
-    "complete",
-    "confusion_facts",
-    "data_fingerprint",
-    "judged",
-    "measured_on_folds",
-    "reference_bins",
-    "versions",
-]
-
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
 _SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion
 _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read in pieces

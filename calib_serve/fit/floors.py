@@ -20,8 +20,6 @@ from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import log_probs, log_softmax
 from calib_serve.scores import PROBABILITIES
 
-__all__ = ["Floor", "floor_of"]
-
 _ZERO = 1e-9  # what is below it was 0 before it was rounded, or is as good as 0
 _TRIED = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
 _FOLDS = 3

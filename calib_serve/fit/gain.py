@@ -18,8 +18,6 @@ from calib_serve.fit.samples import stratified
 from calib_serve.metrics import log_probs
 from calib_serve.model import Classifier, Progress, calibrated_probs
 
-__all__ = ["Gain", "clamping_gain", "fit_best"]
-
 Floats = NDArray[np.floating[Any]]
 OutputFit = Callable[[Floats, NDArray[np.intp]], Artifact]
 """(logits, labels) -> the artifact of an output method."""

@@ -23,8 +23,6 @@ from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier
 
-__all__ = ["HEADS", "HeadFit"]
-
 HEADS = ("masked-head", "tuned-head")
 """The methods that put a new head on the model: class shares are learnt in it."""
 

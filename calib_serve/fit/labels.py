@@ -36,15 +36,6 @@ from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import LABELS, Outputs, Scores
 
-__all__ = [
-    "LABEL_METHODS",
-    "LabelSamples",
-    "fit_labels",
-    "held_out_label_facts",
-    "label_options",
-    "select_labels",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -24,31 +24,6 @@ from torch.nn import functional
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = [
-    "Loss",
-    "Reduction",
-    "Weight",
-    "brier",
-    "brier_weight",
-    "cross_entropy",
-    "dual_focal",
-    "dual_focal_weight",
-    "entropy_regularised",
-    "flsd",
-    "flsd_weight",
-    "focal",
-    "focal_weight",
-    "inconsistency_weight",
-    "inverse_focal",
-    "inverse_focal_weight",
-    "label_smoothing",
-    "logit_norm_regularised",
-    "mixup",
-    "mmce",
-    "mmce_weighted",
-    "weighted_nll",
-]
-
 Reduction = Literal["mean", "sum", "none"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of logits (..., K) and class ids (...,)."""

@@ -29,8 +29,6 @@ from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.scores import ProbsView
 from calib_serve.words import percent
 
-__all__ = ["cross_validated", "measured", "on_folds", "unmeasured", "verdict"]
-
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on
 _REPLICATES = 200

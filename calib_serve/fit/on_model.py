@@ -19,7 +19,6 @@ from calib_serve.model.face import Around
 if TYPE_CHECKING:
     from calib_serve.model.face import Floats, Loss
 
-__all__ = ["ON_MODEL", "FitOnModel"]
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {

@@ -18,8 +18,6 @@ from calib_serve.errors import CalibServeError
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import log_probs
 
-__all__ = ["FIRST", "Prequential", "edges", "log_evidence", "payoff", "prequential"]
-
 Floats = NDArray[np.float64]
 Probs = Callable[[NDArray[np.floating[Any]]], Floats]
 """Logits (n, K) -> probabilities (n, K)."""

@@ -21,8 +21,6 @@ from calib_serve.fit.facts import confusion_facts
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics.shares import as_shares
 
-__all__ = ["check_correctable", "class_shares_of", "confused", "correctable", "for_shares", "referenced"]
-
 Floats = NDArray[np.float64]
 
 _MOST = 1_000_000  # samples that are counted

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-__all__ = ["Progress", "stage"]
-
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how much of it is done, how much of it there is)."""
 

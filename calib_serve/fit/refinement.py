@@ -18,8 +18,6 @@ from calib_serve.metrics import LossTerms, log_probs
 from calib_serve.metrics.proper import sample_losses
 from calib_serve.scores import Outputs, Scores
 
-__all__ = ["Refinement", "recalibrated_losses"]
-
 _FOLDS = 5
 _ENOUGH = 20_000  # samples, of which half teach a calibration as much as four fifths
 _MOST = 50_000  # samples that are recalibrated

@@ -1,7 +1,8 @@
-"""The calibration set as every fitter sees it: checked once, read in chunks of rows, on all cores, held out in folds.
+"""The calibration set as every fitter sees it: checked once, read in chunks of rows, held out in folds.
 
-Folds part no group, and no row that is there twice. They depend on what the samples are and on the seed, not on
-their order: a row that is repeated, and one that weighs as much, are in the same fold, and so are all the other rows.
+Folds part no group, and no row that is there twice. They depend on what the samples are and on the seed,
+not on their order: a row that is repeated, and one that weighs as much, are in the same fold, and so are
+all the other rows.
 """
 
 from __future__ import annotations
@@ -27,17 +28,6 @@ from calib_serve.scores import Outputs, Scores
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "ClassWeight",
-    "Samples",
-    "content",
-    "cores",
-    "folds_of",
-    "one_thread",
-    "over_cores",
-    "sample_weights",
-    "stratified",
-]
 
 Floats = NDArray[np.floating[Any]]
 ClassWeight = Union[ArrayLike, Literal["balanced"], None]

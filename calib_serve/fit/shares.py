@@ -27,8 +27,6 @@ from calib_serve.metrics.shares import (
 )
 from calib_serve.scores import Outputs, Scores
 
-__all__ = ["PriorEstimate", "estimate_prior", "fitted_for_shares", "with_prior"]
-
 Floats = NDArray[np.float64]
 Parts = Iterator[tuple[Union[slice, NDArray[np.intp]], Floats]]
 

@@ -1,13 +1,13 @@
-"""softmax(W x + b) by penalised maximum likelihood: the convex problem of every linear calibrator, and its solver.
+"""Penalised softmax regression, softmax(W x + b): the convex problem of every linear calibrator.
 
 The objective is the weighted mean NLL plus ``off`` sum of W_kj^2 off the diagonal, ``diagonal`` sum of
 (W_kk - 1)^2, and ``bias`` sum of b_k^2. x is the logits times ``scale``, or the log-probabilities.
 
-It is minimised by L-BFGS around a preconditioner (Nocedal 2006, algorithm 7.4). scipy's L-BFGS takes none, and with a
-good one these problems need a handful of gradients instead of hundreds. With p the probabilities and x~ = (x, 1), the
-Hessian is the mean of (diag p - p p^T) (x) x~ x~^T plus the penalty. Few parameters: we factor it whole. A full matrix
-of many classes: we keep the blocks of one class each, mean p_k (1 - p_k) x~ x~^T, and give them all one shape, h_k C,
-so that a single eigendecomposition inverts them all.
+It is minimised by L-BFGS around a preconditioner (Nocedal 2006, algorithm 7.4). scipy's L-BFGS takes none,
+and with a good one these problems need a handful of gradients instead of hundreds. With p the probabilities
+and x~ = (x, 1), the Hessian is the mean of (diag p - p p^T) (x) x~ x~^T plus the penalty. Few parameters:
+we factor it whole. A full matrix of many classes: we keep the blocks of one class each, mean p_k (1 - p_k)
+x~ x~^T, and give them all one shape, h_k C, so that a single eigendecomposition inverts them all.
 """
 
 from __future__ import annotations
@@ -23,22 +23,6 @@ from scipy import linalg
 
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.samples import Samples, folds_of
-
-__all__ = [
-    "Chunk",
-    "Curved",
-    "Minimum",
-    "Path",
-    "Penalty",
-    "Problem",
-    "Solve",
-    "along_path",
-    "minimise",
-    "of_blocks",
-    "of_diagonal",
-    "of_matrix",
-    "of_pairs",
-]
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]

@@ -29,8 +29,6 @@ from calib_serve.fit.softmax_regression import minimise
 from calib_serve.metrics import softmax
 from calib_serve.model import Progress
 
-__all__ = ["STRENGTHS", "fit_tuned_head"]
-
 Floats = NDArray[np.floating[Any]]
 Exact = NDArray[np.float64]
 

@@ -15,18 +15,6 @@ from calib_serve.fit.clamping.objective import Objective, Solution, Solver, best
 from calib_serve.fit.facts import reference_bins
 from calib_serve.metrics import softmax
 
-__all__ = [
-    "Candidate",
-    "Chosen",
-    "Judge",
-    "Penalty",
-    "candidates",
-    "choose",
-    "held_out_nll_of_temperature",
-    "held_out_probs",
-    "solved",
-]
-
 Penalty = Union[float, Literal["tenth"]]
 Judge = Literal["folds", "calibration-ece"]
 Start = Callable[[Objective, NDArray[np.float32]], NDArray[np.float64]]

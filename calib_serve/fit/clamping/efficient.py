@@ -26,15 +26,6 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
-__all__ = [
-    "EntropyShift",
-    "data_bounds",
-    "entropy_shift",
-    "feasible_shift",
-    "fit_neural_clamping_efficient",
-    "mean_entropy",
-]
-
 Floats = NDArray[np.floating[Any]]
 
 

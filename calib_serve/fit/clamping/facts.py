@@ -13,8 +13,6 @@ from calib_serve.fit.clamping.objective import Objective, Solution, best_tempera
 from calib_serve.fit.samples import Samples
 from calib_serve.model import Classifier
 
-__all__ = ["checked", "search_facts", "unit_of_delta"]
-
 Floats = NDArray[np.floating[Any]]
 
 

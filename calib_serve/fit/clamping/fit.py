@@ -39,8 +39,6 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
-__all__ = ["GAMMAS", "fit_neural_clamping"]
-
 GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 """The paper's candidates: 0 to 1 in steps of 0.05 (section 3.3)."""
 

@@ -25,16 +25,6 @@ from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.losses import focal
 from calib_serve.model import Classifier, Progress
 
-__all__ = [
-    "Objective",
-    "QuasiNewton",
-    "Solution",
-    "Solver",
-    "best_temperature",
-    "focal_loss",
-    "solution",
-]
-
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]
 

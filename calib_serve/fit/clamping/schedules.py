@@ -27,16 +27,6 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
-__all__ = [
-    "PAPER",
-    "TOOLKIT",
-    "Augmentation",
-    "Descent",
-    "Schedule",
-    "fit_neural_clamping_paper",
-    "fit_neural_clamping_toolkit",
-]
-
 Floats = NDArray[np.floating[Any]]
 
 

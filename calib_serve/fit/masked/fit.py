@@ -32,15 +32,6 @@ from calib_serve.fit.output import fit_by_name, options_of
 from calib_serve.fit.samples import Samples
 from calib_serve.model import Progress
 
-__all__ = [
-    "PAPER",
-    "READINGS",
-    "UNMASKED",
-    "fit_masked_head",
-    "held_rows",
-    "reading",
-]
-
 Floats = NDArray[np.floating[Any]]
 
 

@@ -25,14 +25,6 @@ from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.losses import cross_entropy
 from calib_serve.model import Progress
 
-__all__ = [
-    "Epoch",
-    "Masking",
-    "Retention",
-    "Trained",
-    "train_masked",
-]
-
 Floats = NDArray[np.floating[Any]]
 _UPDATES = 2_000
 _ONE_THREAD = 1 << 23  # multiplications of a batch

@@ -33,15 +33,6 @@ from calib_serve.fit.softmax_regression import Problem, Solve
 from calib_serve.metrics.samples import mean_error
 from calib_serve.words import percent
 
-__all__ = [
-    "Averaged",
-    "Folds",
-    "Member",
-    "fit_structured_average",
-    "scalars",
-    "structured",
-]
-
 Floats = NDArray[np.float64]
 
 _LEAST = 0.01  # of the largest weight; members below are left out

@@ -14,8 +14,6 @@ from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.softmax_regression import Minimum
 from calib_serve.scores.kinds import LARGEST
 
-__all__ = ["check_range", "fit_beta", "fit_platt", "logistic", "platt", "platt_targets"]
-
 Floats = NDArray[np.float64]
 
 

@@ -39,17 +39,6 @@ from calib_serve.fit.output.temperature import (
 )
 from calib_serve.fit.samples import ClassWeight, Samples
 
-__all__ = [
-    "CANDIDATES",
-    "KEEPING",
-    "TWO_CLASSES",
-    "Fitter",
-    "check_options",
-    "fit_by_name",
-    "fit_none",
-    "options_of",
-]
-
 Fitter = Callable[..., Artifact]
 """(logits, labels, *, sample_weight=None, ...) -> Artifact."""
 

@@ -22,8 +22,6 @@ from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 
-__all__ = ["GRIDS", "ece_of_grid", "fit_temperature_ece"]
-
 Floats = NDArray[np.float64]
 
 GRIDS = MappingProxyType(

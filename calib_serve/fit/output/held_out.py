@@ -25,20 +25,6 @@ from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Event, event_error
 
-__all__ = [
-    "FoldFit",
-    "HeldOut",
-    "auroc",
-    "described",
-    "facts_of_folds",
-    "facts_of_probabilities",
-    "fit_fold",
-    "held_out_facts",
-    "over_folds",
-    "raced",
-    "weighing",
-]
-
 Floats = NDArray[np.float64]
 FoldFit = Callable[[int], Artifact]
 """A fold -> the fit to all others."""

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from calib_serve.errors import FitError
 from calib_serve.fit.samples import Samples, content
 
-__all__ = ["remarks"]
-
 _FEW = 20  # samples
 _REPEATED = 0.5  # share of rows that others repeat, which is worth a word
 _TIED = 0.01  # share of rows whose largest logit is not alone

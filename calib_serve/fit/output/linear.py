@@ -1,8 +1,9 @@
 """Vector and matrix scaling: softmax(W z + b) with a diagonal or a full W (Guo 2017, section 4.2).
 
-With off-diagonal and intercept regularisation (Kull 2019) on logits, or on log-probabilities: Dirichlet. Structured
-(Berta 2025): after a temperature, softmax((I + diag(v) + M) ln p + b) with squared penalties that grow with the number
-of parameters and shrink with that of samples, so that with little data nothing but the temperature remains.
+With off-diagonal and intercept regularisation (Kull 2019) on logits, or on log-probabilities: Dirichlet.
+Structured (Berta 2025): after a temperature, softmax((I + diag(v) + M) ln p + b) with squared penalties
+that grow with the number of parameters and shrink with that of samples, so that with little data nothing
+but the temperature remains.
 """
 
 from __future__ import annotations
@@ -19,17 +20,6 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem, along_path
-
-__all__ = [
-    "STRENGTHS",
-    "fit_dirichlet_odir",
-    "fit_matrix",
-    "fit_matrix_odir",
-    "fit_structured_matrix",
-    "fit_structured_vector",
-    "fit_vector",
-    "penalty_of",
-]
 
 _RIDGE = 1e-6
 _GAP = 1e-9

@@ -39,16 +39,6 @@ from calib_serve.fit.output.learnable import remarks
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
 
-__all__ = [
-    "RULE",
-    "Criterion",
-    "HeldOut",
-    "default_candidates",
-    "harm_to_accuracy",
-    "rank",
-    "select",
-]
-
 Floats = NDArray[np.float64]
 Criterion = Literal["nll", "brier", "ece"]
 

@@ -1,9 +1,9 @@
-"""Tables of probabilities: histogram binning (Zadrozny 2001), isotonic regression (Zadrozny 2002), Venn-Abers predictors.
+"""Tables of probabilities: histogram binning and isotonic regression (Zadrozny 2001, 2002), Venn-Abers.
 
-A Venn-Abers predictor (Vovk and Petej 2014) is isotonic regression that says how sure it is. Inductive: fitted once,
-to the scores of the calibration set. For a new score the isotonic fit is made twice, with the score added under label
-0 and under label 1; its two values there are p0 <= p1, and one of the two is a calibrated probability, whatever the
-distribution and the number of samples.
+A Venn-Abers predictor (Vovk and Petej 2014) is isotonic regression that says how sure it is. Inductive:
+fitted once, to the scores of the calibration set. For a new score the isotonic fit is made twice, with the
+score added under label 0 and under label 1; its two values there are p0 <= p1, and one of the two is a
+calibrated probability, whatever the distribution and the number of samples.
 """
 
 from __future__ import annotations
@@ -23,21 +23,6 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples, sample_weights
 from calib_serve.metrics import softmax
 from calib_serve.metrics.samples import checked
-
-__all__ = [
-    "Of",
-    "VennAbers",
-    "check_table",
-    "equal_mass",
-    "equal_width",
-    "fit_histogram_mass",
-    "fit_histogram_width",
-    "fit_isotonic",
-    "fit_venn_abers",
-    "histogram_row",
-    "isotonic_row",
-    "table_of",
-]
 
 Floats = NDArray[np.float64]
 Of = Literal["top", "each"]

@@ -1,7 +1,8 @@
 """Temperature scaling, alone and beside a uniform share: one number T > 0 that divides every logit.
 
-The negative log-likelihood is convex in s = 1 / T (Guo 2017, section 4.2), so its derivative has one root; we find it
-by Halley's method on log s inside a bracket, with sums in float64, and the artifact holds the certificate.
+The negative log-likelihood is convex in s = 1 / T (Guo 2017, section 4.2), so its derivative has one root;
+we find it by Halley's method on log s inside a bracket, with sums in float64, and the artifact holds the
+certificate.
 """
 
 from __future__ import annotations
@@ -20,17 +21,6 @@ from calib_serve.bins import Bins
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples, over_cores
-
-__all__ = [
-    "Base",
-    "base",
-    "fit_ensemble_temperature",
-    "fit_temperature",
-    "fit_temperature_mixture",
-    "mixture",
-    "spread",
-    "temperature",
-]
 
 _TOLERANCE = 1e-10  # of |d NLL / d log T|, next to an NLL of order 1
 _TOLERANCE_SINGLE = 1e-6  # where passes are in float32: the NLL is then within 1e-12 of its least
