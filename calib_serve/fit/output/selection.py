@@ -25,7 +25,7 @@ from calib_serve.bins import bin_index
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
-from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
 from calib_serve.fit.output.held_out import (
     FoldFit,
     HeldOut,
@@ -35,7 +35,6 @@ from calib_serve.fit.output.held_out import (
     raced,
     weighing,
 )
-from calib_serve.fit.output.learnable import remarks
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
 
