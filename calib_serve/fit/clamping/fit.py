@@ -34,7 +34,7 @@ from calib_serve.fit.clamping.facts import checked, search_facts, unit_of_delta
 from calib_serve.fit.clamping.objective import Objective, QuasiNewton, Solver, best_temperature
 from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.facts import complete, data_fingerprint, measured_on_folds
-from calib_serve.fit.output.held_out import facts_of_probabilities
+from calib_serve.fit.output.selection import facts_of_probabilities
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
