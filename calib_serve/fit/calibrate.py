@@ -11,9 +11,8 @@ import numpy as np
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.absent import Absent, absent_of
+from calib_serve.fit._unseen import Absent, Floor, absent_of, floor_of
 from calib_serve.fit.facts import HeldOutFacts
-from calib_serve.fit.floors import Floor, floor_of
 from calib_serve.fit.labels import (
     LABEL_METHODS,
     LabelSamples,
