@@ -31,10 +31,9 @@ from calib_serve.fit.output import (
     options_of,
     select,
 )
-from calib_serve.fit.priors import check_correctable, confused
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.shares import fitted_for_shares
+from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
 from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.options.base import divided
 from calib_serve.options.fit import FitOptions

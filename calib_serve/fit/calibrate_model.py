@@ -28,9 +28,9 @@ from calib_serve.fit.heads import HEADS, HeadFit
 from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.measure import measured
 from calib_serve.fit.output import check_options, default_candidates, facts_of_probabilities, fit_by_name
-from calib_serve.fit.priors import correctable, for_shares, referenced
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
+from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import softmax
 from calib_serve.metrics.shares import Given, as_shares
