@@ -27,8 +27,7 @@ import torch
 from cifar import data_dir, sheet
 
 from calib_serve.artifact import Head
-from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention
-from calib_serve.fit.masked.training import train_masked
+from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, train_masked
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, adaptive_ece, ece, fpr95, mce, nll, ood_auroc, softmax
 from calib_serve.model import load_model

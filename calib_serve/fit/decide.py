@@ -1,4 +1,4 @@
-"""Decisions with a promise, sets and abstention, added to a calibration from samples that it was not fitted to.
+"""Decisions with a promise, sets and abstention, from samples that a calibration was not fitted to.
 
 Sets are by split conformal prediction (Vovk 2005; Angelopoulos and Bates 2023). The threshold is the k-th
 smallest score of the true classes of n samples, k = ceil((n + 1) coverage). If these samples and a new one

@@ -1,4 +1,4 @@
-"""The output calibrators by name, from the simplest to the most flexible, and what a calibration set can teach them."""
+"""The output calibrators by name, from the simplest to the most flexible, and what a set can teach."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head
-from calib_serve.fit.masked.training import train_masked
+from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head, train_masked
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll, softmax
 
