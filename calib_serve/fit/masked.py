@@ -35,10 +35,10 @@ from torch import Tensor
 from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, Head, ModelFacts
 from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.losses import cross_entropy
 from calib_serve.fit.output import fit_by_name, options_of
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.model import Progress
 

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import InputError
-from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.clamping.choice import (
     Judge,
     Penalty,
@@ -35,6 +34,7 @@ from calib_serve.fit.clamping.objective import Objective, QuasiNewton, Solver, b
 from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.facts import complete, data_fingerprint, measured_on_folds
 from calib_serve.fit.output.selection import facts_of_probabilities
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress

@@ -20,9 +20,9 @@ from scipy.optimize import minimize, minimize_scalar
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.losses import focal
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.model import Classifier, Progress
 
 Floats = NDArray[np.floating[Any]]

@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.clamping.choice import Candidate, Penalty, candidates
 from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.clamping.facts import checked, search_facts, unit_of_delta
 from calib_serve.fit.clamping.objective import Objective, Solution, focal_loss, solution
 from calib_serve.fit.facts import complete, data_fingerprint, reference_bins
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
