@@ -32,6 +32,8 @@ from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
 from calib_serve.words import percent
 
+__all__ = ["Refitted", "refit", "refit_served"]
+
 _LEAST = 200  # labelled samples, below which nothing is fitted
 _HELD_OUT = 0.3  # the latest share of them, of which NLL and ECE are told
 _LARGEST = 700.0  # a logarithm whose exponential is finite
