@@ -207,7 +207,7 @@ def _held_out(floor: Floor, samples: Samples, fold: NDArray[np.intp], by: str) -
     for f in range(_FOLDS):
         inside, out = floored.take(fold != f), floored.take(fold == f)
         try:
-            made = fit_by_name(by, inside, inside.labels)
+            made = fit_by_name(by, inside)
         except CalibServeError:
             return float("inf")
         for part, z in out.chunks(np.float64):

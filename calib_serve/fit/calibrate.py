@@ -217,20 +217,19 @@ def _fitted(
         of_auto = {**options, "class_names": class_names, "seed": seed}
         artifact = setting.fitted(samples, lambda s: _chosen(s, of_auto, shares is not None, progress))
     else:
-        known = [name for name in options_of(method) if name not in ("sample_weight", "class_weight", "seed")]
-        check_options(method, options, known)
+        check_options(method, options, options_of(method))
         if shares is not None:
             check_correctable([method], samples.classes, options.get("of"))
         if progress:
             progress(method, 0, 1)
-        artifact = setting.fitted(samples, lambda s: fit_by_name(method, s, s.labels, seed=seed, **options))
+        artifact = setting.fitted(samples, lambda s: fit_by_name(method, s, seed=seed, **options))
     remarks = [*setting.remarks(class_names), *artifact.fit.get("remarks", ())]
     fit = {**artifact.fit, "remarks": remarks} if remarks else artifact.fit
     artifact = confused(replace(artifact, class_names=tuple(class_names), fit=fit), samples)
     name, own = (artifact.method, {}) if method == "auto" else (method, options)
 
     def again(part: Samples) -> Artifact:
-        return setting.fitted(part, lambda s: fit_by_name(name, s, s.labels, seed=seed, **own))
+        return setting.fitted(part, lambda s: fit_by_name(name, s, seed=seed, **own))
 
     if test is None and cross_validate and (method != "auto" or setting.changes):
         told = stage(progress, "cross-validation")
@@ -291,11 +290,11 @@ def _chosen(
     default = default_candidates(for_shares=for_shares, keeping=keeping)
     names = list(dict.fromkeys(("none", *(given or default))))
     tell = None if progress is None else (lambda name: progress(name, names.index(name), len(names)))
-    return select(samples, samples.labels, **{**options, "candidates": names, "folds": folds}, progress=tell)
+    return select(samples, **{**options, "candidates": names, "folds": folds}, progress=tell)
 
 
 def _of_few(samples: Samples, *, seed: int) -> Artifact:
     try:
-        return fit_by_name("temperature", samples, samples.labels, seed=seed)
+        return fit_by_name("temperature", samples, seed=seed)
     except FitError:
-        return fit_by_name("none", samples, samples.labels, seed=seed)
+        return fit_by_name("none", samples, seed=seed)

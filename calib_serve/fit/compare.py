@@ -128,8 +128,8 @@ def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
     return _Field(
         (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
         options_of,
-        lambda name: fit_by_name(name, fitted, fitted.labels, seed=seed),
-        lambda: select(fitted, fitted.labels, seed=seed),
+        lambda name: fit_by_name(name, fitted, seed=seed),
+        lambda: select(fitted, seed=seed),
         evaluate,
     )
 

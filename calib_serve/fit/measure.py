@@ -302,12 +302,12 @@ def recalibrated_losses(
 
 def _decomposed(samples: Samples, method: str, *, folds: int, level: float, seed: int) -> Refinement:
     fold = folds_of(samples, folds=folds, seed=seed)
-    unchanged = fit_by_name("none", samples, samples.labels)
+    unchanged = fit_by_name("none", samples)
     losses = np.empty((2, 2, len(samples)))
     for f in range(folds):
         held = np.flatnonzero(fold == f)
         part = samples.take(fold != f)
-        new = fit_by_name(method, part, part.labels)
+        new = fit_by_name(method, part)
         for row, artifact in enumerate((unchanged, new)):
             losses[row][:, held] = _losses(artifact, samples.take(held))
     of: dict[str, Any] = {"level": level, "groups": samples.groups, "weight": samples.weight}

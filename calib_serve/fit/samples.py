@@ -115,9 +115,9 @@ class Samples:
         return replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=_recoded(groups))
 
     def _reweighted(
-        self, labels: ArrayLike, sample_weight: ArrayLike | None, class_weight: ClassWeight
+        self, labels: ArrayLike | None, sample_weight: ArrayLike | None, class_weight: ClassWeight
     ) -> Samples:
-        if labels is not self.labels and not np.array_equal(as_array(labels, "labels"), self.labels):
+        if labels is not None and not np.array_equal(as_array(labels, "labels"), self.labels):
             raise InputError(
                 "these samples have labels already, and other ones were given; pass samples.labels, or make "
                 "new samples of the logits"

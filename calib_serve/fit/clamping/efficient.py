@@ -56,9 +56,9 @@ def fit_neural_clamping_efficient(
     shift = InputShift(found.delta)
     logits = classifier.logits(inputs, shift=shift, progress=progress)
     searched = (
-        fit_temperature(logits, y)
+        fit_temperature(Samples.of(logits, y))
         if search == "nll"
-        else fit_temperature_ece(logits, y, grid="fine" if grid is None else grid)
+        else fit_temperature_ece(Samples.of(logits, y), grid="fine" if grid is None else grid)
     )
     t = float(searched.fit["temperature"])
     before = mean_entropy(softmax(found.logits))

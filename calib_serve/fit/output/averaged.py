@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
 from calib_serve.errors import CalibServeError, FitError
@@ -28,7 +28,7 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.temperature import Base, base
-from calib_serve.fit.samples import ClassWeight, Samples, folds_of, one_thread
+from calib_serve.fit.samples import Samples, folds_of, one_thread
 from calib_serve.fit.softmax_regression import Problem, Solve
 from calib_serve.metrics.samples import mean_error
 from calib_serve.words import percent
@@ -152,13 +152,10 @@ class Averaged:
 
 
 def fit_structured_average(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """Structured scaling averaged over strengths, with a uniform share: what ``auto`` begins with.
 
@@ -171,7 +168,6 @@ def fit_structured_average(
     >>> bool(abs(artifact.of_logits(np.array([[0.0, 2.0]]))[0, 1] - 0.75) < 0.01)
     True
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return Averaged.of(samples, folds_of(samples, folds=folds, seed=seed)).artifact()
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Minimum
 from calib_serve.scores.kinds import LARGEST
 
@@ -18,11 +18,7 @@ Floats = NDArray[np.float64]
 
 
 def fit_platt(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
+    samples: Samples,
 ) -> Artifact:
     """P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
 
@@ -33,7 +29,6 @@ def fit_platt(
     >>> fit_platt([-1.0, 0.0, 1.0, 2.0] * 5, [0, 0, 1, 1] * 5).steps[0].bias.shape
     (2,)
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     z, weight = _margin(samples, "platt"), _weight(samples)
     w, b, found = platt(z, samples.labels, weight)
     return complete(
@@ -64,11 +59,7 @@ def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float,
 
 
 def fit_beta(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
+    samples: Samples,
 ) -> Artifact:
     """P(y = 1) = sigmoid(a ln p - b ln(1 - p) + c), a, b >= 0, by cross-entropy with Platt's targets.
 
@@ -76,7 +67,6 @@ def fit_beta(
     [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Arrays and errors as in
     ``fit_platt``. Kull 2017, eq. 4.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     z, weight = _margin(samples, "beta"), _weight(samples)
     check_range(z)
     features = np.stack([-np.logaddexp(0, -z), np.logaddexp(0, z), np.ones(len(z))], axis=1)

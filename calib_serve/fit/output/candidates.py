@@ -40,18 +40,13 @@ from calib_serve.fit.output.temperature import (
 from calib_serve.fit.samples import ClassWeight, Samples, content
 
 Fitter = Callable[..., Artifact]
-"""(logits, labels, *, sample_weight=None, ...) -> Artifact."""
+"""(samples, *, the method's own options) -> Artifact."""
 
 
 def fit_none(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
+    samples: Samples,
 ) -> Artifact:
     """No calibration: an artifact without steps, with the same facts as any other."""
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return complete([], samples, method="none", fit={})
 
 
@@ -91,28 +86,29 @@ TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType({"platt": fit_platt, "beta"
 def fit_by_name(
     method: str,
     logits: ArrayLike | Samples,
-    labels: ArrayLike,
+    labels: ArrayLike | None = None,
     *,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     **options: Any,
 ) -> Artifact:
-    """Fit the method called ``method`` with its own options; ``seed`` goes to those that use random numbers.
+    """Fit the method called ``method`` to ``Samples``, or to logits and labels, with its own options.
 
-    ``artifact.fit["remarks"]`` are sentences on what the set cannot teach, where there are any. Raises
-    InputError for a name or an option that does not exist, listing those that do, FitError where nothing can
-    be learnt.
+    ``seed`` goes to the methods that use random numbers. ``artifact.fit["remarks"]`` are sentences on what
+    the set cannot teach, where there are any. Raises InputError for a name or an option that does not exist,
+    listing those that do, FitError where nothing can be learnt.
     """
-    known = options_of(method)
-    check_options(method, options, known)
+    fit = _fitter(method)
+    check_options(method, options, options_of(method))
     _check_numbers(method, options)
-    if "seed" in known:
+    if "seed" in inspect.signature(fit).parameters:
         options["seed"] = seed
-    weights = {name: options.pop(name, None) for name in ("sample_weight", "class_weight")}
-    samples = Samples.of(logits, labels, **weights)
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     # Of folds, which are temporary, nothing is said; and none fits nothing.
     said = [] if samples.part or method == "none" else remarks(samples)
-    artifact = _fitter(method)(samples, samples.labels, **options)
+    artifact = fit(samples, **options)
     told = replace(artifact, fit={**artifact.fit, "remarks": said}) if said else artifact
     return replace(told, class_names=tuple(class_names)) if class_names else told
 
@@ -136,7 +132,7 @@ def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
 def options_of(method: str) -> list[str]:
     """The names of a method's own options; InputError for a method that does not exist."""
     parameters = inspect.signature(_fitter(method)).parameters
-    return [name for name in parameters if name not in ("logits", "labels")]
+    return [name for name in parameters if name not in ("samples", "seed")]
 
 
 def _fitter(method: str) -> Fitter:

@@ -20,7 +20,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.samples import Samples
 
 Floats = NDArray[np.float64]
 
@@ -104,13 +104,10 @@ class Gaps:
 
 
 def fit_temperature_ece(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     grid: Union[Literal["fine", "medium", "coarse"], ArrayLike] = "fine",
     bins: int = 15,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """The temperature of a grid with the least ECE on the calibration set.
 
@@ -118,7 +115,6 @@ def fit_temperature_ece(
     least NLL and ignores all but the top class; for comparison with published numbers. Raises InputError for
     invalid arrays and options.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     values = _grid(grid)
     gaps = Gaps.of(samples)
     rough = ece_of_grid(gaps, values, bins=bins)

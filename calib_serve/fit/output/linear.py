@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem, along_path
 
 _RIDGE = 1e-6
@@ -26,12 +26,9 @@ _GAP = 1e-9
 
 
 def fit_vector(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     ridge: float = _RIDGE,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """One scale and one bias per class, by least NLL.
 
@@ -39,23 +36,18 @@ def fit_vector(
     temperature scaling, is small but not 0: without it a class that never occurs has no finite
     optimum. Raises InputError for invalid arrays. Guo 2017, section 4.2.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit(samples, "diagonal", "vector", ridge)
 
 
 def fit_matrix(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     ridge: float = _RIDGE,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """A full matrix and a bias, by least NLL: K^2 + K numbers, which overfit without many samples.
 
     Options and errors as in ``fit_vector``. Guo 2017, section 4.2.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit(samples, "full", "matrix", ridge)
 
 
@@ -92,15 +84,12 @@ _DIAGONAL = 1e-8
 
 
 def fit_dirichlet_odir(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     lam: float | None = None,
     mu: float | None = None,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
 
@@ -108,23 +97,18 @@ def fit_dirichlet_odir(
     ODIR_STRENGTHS with mu = lam, then mu alone; without only ``mu``, mu = lam. Raises InputError for invalid
     arrays, FitError where no optimum is found. Kull 2019, sections 3 and 4.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit_odir(samples, "log_probs", "dirichlet-odir", lam=lam, mu=mu, folds=folds, seed=seed)
 
 
 def fit_matrix_odir(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     lam: float | None = None,
     mu: float | None = None,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """softmax(W z + b) on logits with ODIR, as ``fit_dirichlet_odir`` on log-probabilities (Kull 2019)."""
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit_odir(samples, "logits", "ms-odir", lam=lam, mu=mu, folds=folds, seed=seed)
 
 
@@ -205,14 +189,11 @@ _STRUCTURED_GAP = 1e-8
 
 
 def fit_structured_vector(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     strength: float | None = None,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """A temperature, then one scale and one bias per class, penalised by strength K / n.
 
@@ -220,25 +201,20 @@ def fit_structured_vector(
     Raises InputError for invalid arrays, FitError where no temperature is best.
     Berta 2025, SVS.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit_structured(samples, "diagonal", "structured-vector", strength, folds=folds, seed=seed)
 
 
 def fit_structured_matrix(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     strength: float | None = None,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """As ``fit_structured_vector`` with a full matrix, off the diagonal by strength K (K - 1) / n.
 
     Berta 2025, SMS.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit_structured(samples, "full", "structured-matrix", strength, folds=folds, seed=seed)
 
 

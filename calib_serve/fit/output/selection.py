@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.bins import Bins, bin_index
@@ -26,7 +26,7 @@ from calib_serve.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
-from calib_serve.fit.samples import ClassWeight, Samples, folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs, softmax
 from calib_serve.metrics.comparison import Moved, Tops
@@ -220,8 +220,7 @@ def _classes(held: HeldOut) -> NDArray[np.intp]:
 
 def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:
     """The method called ``name``, fitted to all folds but one."""
-    part = samples.take(fold != f)
-    return fit_by_name(name, part, part.labels, seed=seed)
+    return fit_by_name(name, samples.take(fold != f), seed=seed)
 
 
 def weighing(samples: Samples | None) -> dict[str, Any]:
@@ -285,8 +284,7 @@ def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tu
 
 
 def select(
-    logits: ArrayLike | Samples,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     candidates: Sequence[str] | None = None,
     keep_predictions: bool = False,
@@ -295,8 +293,6 @@ def select(
     tolerance: float = 0.005,
     level: float = 0.95,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
     class_names: Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Artifact:
@@ -311,7 +307,6 @@ def select(
     ``artifact.fit["remarks"]``. Raises InputError for invalid arrays and options, FitError for sets that
     nothing can be learnt from: labels of one class, the same logits for all, not one sample right.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(keeping=keep_predictions)))))
     for name in names:
         options_of(name)
@@ -352,7 +347,7 @@ def select(
     if chosen == _AVERAGE and averaged is not None:
         artifact = averaged.artifact(whole)
     else:
-        artifact = fit_by_name(chosen, whole, whole.labels, seed=seed)
+        artifact = fit_by_name(chosen, whole, seed=seed)
     selection = Selection(
         criterion=criterion,
         rule=_RULE if averaged else RULE,

@@ -20,7 +20,7 @@ from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, ProbTable
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import ClassWeight, Samples, sample_weights
+from calib_serve.fit.samples import Samples, sample_weights
 from calib_serve.metrics import softmax
 from calib_serve.metrics.samples import checked
 
@@ -33,14 +33,11 @@ Of two classes the top one's confidence hides a changed share of each: the defau
 
 
 def fit_histogram_width(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     bins: int = 15,
     of: Of | None = None,
     smoothing: float = 1.0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """Bins of equal width, each with the observed frequency of its samples.
 
@@ -48,40 +45,32 @@ def fit_histogram_width(
     where it is empty) keep the values between 0 and 1; 0 gives the plain frequencies. Raises InputError for
     invalid arrays and options. Zadrozny 2001, section 3.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     of = of or _default(samples)
     check_table(of, bins, smoothing)
     return _histogram(samples, "histogram-width", equal_width(bins), of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_histogram_mass(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     bins: int = 15,
     of: Of | None = None,
     smoothing: float = 1.0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """Bins of equal numbers of samples; otherwise as ``fit_histogram_width``.
 
     Confidences that tie share a bin, so that there may be fewer than ``bins``. With ``of="each"`` and
     many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     of = of or _default(samples)
     check_table(of, bins, smoothing)
     return _histogram(samples, "histogram-mass", equal_mass(bins), of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_isotonic(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     of: Of = "each",
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
     """The rising step function of least squared error; one per class unless ``of="top"``.
 
@@ -90,7 +79,6 @@ def fit_isotonic(
     / (K (n + 1)) away from 0 and 1, which a plain isotonic fit reaches. Raises InputError for invalid arrays.
     Zadrozny 2002, section 3.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     check_table(of, 1, 0)
     floor = 1 / (samples.classes * (len(samples) + 1))
     rows = [isotonic_row(*column, floor) for column in _columns(samples, of)]
@@ -314,11 +302,7 @@ class VennAbers:
 
 
 def fit_venn_abers(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
+    samples: Samples,
 ) -> Artifact:
     """The merged probability of a Venn-Abers predictor, one table for each class against the rest.
 
@@ -326,7 +310,6 @@ def fit_venn_abers(
     Petej 2014, section 4); between classes it is normalised. Never 0 or 1, without a floor. Raises
     InputError for invalid arrays.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     probs = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
     found = VennAbers.of(probs, samples.labels, sample_weight=samples.weight)
     rows = [row.steps() for row in found.rows]

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.bins import Bins
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import ClassWeight, Samples, over_cores
+from calib_serve.fit.samples import Samples, over_cores
 
 _TOLERANCE = 1e-10  # of |d NLL / d log T|, next to an NLL of order 1
 _TOLERANCE_SINGLE = 1e-6  # where passes are in float32: the NLL is then within 1e-12 of its least
@@ -50,11 +50,7 @@ class Slope:
 
 
 def fit_temperature(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
+    samples: Samples,
 ) -> Artifact:
     """The temperature that minimises the NLL of the calibration set.
 
@@ -68,7 +64,6 @@ def fit_temperature(
     >>> round(artifact.fit["temperature"] * math.log(3), 6)  # sigmoid(2 / T) = 3 / 4
     2.0
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     rows = Rows.of(samples)
     found, end = _optimum(rows)
     return complete(
@@ -254,11 +249,7 @@ _GAP = 1e-6
 
 
 def fit_ensemble_temperature(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
+    samples: Samples,
 ) -> Artifact:
     """w1 softmax(z / T) + w2 softmax(z) + w3 / K: T by NLL, then the weights by NLL.
 
@@ -266,7 +257,6 @@ def fit_ensemble_temperature(
     bound on how far the NLL is above its least. Raises InputError for invalid arrays, FitError where no
     temperature is best. Zhang 2020, section 3.1.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     begin = temperature(samples)
     scales = np.array([1 / begin["temperature"], 1.0])
     p_true = np.full((len(samples), 3), 1 / samples.classes)
@@ -324,11 +314,7 @@ def mixture_weights(
 
 
 def fit_temperature_mixture(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
+    samples: Samples,
 ) -> Artifact:
     """(1 - e) softmax(z / T) + e / K: T and e together by NLL, with e at least 1 / (n + 1).
 
@@ -336,7 +322,6 @@ def fit_temperature_mixture(
     floor, one sample's weight, keeps confidences below 1 even where every sample is right. The NLL is not
     convex, so the certificate is a gradient, projected on the bounds. Raises InputError for invalid arrays.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     found, bounds = _fit_mixture(samples)
     log_s, e = (float(v) for v in found.x)
     projected = np.clip(found.x - found.jac, *np.transpose(bounds)) - found.x

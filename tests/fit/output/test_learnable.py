@@ -22,7 +22,7 @@ def draw(n: int = 120, k: int = 4, seed: int = 0) -> Arrays:
 
 
 def fit(method: str, z: np.ndarray, y: np.ndarray) -> Artifact:
-    return select(z, y) if method == "auto" else fit_by_name(method, z, y)
+    return select(Samples.of(z, y)) if method == "auto" else fit_by_name(method, z, y)
 
 
 Z, Y = draw()
