@@ -213,5 +213,5 @@ def _held_out(floor: Floor, samples: Samples, fold: NDArray[np.intp], by: str) -
         for part, z in out.chunks(np.float64):
             p = made.of_logits(z)
             losses = -log_probs(p[np.arange(len(p)), out.labels[part]])
-            total += float(losses.sum() if out.weight is None else losses @ out.weight[part])
+            total += float(out.weighted_sum(losses, part))
     return total

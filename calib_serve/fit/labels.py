@@ -82,7 +82,7 @@ class LabelSamples(Samples):
         """Log-odds, truths and weights of one label, each (n,)."""
         rows = slice(None) if self.rows is None else self.rows
         z = np.asarray(self.logits[rows, k], np.float64)
-        return z, self.labels[:, k], np.ones(len(self)) if self.weight is None else self.weight
+        return z, self.labels[:, k], self.weights
 
     def pooled(self) -> Samples:
         """Every label of every sample as a sample of two classes."""
@@ -223,7 +223,7 @@ class _Shared:
 
 
 def _kept(samples: LabelSamples) -> dict[int, str]:
-    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
+    counted = samples.labels[samples.weights > 0]
     true = counted.sum(axis=0)
     few = np.flatnonzero(np.minimum(true, len(counted) - true) < _LEAST)
     return dict.fromkeys(few.tolist(), f"true, or not true, in fewer than {_LEAST} samples")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import are_counts, as_array, as_floats, repeated, some_of
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import Outputs, Scores
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
 
 
 Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.intp]
+Out = TypeVar("Out")
 ClassWeight = Union[ArrayLike, Literal["balanced"], None]
 
 # Values a chunk holds: a few chunks in float64 fit a core's cache, and never double the memory of
 # logits that are memory-mapped from disk.
 _CHUNK = 1 << 17
+_WORTH_THREADS = 1 << 20  # values; below, starting threads costs more than they save
+_SPANS_PER_CORE = 4  # to balance the load
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +138,27 @@ class Samples:
 
     @property
     def classes(self) -> int:
-        """K."""
+        """Return K."""
         return int(self.logits.shape[1])
 
     @property
     def size(self) -> int:
-        """The number of logits."""
+        """Return the number of logits."""
         return len(self) * self.classes
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Return the weights (n,), ones where all are equal."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @property
+    def units(self) -> int:
+        """Return how many samples, or groups of them, are independent."""
+        return len(self) if self.groups is None else int(self.groups.max()) + 1
+
+    def weighted_sum(self, terms: NDArray[Any], part: slice = slice(None)) -> Any:
+        """Sum terms (..., m) of a run of samples, each times its weight."""
+        return terms.sum(axis=-1) if self.weight is None else terms @ self.weight[part]
 
     def parts(self, values: int = _CHUNK, *, within: slice | None = None) -> Iterator[slice]:
         """Runs of samples that hold about ``values`` logits each, of all or of those ``within`` a run."""
@@ -159,6 +178,27 @@ class Samples:
         """Runs of samples with their logits, one after the other."""
         for part in self.parts(values):
             yield part, self.read(part, dtype)
+
+    def over_cores(self, function: Callable[[slice], Out]) -> list[Out]:
+        """Call ``function`` with runs of samples that cover them, in order, on all cores if that pays."""
+        n = len(self)
+        if self.size < _WORTH_THREADS or cores() == 1:
+            return [function(slice(0, n))]
+        step = -(-n // (cores() * _SPANS_PER_CORE))
+        with ThreadPoolExecutor(cores()) as pool:
+            return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))
+
+    def held_out(
+        self, fold: Ints, fit: Callable[[int], Artifact]
+    ) -> Iterator[tuple[Ints, NDArray[np.float64]]]:
+        """Yield rows of each fold, a chunk at a time, and their probabilities under its ``fit``.
+
+        ``fit`` of a fold is one to all the other folds.
+        """
+        for f in range(int(fold.max()) + 1):
+            index, artifact = np.flatnonzero(fold == f), fit(f)
+            for part, z in self.take(index).chunks(np.float64):
+                yield index[part], artifact.of_logits(z)
 
     def take(self, index: slice | NDArray[Any]) -> Self:
         """A part of the samples, by position or mask; weights get mean 1 again."""
@@ -203,8 +243,6 @@ def sample_weights(
         raise InputError("weights must be finite, not negative and not all zero")
     return np.asarray(weight * (len(weight) / weight.sum()))
 
-
-Ints = NDArray[np.intp]
 
 _MANY = 1_000_000  # samples, above which rows are not compared: as many hide what is repeated
 _DIGITS = 1e9  # of a row's content that tell it from others
@@ -293,26 +331,7 @@ def _of_groups(groups: Ints, *, folds: int, seed: int) -> Ints:
     return fold[groups]
 
 
-Out = TypeVar("Out")
-
-_WORTH_THREADS = 1 << 20  # values; below, starting threads costs more than they save
-_SPANS_PER_CORE = 4  # to balance the load
 _CGROUPS = Path("/sys/fs/cgroup")
-
-
-def over_cores(function: Callable[[slice], Out], n: int, *, values: int) -> list[Out]:
-    """``function`` of runs of samples that cover 0..n, in order; ``values`` is how many numbers they hold.
-
-    >>> over_cores(lambda run: run.stop - run.start, 10, values=10)
-    [10]
-    >>> sum(over_cores(lambda run: run.stop - run.start, 10, values=1 << 30))
-    10
-    """
-    if values < _WORTH_THREADS or cores() == 1:
-        return [function(slice(0, n))]
-    step = -(-n // (cores() * _SPANS_PER_CORE))
-    with ThreadPoolExecutor(cores()) as pool:
-        return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))
 
 
 def cores() -> int:

@@ -120,7 +120,7 @@ def referenced(
     top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
     for part, probs in parts:
         top[part], confidence[part] = probs.argmax(axis=1), np.clip(probs.max(axis=1), 0, 1)
-    weight = ratio[samples.labels] * (1.0 if samples.weight is None else samples.weight)
+    weight = ratio[samples.labels] * samples.weights
     index, right = bin_index(confidence, bins=15), (top == samples.labels) * weight
     sums = [
         np.bincount(index, weights=w, minlength=15).astype(np.float64)

@@ -538,7 +538,7 @@ def along_path(
     standard errors, is not tried on the others: its score is the best's and the first fold's difference.
     """
     problem = replace(problem, rough=True)
-    weight = np.ones(len(problem.samples)) if problem.samples.weight is None else problem.samples.weight
+    weight = problem.samples.weights
     fold = folds_of(problem.samples, folds=folds, seed=seed)
     train = [problem.take(fold != f) for f in range(folds)]
     held_out = [problem.take(fold == f) for f in range(folds)]

@@ -226,7 +226,7 @@ class Folds:
         """Held-out losses (n,) in the samples' order from each fold's log-probabilities."""
         out = np.empty(sum(map(len, self.index)))
         for test, index, of_fold in zip(self.test, self.index, log_p, strict=True):
-            out[index] = -self.base.mixed(of_fold, test.classes) * (1 if test.weight is None else test.weight)
+            out[index] = -self.base.mixed(of_fold, test.classes) * test.weights
         return out
 
 
@@ -240,7 +240,7 @@ def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Sam
 
 
 def _trusting(samples: Samples, trust: Floats) -> Samples:
-    weight = trust if samples.weight is None else trust * samples.weight
+    weight = trust * samples.weights
     return replace(samples, weight=weight * (len(weight) / weight.sum()))
 
 
@@ -260,8 +260,7 @@ def scalars(folds: Folds, held: Floats) -> list[Member]:
 
 def _platt(samples: Samples, ratio: float) -> tuple[Floats, Floats]:
     x = samples.read(slice(0, len(samples)), np.float64) / ratio
-    weight = np.ones(len(x)) if samples.weight is None else samples.weight
-    w, b, _ = platt(x[:, 1] - x[:, 0], samples.labels, weight)
+    w, b, _ = platt(x[:, 1] - x[:, 0], samples.labels, samples.weights)
     return np.full(2, w), np.array([0.0, b])
 
 

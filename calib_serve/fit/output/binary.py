@@ -127,7 +127,7 @@ def _margin(samples: Samples, method: str) -> Floats:
 
 
 def _weight(samples: Samples) -> Floats:
-    return np.ones(len(samples)) if samples.weight is None else samples.weight
+    return samples.weights
 
 
 def _nll(z: Floats, positive: NDArray[np.intp], weight: Floats) -> float:

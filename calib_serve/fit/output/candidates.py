@@ -188,7 +188,7 @@ def remarks(samples: Samples) -> list[str]:
     and sets of which no sample is right: whatever is fitted to them is wrong for others.
     """
     rows, n, k = Rows.of(samples), len(samples), samples.classes
-    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
+    counted = samples.labels[samples.weights > 0]
     seen = np.unique(counted)
     if len(seen) == 1:
         raise FitError(

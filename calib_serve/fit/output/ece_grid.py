@@ -66,7 +66,7 @@ class Gaps:
             second[part] = np.where(below > 0, below, np.inf).min(axis=1)
             correct[part] = z.argmax(axis=1) == samples.labels[part]
         order = np.argsort(second, kind="stable")
-        weight = np.ones(len(samples)) if samples.weight is None else samples.weight
+        weight = samples.weights
         in_order, below = samples.take(order), None
         if samples.size <= _COPIED:
             z = in_order.read(slice(None), np.float64)

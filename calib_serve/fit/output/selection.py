@@ -404,7 +404,7 @@ def _harm(
     harm = harm_to_accuracy(none, held, samples, tolerance=tolerance, level=level)
     if harm or pays:
         return harm
-    own = np.ones(len(samples)) if samples.weight is None else samples.weight
+    own = samples.weights
     fall = float((auroc(held, own[None]) - auroc(none, own[None]))[0])
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
@@ -433,7 +433,7 @@ def rank(
     seed: int,
 ) -> tuple[str, str, dict[str, Score]]:
     """The best and the chosen method, and every method's score."""
-    share = np.ones(len(samples)) if samples.weight is None else samples.weight
+    share = samples.weights
     share = share / share.sum()
     if criterion == "ece":
         weights = np.concatenate(list(_resampled(samples, seed)))

@@ -172,7 +172,7 @@ def _histogram(
 
 def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]]:
     """For each table: probabilities (n,), whether they came true (n,), weights (n,)."""
-    weight = np.ones(len(samples)) if samples.weight is None else samples.weight
+    weight = samples.weights
     if of == "top":
         parts = [
             (p.max(axis=1), p.argmax(axis=1)) for p in (softmax(z) for _, z in samples.chunks(np.float64))

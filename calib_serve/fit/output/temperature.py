@@ -20,7 +20,7 @@ from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.bins import Bins
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import Samples, over_cores
+from calib_serve.fit.samples import Samples
 
 _TOLERANCE = 1e-10  # of |d NLL / d log T|, next to an NLL of order 1
 _TOLERANCE_SINGLE = 1e-6  # where passes are in float32: the NLL is then within 1e-12 of its least
@@ -138,7 +138,7 @@ class Rows:
                 counts += np.bincount(predicted, minlength=samples.classes)
             return counts
 
-        counts = over_cores(find, len(samples), values=samples.size)
+        counts = samples.over_cores(find)
         return cls(samples, largest, right, sum(counts[1:], counts[0]), dtype)
 
     def every(self, stride: int) -> Rows:
@@ -160,11 +160,11 @@ class Rows:
             sums, confidence = np.zeros(5), np.empty(span.stop - span.start)
             for part in parts:
                 terms, total = self._terms(part, s, order, work[:, : part.stop - part.start])
-                sums += terms.sum(axis=1) if samples.weight is None else terms @ samples.weight[part]
+                sums += samples.weighted_sum(terms, part)
                 confidence[part.start - span.start : part.stop - span.start] = 1 / total
             return sums, Bins.tally(np.minimum(confidence, 1.0), self.right[span])
 
-        found = over_cores(of, len(samples), values=samples.size)
+        found = samples.over_cores(of)
         reference = sum((bins for _, bins in found), Bins.zeros())
         means = np.sum([sums for sums, _ in found], axis=0) / len(samples)
         nll, first, second, third, lost = (float(mean) for mean in means)
@@ -231,7 +231,7 @@ def _why_none(samples: Samples, s: float, end: Slope) -> str | None:
     for part, z in samples.chunks(np.float64):
         y = samples.labels[part]
         above = z[np.arange(len(y)), y] - z.mean(axis=1)
-        gain += float(above.sum() if samples.weight is None else above @ samples.weight[part])
+        gain += float(samples.weighted_sum(above, part))
     if gain <= 1e-12 * len(samples):
         return (
             "the logits of the true classes are no higher than those of the others, so that T would be "
@@ -263,8 +263,7 @@ def fit_ensemble_temperature(
     for part, z in samples.chunks(np.float64):
         for m, scale in enumerate(scales):
             p_true[part, m] = np.exp(_log_p_true(z * scale, samples.labels[part]))
-    share = np.full(len(samples), 1.0) if samples.weight is None else samples.weight
-    weights, certificate = mixture_weights(p_true, share / len(samples))
+        weights, certificate = mixture_weights(p_true, samples.weights / len(samples))
     return complete(
         [Mixture(scales=scales, weights=weights)],
         samples,
@@ -393,7 +392,7 @@ def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArr
         mixed = (1 - e) * p[rows, y] + e / k
         slope = s * p[rows, y] * (d[rows, y] - np.einsum("nk,nk->n", p, d))
         terms = np.stack([-np.log(mixed), -(1 - e) * slope / mixed, -(1 / k - p[rows, y]) / mixed])
-        total += terms.sum(axis=1) if samples.weight is None else terms @ samples.weight[part]
+        total += samples.weighted_sum(terms, part)
     total /= len(samples)
     return float(total[0]), total[1:]
 
@@ -440,7 +439,7 @@ class Base:
                 found.append(true - np.log(np.einsum("nk->n", np.exp(z, out=z))))
             return np.concatenate(found)
 
-        return np.concatenate(over_cores(of, len(samples), values=samples.size))
+        return np.concatenate(samples.over_cores(of))
 
     def mixed(self, log_p: Floats, classes: int) -> Floats:
         """Log-probabilities with the uniform share."""
@@ -449,7 +448,7 @@ class Base:
     def losses(self, samples: Samples) -> Floats:
         """The NLL (n,) of each sample, weighted."""
         found = -self.mixed(self.log_p_true(samples), samples.classes)
-        return found if samples.weight is None else found * samples.weight
+        return found * samples.weights
 
     def trust(self, samples: Samples) -> Floats:
         """How likely each sample (n,) is not one of the uniform share: the mixture's posterior."""
@@ -501,5 +500,5 @@ def _slope(samples: Samples, s: float, smooth: float) -> float:
         p /= p.sum(axis=1, keepdims=True)
         true = d[np.arange(len(d)), samples.labels[part]]
         terms = np.einsum("nk,nk->n", p, d) - (1 - smooth) * true - smooth * d.mean(axis=1)
-        total += float(terms.sum() if samples.weight is None else terms @ samples.weight[part])
+        total += float(samples.weighted_sum(terms, part))
     return total
