@@ -12,17 +12,18 @@ parameter, by the NLL of held-out samples, and is the first step of the calibrat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
 from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.output import fit_by_name
-from calib_serve.fit.output.tables import equal_mass, table_of
+from calib_serve.fit.output import KEEPING, TWO_CLASSES, fit_by_name
+from calib_serve.fit.output.tables import table_of, temperature_row
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import log_probs, log_softmax
@@ -30,9 +31,8 @@ from calib_serve.scores import PROBABILITIES, softmax
 
 Floats = NDArray[np.float64]
 
-_STEPS = 100  # of a table that stands for a temperature
 _FARTHEST = 50.0  # of a bias
-_HALVINGS = 40
+_CLOSE = 1e-9  # of a bias
 _NAMED = 10
 
 
@@ -44,7 +44,7 @@ class Absent:
     classes: int
 
     def remark(self, names: Sequence[str] = ()) -> str:
-        """In a sentence."""
+        """Say it in a sentence."""
         missing = np.setdiff1d(np.arange(self.classes), self.seen)
         called = ", ".join(names[k] if names else str(k) for k in missing[:_NAMED].tolist())
         more = ", ..." if len(missing) > _NAMED else ""
@@ -52,24 +52,26 @@ class Absent:
         return f"{whole}: nothing is learnt of them"
 
     def without(self, samples: Samples) -> Samples:
-        """The samples as of a model of the seen classes alone."""
+        """Return the samples as of a model of the seen classes alone."""
         place = np.full(self.classes, -1)
         place[self.seen] = np.arange(len(self.seen))
         return replace(samples, logits=samples.logits[:, self.seen], labels=place[samples.labels])
 
     def back(self, artifact: Artifact, samples: Samples) -> Artifact:
-        """An artifact that was fitted without them, for all classes; ``samples`` have all columns."""
+        """Return, for all classes, an artifact that was fitted without them; ``samples`` have all columns."""
         t = _temperature(samples)
         outside = np.setdiff1d(np.arange(self.classes), self.seen)
         wanted = _mass(samples, (LogitMap.temperature(t),), outside)
         steps = self._steps(artifact, samples, t, 0.0)
         if any(isinstance(step, LogitMap) and step.bias is not None for step in artifact.steps):
+
+            def excess(bias: float) -> float:
+                return _mass(samples, self._steps(artifact, samples, t, bias), outside) - wanted
+
+            # Where a temperature leaves them less than the farthest bias does, that is as low as it gets.
             low, high = -_FARTHEST, _FARTHEST
-            for _ in range(_HALVINGS):
-                middle = (low + high) / 2
-                more = _mass(samples, self._steps(artifact, samples, t, middle), outside) > wanted
-                low, high = (low, middle) if more else (middle, high)
-            steps = self._steps(artifact, samples, t, low)
+            bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=_CLOSE)
+            steps = self._steps(artifact, samples, t, bias)
         made = complete(
             steps, samples, method=artifact.method, fit=artifact.fit, class_names=artifact.class_names
         )
@@ -101,7 +103,7 @@ class Absent:
         return LogitMap(weight, offset, step.on, step.least)
 
     def _table(self, step: ProbTable, samples: Samples, t: float) -> ProbTable:
-        """With a row for each absent class that is, step by step, the temperature."""
+        """Add a row for each absent class that is, step by step, the temperature."""
         probs = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
         cooled = np.concatenate([softmax(z / t) for _, z in samples.chunks(np.float64)])
         place = {k: i for i, k in enumerate(self.seen.tolist())}
@@ -109,16 +111,13 @@ class Absent:
         for k in range(self.classes):
             if k in place:
                 rows.append((step.edges[place[k]], step.values[place[k]]))
-                continue
-            edges = equal_mass(_STEPS)(probs[:, k])
-            index = np.searchsorted(edges, probs[:, k])
-            count, total = (np.bincount(index, w, len(edges) + 1) for w in (None, cooled[:, k]))
-            rows.append((edges, total / np.maximum(count, 1)))
+            else:
+                rows.append(temperature_row(probs[:, k], cooled[:, k]))
         return table_of(rows)
 
 
 def absent_of(samples: Samples) -> Absent | None:
-    """The classes that have samples, where not all have; None where all have, or fewer than two."""
+    """Return the classes that have samples, where not all have; None where all have, or fewer than two."""
     seen = np.flatnonzero(np.bincount(samples.labels, minlength=samples.classes))
     return Absent(seen, samples.classes) if 1 < len(seen) < samples.classes else None
 
@@ -131,7 +130,7 @@ def _temperature(samples: Samples) -> float:
 
 
 def _mass(samples: Samples, steps: tuple[Step, ...], classes: NDArray[np.intp]) -> float:
-    """The mean probability of some classes."""
+    """Return the mean probability of some classes, all together."""
     artifact = Artifact(steps, method="of absent classes", classes=samples.classes)
     return sum(float(artifact.of_logits(z)[:, classes].sum()) for _, z in samples.chunks()) / len(samples)
 
@@ -154,14 +153,14 @@ class Floor:
 
     @property
     def remark(self) -> str:
-        """In a sentence."""
+        """Say it in a sentence."""
         said = f"{100 * self.share:.2g} % of the probabilities are 0, or below {_ZERO:g}"
         if self.least is None:
             return said
         return f"{said}: those below {self.least:g} are read as that, which held-out folds chose"
 
     def floored(self, samples: Samples) -> Samples:
-        """The samples with log-probabilities that are at least the floor's."""
+        """Return the samples with log-probabilities that are at least the floor's."""
         if self.least is None:
             return samples
         logits = np.empty((len(samples), samples.classes))
@@ -170,7 +169,7 @@ class Floor:
         return replace(samples, logits=logits, rows=None)
 
     def before(self, artifact: Artifact, samples: Samples) -> Artifact:
-        """An artifact that was fitted to floored samples, for ``samples`` as they are."""
+        """Return, for ``samples`` as they are, an artifact that was fitted to floored ones."""
         if self.least is None:
             return artifact
         made = replace(
@@ -185,7 +184,7 @@ class Floor:
 
 
 def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
-    """What probabilities of 0 are read as in a fit of ``method``; None where there are none of them."""
+    """Choose what probabilities of 0 are read as in a fit of ``method``; None where there are none."""
     if samples.outputs not in PROBABILITIES:
         return None
     share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
@@ -202,16 +201,42 @@ def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
 
 
 def _held_out(floor: Floor, samples: Samples, fold: NDArray[np.intp], by: str) -> float:
-    """The NLL of held-out samples under this floor; infinite where nothing can be fitted."""
-    floored, total = floor.floored(samples), 0.0
-    for f in range(_FOLDS):
-        inside, out = floored.take(fold != f), floored.take(fold == f)
-        try:
-            made = fit_by_name(by, inside)
-        except CalibServeError:
-            return float("inf")
-        for part, z in out.chunks(np.float64):
-            p = made.of_logits(z)
-            losses = -log_probs(p[np.arange(len(p)), out.labels[part]])
-            total += float(out.weighted_sum(losses, part))
-    return total
+    """Return the NLL of held-out samples under this floor; infinite where nothing can be fitted."""
+    floored, losses = floor.floored(samples), np.empty(len(samples))
+    try:
+        for rows, p in floored.held_out(fold, lambda f: fit_by_name(by, floored.take(fold != f))):
+            losses[rows] = -log_probs(p[np.arange(len(p)), floored.labels[rows]])
+    except CalibServeError:
+        return float("inf")
+    return float(floored.weighted_sum(losses))
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What a fit does not see of its samples: probabilities of exactly 0, and classes without a sample."""
+
+    floor: Floor | None
+    absent: Absent | None
+
+    @classmethod
+    def of(cls, samples: Samples, method: str, *, keeping: bool, seed: int) -> Unseen:
+        """Look at the samples that ``method`` is to be fitted to; ``keeping`` every predicted class."""
+        alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > 2)
+        return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether the samples are fitted otherwise than they are measured."""
+        return self.absent is not None or (self.floor is not None and self.floor.least is not None)
+
+    def fitted(self, samples: Samples, fit: Callable[[Samples], Artifact]) -> Artifact:
+        """Fit to the samples without what is unseen, and return the artifact for samples as they are."""
+        floored = samples if self.floor is None else self.floor.floored(samples)
+        made = fit(floored if self.absent is None else self.absent.without(floored))
+        made = made if self.absent is None else self.absent.back(made, floored)
+        return made if self.floor is None else self.floor.before(made, samples)
+
+    def remarks(self, class_names: Sequence[str]) -> list[str]:
+        """Return what to know of it, a sentence each."""
+        said = [] if self.floor is None else [self.floor.remark]
+        return said if self.absent is None else [*said, self.absent.remark(class_names)]

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, LogitMap, Score, Selection, Step
-from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.artifact import Artifact, LogitMap, Step
+from calib_serve.errors import FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
 from calib_serve.fit.output.binary import check_range, platt
 from calib_serve.fit.output.candidates import check_options
-from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, rank
+from calib_serve.fit.output.selection import HeldOut, choose, harm_to_accuracy
 from calib_serve.fit.output.tables import (
     check_table,
     equal_mass,
@@ -27,8 +27,10 @@ from calib_serve.fit.output.tables import (
     histogram_row,
     isotonic_row,
     table_of,
+    temperature_row,
 )
 from calib_serve.fit.output.temperature import temperature
+from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
@@ -95,7 +97,6 @@ Row = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
 """(probabilities, whether the label is true, weights), each (n,), to inner edges and values."""
 
 _LEAST = 10  # samples in which a label is true, and in which it is not, below which it is not fitted alone
-_STEPS = 100  # of a table that stands for a temperature
 
 LABEL_METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -203,15 +204,7 @@ class _Shared:
 
     def row(self, z: Floats) -> tuple[Floats, Floats]:
         """A row of a table that is, step by step, the temperature: equally many samples a step."""
-        p = sigmoid(z)
-        edges = equal_mass(_STEPS)(p)
-        index, cooled = np.searchsorted(edges, p), sigmoid(z / self.temperature)
-        count, total = (
-            np.bincount(index, weights=w, minlength=len(edges) + 1) for w in (np.ones(len(p)), cooled)
-        )
-        bounds = np.concatenate([[0.0], edges, [1.0]])
-        middle = (bounds[1:] + bounds[:-1]) / 2  # of a step that holds nothing
-        return edges, np.where(count > 0, total / np.where(count > 0, count, 1), middle)
+        return temperature_row(sigmoid(z), sigmoid(z / self.temperature))
 
     def facts(self, kept: Mapping[int, str]) -> dict[str, Any]:
         """What the manifest says: labels by the reason why they were not fitted alone."""
@@ -245,7 +238,7 @@ def select_labels(
     level: float = 0.95,
     seed: int = 0,
     class_names: Sequence[str] = (),
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Artifact:
     """Cross-validate ``candidates``, fit the chosen one to all samples, and record how it was chosen.
 
@@ -258,38 +251,25 @@ def select_labels(
         label_options(name)
     if criterion not in ("nll", "brier"):
         raise InputError(f"the criterion for labels must be nll or brier, got {criterion!r}")
-    found: dict[str, HeldOut] = {}
-    refused: dict[str, str] = {}
-    for name in names:
-        if progress:
-            progress(name)
-        try:
-            probs = _held_out(samples, partial(fit_labels, name), folds, seed)
-        except CalibServeError as error:
-            refused[name] = str(error)
-            continue
-        found[name] = _described(probs, samples.labels)
-        if harm := harm_to_accuracy(found["none"], found[name], tolerance=tolerance, level=level):
-            refused[name] = harm
-    allowed = {name: held for name, held in found.items() if name not in refused}
-    if not allowed:
-        raise InputError(refused["none"])
-    best, chosen, scores = rank(found, allowed, criterion, samples, seed)
-    artifact = fit_labels(chosen, samples)
-    selection = Selection(
+
+    def held_out(name: str, _: Mapping[str, HeldOut]) -> HeldOut:
+        return _described(_held_out(samples, partial(fit_labels, name), folds, seed), samples.labels)
+
+    selection = choose(
+        names,
+        held_out,
+        partial(harm_to_accuracy, tolerance=tolerance, level=level),
+        samples,
         criterion=criterion,
-        rule=RULE,
         folds=folds,
         seed=seed,
         tolerance=tolerance,
         level=level,
-        best=best,
-        chosen=chosen,
-        scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
+        progress=progress,
     )
-    facts = held_out_label_facts(
-        samples, partial(fit_labels, chosen), folds=folds, class_names=class_names, level=level, seed=seed
-    )
+    fit = partial(fit_labels, selection.chosen)
+    facts = held_out_label_facts(samples, fit, folds=folds, class_names=class_names, level=level, seed=seed)
+    artifact = fit(samples)
     told = replace(artifact, fit={**artifact.fit, "selection": selection.as_dict()})
     return measured_on_folds(told, facts, folds=folds, samples=len(samples))
 
@@ -318,11 +298,8 @@ def _held_out(
     """
     fold = folds_of(samples, folds=folds, seed=seed)
     probs = np.empty(samples.labels.shape)
-    for f in range(folds):
-        held = np.flatnonzero(fold == f)
-        artifact = fit(samples.take(fold != f))
-        for part, chunk in samples.take(held).chunks(np.float64):
-            probs[held[part]] = artifact.of_logits(chunk)
+    for rows, p in samples.held_out(fold, lambda f: fit(samples.take(fold != f))):
+        probs[rows] = p
     return probs
 
 

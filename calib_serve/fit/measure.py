@@ -13,19 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import some_of
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, FitError
-from calib_serve.fit.facts import HeldOutFacts, judged, measured_on_folds
-from calib_serve.fit.output import fit_by_name, held_out_facts
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.facts import judged, measured_on_folds
+from calib_serve.fit.labels import LabelSamples, held_out_label_facts
+from calib_serve.fit.output import facts_of_probabilities, fit_by_name, held_out_facts
+from calib_serve.fit.samples import Samples, folds_of, stratified
 from calib_serve.judgement import Level, Verdict, gain_of
 from calib_serve.judgement.decide import judge_probs
-from calib_serve.metrics import (
-    Estimate,
-    Evaluation,
-    LabelsEvaluation,
-    LossTerms,
-    log_probs,
-    sigmoid,
-)
+from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LossTerms, log_probs, sigmoid, softmax
 from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
@@ -82,35 +76,58 @@ def measured(
 def cross_validated(
     artifact: Artifact,
     samples: Samples,
-    fit: Callable[[Samples], Artifact],
+    fit: Callable[[Any], Artifact],
     *,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Artifact:
-    """The artifact with metrics before and after, of every sample under a ``fit`` to the other folds.
+    """Return the artifact with metrics before and after, of every sample under a ``fit`` to the other folds.
 
     Of very many samples that is told of some. Where a fold cannot be fitted, because a class or the samples
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
-    samples = samples.some(_MOST)
-    names = artifact.class_names
-
-    def facts(folds: int) -> HeldOutFacts:
-        return held_out_facts(samples, fit, folds=folds, class_names=names, seed=seed, progress=progress)
-
-    return on_folds(artifact, len(samples), facts)
-
-
-def on_folds(artifact: Artifact, samples: int, facts: Callable[[int], HeldOutFacts]) -> Artifact:
-    """The artifact with the ``facts`` of so many folds of its samples, or why there are none."""
-    folds = min(_FOLDS, samples // 2)
+    if not isinstance(samples, LabelSamples):
+        samples = samples.some(_MOST)
+    folds = min(_FOLDS, len(samples) // 2)
+    how: dict[str, Any] = {"folds": folds, "class_names": artifact.class_names, "seed": seed}
     if folds < 2:
-        return unmeasured(artifact, FitError(f"{samples} samples are too few to hold some of them out"))
+        return unmeasured(artifact, FitError(f"{len(samples)} samples are too few to hold some of them out"))
     try:
-        found = facts(folds)
+        if isinstance(samples, LabelSamples):
+            found = held_out_label_facts(samples, fit, **how)
+        else:
+            found = held_out_facts(samples, fit, progress=progress, **how)
     except CalibServeError as error:
         return unmeasured(artifact, error)
-    return measured_on_folds(artifact, found, folds=folds, samples=samples)
+    return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
+
+
+def cross_fitted(
+    artifact: Artifact,
+    logits: ArrayLike,
+    labels: ArrayLike,
+    probs_of: Callable[[NDArray[np.intp], NDArray[np.intp]], ArrayLike],
+    *,
+    seed: int = 0,
+) -> Artifact:
+    """Return the artifact of a model with metrics before and after, of samples that were held out of its fit.
+
+    ``logits`` (n, K) are of the model as it is. ``probs_of`` gets the rows of all folds but one, fits to
+    them, and returns probabilities of the rows of that one. Where a fold cannot be fitted, the artifact says
+    so as in ``cross_validated``.
+    """
+    samples = Samples.of(logits, labels, outputs="logits")
+    probs = np.empty(samples.logits.shape)
+    try:
+        fold = stratified(samples.labels, folds=min(_FOLDS, len(samples) // 2), seed=seed)
+        for f in np.unique(fold):
+            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+            probs[held] = probs_of(kept, held)
+    except CalibServeError as error:
+        return unmeasured(artifact, error)
+    plain, names = softmax(samples.logits), artifact.class_names
+    found = facts_of_probabilities(plain, probs, samples, class_names=names, seed=seed)
+    return measured_on_folds(artifact, found, folds=int(fold.max()) + 1, samples=len(samples))
 
 
 def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
@@ -302,24 +319,17 @@ def recalibrated_losses(
 
 def _decomposed(samples: Samples, method: str, *, folds: int, level: float, seed: int) -> Refinement:
     fold = folds_of(samples, folds=folds, seed=seed)
-    unchanged = fit_by_name("none", samples)
     losses = np.empty((2, 2, len(samples)))
-    for f in range(folds):
-        held = np.flatnonzero(fold == f)
-        part = samples.take(fold != f)
-        new = fit_by_name(method, part)
-        for row, artifact in enumerate((unchanged, new)):
-            losses[row][:, held] = _losses(artifact, samples.take(held))
+    for rows, z in samples.chunks(np.float64):
+        losses[0][:, rows] = _losses(softmax(z), samples.labels[rows])
+    for held, probs in samples.held_out(fold, lambda f: fit_by_name(method, samples.take(fold != f))):
+        losses[1][:, held] = _losses(probs, samples.labels[held])
     of: dict[str, Any] = {"level": level, "groups": samples.groups, "weight": samples.weight}
     nll, brier = (LossTerms.of(*losses[:, k], **of) for k in range(2))
     return Refinement(method, nll, brier)
 
 
-def _losses(artifact: Artifact, samples: Samples) -> NDArray[np.float64]:
-    """NLL and Brier score (2, n) of each sample."""
-    found = np.empty((2, len(samples)))
-    for rows, z in samples.chunks(np.float64):
-        probs, y = artifact.of_logits(z), samples.labels[rows]
-        found[0, rows] = -log_probs(probs[np.arange(len(y)), y])  # finite where a probability is 0
-        found[1, rows] = sample_losses(probs, y, "brier")
-    return found
+def _losses(probs: NDArray[np.float64], labels: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the NLL and Brier score (2, n) of each sample."""
+    p_true = probs[np.arange(len(labels)), labels]
+    return np.stack([-log_probs(p_true), sample_losses(probs, labels, "brier")])  # finite where p_true is 0

@@ -344,10 +344,8 @@ def _held_out(
     samples: Samples, again: Callable[[Samples], Artifact], old: Floats, new: Floats, seed: int
 ) -> Parts:
     fold = folds_of(samples, folds=min(_FOLDS, len(samples) // 2), seed=seed)
-    for f in range(int(fold.max()) + 1):
-        fitted, index = again(samples.take(fold != f)), np.flatnonzero(fold == f)
-        for part, chunk in samples.take(index).chunks(np.float64):
-            yield index[part], corrected(fitted.of_logits(chunk), old, new)
+    for rows, probs in samples.held_out(fold, lambda f: again(samples.take(fold != f))):
+        yield rows, corrected(probs, old, new)
 
 
 def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) -> Floats:

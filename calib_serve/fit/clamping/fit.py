@@ -102,9 +102,10 @@ def fit_neural_clamping(
     chosen = choose(base, logits, settings, solve, begin, judge=judge, folds=folds, seed=seed)
     objective, found = solved(base, logits, [chosen.setting], solve, begin)[0]
     temperature = chosen.temperature or found.temperature
+    shifted = Samples.of(found.logits if chosen.logits is None else chosen.logits, y, outputs="logits")
     artifact = complete(
         [objective.shift(found.coefficients), LogitMap.temperature(temperature)],
-        Samples.of(found.logits if chosen.logits is None else chosen.logits, y, outputs="logits"),
+        shifted,
         method="neural-clamping",
         fit={
             "temperature": temperature,
@@ -127,7 +128,7 @@ def fit_neural_clamping(
     if chosen.logits is None:
         return artifact
     held_out = held_out_probs(chosen.logits, y, folds=folds, seed=seed)
-    facts = facts_of_probabilities(softmax(logits), held_out, y, class_names=class_names, seed=seed)
+    facts = facts_of_probabilities(softmax(logits), held_out, shifted, class_names=class_names, seed=seed)
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
 
 

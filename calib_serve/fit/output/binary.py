@@ -29,7 +29,7 @@ def fit_platt(
     >>> fit_platt([-1.0, 0.0, 1.0, 2.0] * 5, [0, 0, 1, 1] * 5).steps[0].bias.shape
     (2,)
     """
-    z, weight = _margin(samples, "platt"), _weight(samples)
+    z, weight = _margin(samples, "platt"), samples.weights
     w, b, found = platt(z, samples.labels, weight)
     return complete(
         [LogitMap(np.array(w), np.array([0.0, b]))],
@@ -67,7 +67,7 @@ def fit_beta(
     [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Arrays and errors as in
     ``fit_platt``. Kull 2017, eq. 4.
     """
-    z, weight = _margin(samples, "beta"), _weight(samples)
+    z, weight = _margin(samples, "beta"), samples.weights
     check_range(z)
     features = np.stack([-np.logaddexp(0, -z), np.logaddexp(0, z), np.ones(len(z))], axis=1)
     theta, found = _not_negative(features, platt_targets(samples.labels, weight), weight)
@@ -124,10 +124,6 @@ def _margin(samples: Samples, method: str) -> Floats:
     z = samples.read(slice(0, len(samples))).astype(np.float64)
     check_range(z)
     return np.asarray(z[:, 1] - z[:, 0])
-
-
-def _weight(samples: Samples) -> Floats:
-    return samples.weights
 
 
 def _nll(z: Floats, positive: NDArray[np.intp], weight: Floats) -> float:

@@ -25,6 +25,9 @@ from calib_serve.metrics import softmax
 from calib_serve.metrics.samples import checked
 
 Floats = NDArray[np.float64]
+
+_STEPS = 100  # of a table that stands for a temperature
+
 Of = Literal["top", "each"]
 """``top``: one table for the confidence in the predicted class. ``each``: one per class, renormalised.
 
@@ -189,6 +192,16 @@ def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]
 def _logsumexp(z: NDArray[np.floating[Any]]) -> Floats:
     top = z.max(axis=1)
     return np.asarray(top + np.log(np.exp(z - top[:, None]).sum(axis=1)))
+
+
+def temperature_row(p: Floats, cooled: Floats) -> tuple[Floats, Floats]:
+    """Return the row that is, step by step, a temperature: it makes ``cooled`` (n,) of probabilities (n,)."""
+    edges = equal_mass(_STEPS)(p)
+    index = np.searchsorted(edges, p)
+    count, total = (np.bincount(index, w, len(edges) + 1) for w in (None, cooled))
+    bounds = np.concatenate([[0.0], edges, [1.0]])
+    middle = (bounds[1:] + bounds[:-1]) / 2  # of a step that holds nothing
+    return edges, np.where(count > 0, total / np.maximum(count, 1), middle)
 
 
 def table_of(rows: list[tuple[Floats, Floats]]) -> ProbTable:

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.bins import Bins
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples
+from calib_serve.scores import softmax
 
 _TOLERANCE = 1e-10  # of |d NLL / d log T|, next to an NLL of order 1
 _TOLERANCE_SINGLE = 1e-6  # where passes are in float32: the NLL is then within 1e-12 of its least
@@ -262,7 +263,7 @@ def fit_ensemble_temperature(
     p_true = np.full((len(samples), 3), 1 / samples.classes)
     for part, z in samples.chunks(np.float64):
         for m, scale in enumerate(scales):
-            p_true[part, m] = np.exp(_log_p_true(z * scale, samples.labels[part]))
+            p_true[part, m] = softmax(z * scale)[np.arange(len(z)), samples.labels[part]]
         weights, certificate = mixture_weights(p_true, samples.weights / len(samples))
     return complete(
         [Mixture(scales=scales, weights=weights)],
@@ -397,11 +398,6 @@ def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArr
     return float(total[0]), total[1:]
 
 
-def _log_p_true(z: NDArray[np.float64], labels: NDArray[np.intp]) -> NDArray[np.float64]:
-    d = z - z.max(axis=1, keepdims=True)
-    return np.asarray(d[np.arange(len(labels)), labels] - np.log(np.exp(d).sum(axis=1)))
-
-
 def spread(samples: Samples) -> float:
     """The mean distance of a sample's largest logit from its mean one: the scale of T."""
     return sum(float((z.max(axis=1) - z.mean(axis=1)).sum()) for _, z in samples.chunks(np.float64)) / len(
@@ -411,7 +407,6 @@ def spread(samples: Samples) -> float:
 
 Floats = NDArray[np.float64]
 
-_BISECTIONS = 60
 # With 50 samples of three easy classes a whole sample's weight raises the NLL by a tenth; without any, a
 # forest's certain errors double it.
 _LEAST = 0.25
@@ -484,11 +479,7 @@ def _smoothed(samples: Samples) -> float:
             "the logits of the true classes are no higher than those of the others: they say nothing about "
             "these labels; check that the labels belong to these logits and classes are in one order"
         )
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        below = _slope(samples, math.exp(middle), smooth) < 0
-        low, high = (middle, high) if below else (low, middle)
-    return math.exp(-low)
+    return math.exp(-brentq(lambda log_s: _slope(samples, math.exp(log_s), smooth), low, high))
 
 
 def _slope(samples: Samples, s: float, smooth: float) -> float:
