@@ -368,12 +368,10 @@ class _Work:
         known = dict(options)
         if "resolution" in known:  # files and command lines have no None, and say "full"
             given = known["resolution"]
-            several = (
-                [None if one == "full" else one for one in given]
-                if isinstance(given, (list, tuple))
-                else None
-            )
-            known["resolution"] = several or (None if given == "full" else given)
+            if isinstance(given, (list, tuple)):
+                known["resolution"] = [None if one == "full" else one for one in given]
+            elif given == "full":
+                known["resolution"] = None
         schedule = known.pop("schedule", "ours")
         if schedule not in _SCHEDULES:
             raise InputError(f"schedule must be one of {', '.join(map(repr, _SCHEDULES))}, got {schedule!r}")

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.errors import InputError
-from calib_serve.fit.clamping.facts import checked
+from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.temperature import fit_temperature
@@ -27,6 +26,17 @@ from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
 Floats = NDArray[np.floating[Any]]
+
+
+def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
+    """Return the labels (n,), after checking that they and the inputs' shape fit the model."""
+    if inputs.shape[1:] != classifier.input_shape:
+        raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
+    zeros = np.broadcast_to(np.float32(0), (len(inputs), classifier.classes))
+    y = Samples.of(zeros, labels, outputs="logits").labels
+    if (y == y[0]).all():
+        raise InputError(f"all {len(y)} samples are of class {y[0]}; calibrate on every class that is served")
+    return y
 
 
 def fit_neural_clamping_efficient(
@@ -40,7 +50,7 @@ def fit_neural_clamping_efficient(
     class_names: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Artifact:
-    """NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
+    """Fit NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
 
     One backward and one forward pass. ``search`` is the least calibration ECE over a ``grid`` of T (the
     paper's by default, "fine": up to 5 in steps of 0.001; a name of ``GRIDS``, or temperatures), or the T of
@@ -106,7 +116,7 @@ def entropy_shift(
     input_range: tuple[float, float] | None = None,
     progress: Progress | None = None,
 ) -> EntropyShift:
-    """The shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
+    """Return the shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
 
     ``input_range`` is the feasible [a, b]; by default the range that the inputs take as a whole.
     """
@@ -126,7 +136,7 @@ def entropy_shift(
 def feasible_shift(
     gradient: Floats, low: Floats, high: Floats, input_range: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """The best shift: b - high where the gradient rises, a - low where it falls, 0 elsewhere (eq. 19, 20).
+    """Return the best shift: b - high where the gradient rises, a - low where it falls, else 0 (eq. 19, 20).
 
     >>> feasible_shift(
     ...     np.array([2.0, -1.0, 0.0]), np.array([0.1, 0.25, 0.0]), np.array([0.75, 1.0, 0.5]), (0.0, 1.0)
@@ -142,7 +152,7 @@ def feasible_shift(
 
 
 def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The smallest and largest value of every input dimension, read in runs of ``rows``."""
+    """Return the smallest and largest value of every input dimension, read in runs of ``rows``."""
     parts = [inputs[i : i + rows] for i in range(0, len(inputs), rows)]
     low = np.min([part.min(axis=0) for part in parts], axis=0)
     high = np.max([part.max(axis=0) for part in parts], axis=0)
@@ -150,7 +160,7 @@ def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64
 
 
 def mean_entropy(probs: Floats) -> float:
-    """Mean entropy in nats of probabilities (n, K).
+    """Return the mean entropy in nats of probabilities (n, K).
 
     >>> round(mean_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])), 6)  # log(2) / 2
     0.346574
