@@ -65,7 +65,7 @@ class Refitted:
     shift: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {
             "kept": self.artifact is not None,
             "method": self.artifact.method if self.artifact else None,
@@ -83,7 +83,7 @@ class Refitted:
         }
 
     def says(self) -> str:
-        """Some lines for a person."""
+        """Say it in some lines, for a person."""
         lines = [
             f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance"
             for name, (psi, chance) in self.shift.items()
@@ -173,13 +173,13 @@ def refit(
 
 
 def _fitted_to(current: Artifact) -> float:
-    """How many samples; infinity where it is not known, as if it were exact."""
+    """Count the samples it was fitted to; infinity where that is not known, as if it were exact."""
     n = current.data.get("samples")
     return float(n) if isinstance(n, int) and n > 0 else math.inf
 
 
 def _checked(current: Artifact, given: Scores) -> Samples:
-    """The samples, of the kind of scores that the current artifact was fitted on."""
+    """Check the samples, as of the kind of scores that the current artifact was fitted on."""
     if len(given) < _LEAST:
         raise FitError(f"{len(given)} labelled samples; at least {_LEAST} are needed to fit and to judge")
     samples = Samples.of(current.accepted(given))
@@ -194,7 +194,7 @@ def refit_served(
     progress: Progress | None = None,
     **given: Any,
 ) -> Refitted:
-    """``refit`` of what is ``served``, an archive or an artifact's folder, on its sampled predictions.
+    """Fit again what is ``served``, an archive or an artifact's folder, on its sampled predictions.
 
     ``samples``: the folder that the server keeps them in. Those of the last ``days`` are used and what came
     before since the last multiple of ``days`` (since 1970), so that the first sample stays the same for
@@ -219,7 +219,7 @@ def refit_served(
 
 
 def window_start(now: float, days: float) -> float:
-    """The multiple of ``days`` at which the samples begin, in seconds: one to two of them before ``now``.
+    """Return the multiple of ``days``, in seconds, at which the samples begin: one to two before ``now``.
 
     A window that moved with the clock would start other evidence at every ask.
 
@@ -230,7 +230,7 @@ def window_start(now: float, days: float) -> float:
 
 
 def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
-    """The artifact that is served now, and under which name and version."""
+    """Return the artifact that is served now, and under which name and version."""
     name, _, version = model.rpartition(":")
     if model and not (name and version):
         raise OptionError("model", f"is NAME:VERSION, got {model!r}")
@@ -245,7 +245,7 @@ def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
 
 
 def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
-    """Of what was served against what the artifact was fitted on, as far as it tells."""
+    """Compare what was served with what the artifact was fitted on, as far as it tells."""
     pairs = {}
     if current.reference is not None and current.reference.n:
         bins = bin_index(np.minimum(probs.max(axis=1), 1.0), bins=len(current.reference))
@@ -262,7 +262,7 @@ def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[flo
 def _fitted(
     current: Artifact, samples: Samples, options: RefitOptions, progress: Progress | None
 ) -> Artifact:
-    """The current artifact with new output steps, and the reference bins of these samples."""
+    """Fit new output steps of the current artifact, with the reference bins of these samples."""
     fresh = calibrate(
         samples,
         samples.labels,
@@ -308,7 +308,7 @@ class Prequential:
 def prequential(
     samples: Samples, current: Probs, fit: Callable[[Samples], Probs], *, fitted_to: float = math.inf
 ) -> Prequential:
-    """The current calibration against a ``fit`` to all that came before each block of samples.
+    """Judge the current calibration against a ``fit`` to all that came before each block of samples.
 
     ``fitted_to`` is how many samples the current one was fitted to. Raises the error of the last block's fit
     where no block could be fitted.
@@ -346,7 +346,7 @@ def prequential(
 
 
 def block_starts(n: int) -> list[int]:
-    """Where blocks begin: after ``FIRST`` samples, then whenever they are half as many again.
+    """Return where blocks begin: after ``FIRST`` samples, then whenever they are half as many again.
 
     They do not depend on n, so with more samples at the end the same evidence goes on.
 
@@ -360,7 +360,7 @@ def block_starts(n: int) -> list[int]:
 
 
 def payoff(old: Floats, new: Floats, labels: NDArray[np.intp], *, share: float) -> Floats:
-    """What a bet on each label (n,) pays, as a logarithm: log q(y) over r(y).
+    """Return what a bet on each label (n,) pays, as a logarithm: log q(y) over r(y).
 
     ``old`` (n, K) are the current p, ``new`` those of a fit to what came before. q is nearly all of
     the new ones and a little of p, and r is p moved to q by ``share``: proportional to p^(1 - share)
@@ -380,7 +380,7 @@ def payoff(old: Floats, new: Floats, labels: NDArray[np.intp], *, share: float) 
 
 
 def log_evidence(pays: Floats, starts: list[int]) -> Floats:
-    """The logarithm of the evidence against the current calibration after each label, (n,).
+    """Return the logarithm of the evidence against the current calibration after each label, (n,).
 
     ``pays`` (n,) is what each label's bet pays. The evidence that began at label s is what a stake of 1 has
     become from there on: a test supermartingale while labels follow the current calibration (Ramdas 2023,

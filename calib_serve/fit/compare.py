@@ -40,7 +40,7 @@ class Compared:
     moved: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         if self.metrics is None:
             return {"method": self.method, "error": self.error}
         moved = None if math.isnan(self.moved) else self.moved

@@ -49,7 +49,7 @@ def fit_sets(
     groups: ArrayLike | None = None,
     seed: int = 0,
 ) -> PredictionSets:
-    """Sets that hold the true class of ``coverage`` of new samples, from calibrated probabilities (n, K).
+    """Fit sets that hold the true class of ``coverage`` of new samples, to calibrated probabilities (n, K).
 
     ``labels`` (n,) are class ids. ``per_class``: a threshold for each class, so that the promise holds for
     the samples of every class (Vovk 2012); a class with too few samples is in every set. Where all samples
@@ -92,7 +92,7 @@ def fit_sets(
 
 
 def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
-    """The classes that no threshold can leave out, such as those of too few samples.
+    """Return the classes that no threshold can leave out, such as those of too few samples.
 
     >>> always_in(PredictionSets(np.array([1.0, 0.5]), coverage=0.9), 2)
     (0,)
@@ -102,7 +102,7 @@ def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
 
 
 def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0) -> NDArray[np.bool_]:
-    """Which of n samples RAPS chooses its options on (n,): a fifth, of groups each whole.
+    """Draw which of n samples RAPS chooses its options on (n,): a fifth, of groups each whole.
 
     >>> int(kept_for_options(100).sum())
     20
@@ -115,7 +115,7 @@ def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: in
 
 
 def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: NDArray[np.intp]) -> Floats:
-    """The score of each sample's own class (n,), by the very arithmetic that the sets use.
+    """Return the score of each sample's own class (n,), by the very arithmetic that the sets use.
 
     0 where it is the top class, which is in every set: with its own score, thresholds would make sets as
     large as if it could be left out, and hold more than is promised.
@@ -131,12 +131,12 @@ def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: 
 
 
 def _full(rule: PredictionSets, classes: int) -> float:
-    """A threshold that no score exceeds, also where sums of probabilities are rounded."""
+    """Return a threshold that no score exceeds, also where sums of probabilities are rounded."""
     return 1.0 if rule.score == "lac" else 2.0 + rule.penalty * classes
 
 
 def _threshold(scores: Floats, coverage: float, full: float, codes: NDArray[np.intp] | None) -> float:
-    """The k-th smallest score; of groups the first one at which their shares add up to coverage (G + 1)."""
+    """Return the k-th smallest score; of groups the first where their shares add up to coverage (G + 1)."""
     n = len(scores)
     if codes is None:
         k = conformal_rank(n, coverage)
@@ -157,7 +157,7 @@ def _raps_options(
     penalty: float | None,
     free_ranks: int | None,
 ) -> dict[str, Any]:
-    """Ranks without a penalty, and the penalty of the smallest sets (Angelopoulos 2021, algs. 4 and 5)."""
+    """Choose free ranks, and the penalty of the smallest sets (Angelopoulos 2021, algs. 4 and 5)."""
     n = len(labels)
     if not n:
         raise InputError("raps chooses its options on a fifth of the samples, and there are too few")
@@ -189,7 +189,7 @@ def fit_abstain(
     groups: ArrayLike | None = None,
     seed: int = 0,
 ) -> Abstain:
-    """The lowest threshold that leaves at most the share ``risk`` of answers wrong, of probabilities (n, K).
+    """Fit the lowest threshold that leaves at most the share ``risk`` of answers wrong.
 
     The promise holds with probability ``level`` over the draws of these samples: see
     ``calib_serve.metrics.abstention``. The probabilities must not have been fitted on them. Of ``groups``
@@ -211,7 +211,7 @@ def fit_abstain(
 
 
 def _unreachable(p: NDArray[np.floating[Any]], y: NDArray[np.intp], risk: float, level: float) -> str:
-    """What was asked, what these samples can promise, and what to do."""
+    """Say what was asked, what these samples can promise, and what to do."""
     least = math.ceil(math.log(1 - level) / math.log1p(-risk))
     said = f"no threshold keeps the share of wrong answers at {risk:.3g} with probability {level:.3g}"
     found = next((r for r in _RISKS if r > risk and abstention(p, y, risk=r, level=level).answered), None)
@@ -231,7 +231,7 @@ def decide(
     options: DecideOptions | None = None,
     **given: Any,
 ) -> Artifact:
-    """The artifact with prediction sets of ``coverage``, abstention at ``risk``, or both.
+    """Add to an artifact prediction sets of ``coverage``, abstention at ``risk``, or both.
 
     ``scores`` and ``labels``, as in ``Scores.of``, are of the model, and of samples that the calibration was
     not fitted to: the promise is void on those it was, and they are refused where the artifact knows them.
@@ -270,7 +270,7 @@ def decide(
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
-    """InputError for multi-label models: of labels any number may be true, and no set is promised to hold."""
+    """Refuse multi-label models: of labels any number may be true, and no set is promised to hold."""
     if artifact.is_multilabel or outputs in LABELS:
         raise InputError(
             "prediction sets and abstention are for one class a sample; this is of labels, of which any "
@@ -329,13 +329,13 @@ def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n:
 
 
 def refuse_seen(artifact: Artifact, samples: Samples | Scores) -> None:
-    """InputError for the samples that the calibration was fitted on, in any order, or among others."""
+    """Refuse samples that the calibration was fitted on, in any order, or among others."""
     if found := seen(artifact, samples):
         raise InputError(_SEEN.format(what=found))
 
 
 def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
-    """In words, that the calibration was fitted on these samples, in any order or among others; else None."""
+    """Say that the calibration was fitted on these samples, in any order or among others; None if not."""
     if isinstance(samples, Scores):
         given = artifact.accepted(samples)
         if given.labels is None:

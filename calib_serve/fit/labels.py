@@ -56,7 +56,7 @@ class LabelSamples(Samples):
         outputs: Outputs | None = None,
         groups: ArrayLike | None = None,
     ) -> LabelSamples:
-        """Of ``Scores``, or of what makes them: scores (n, L) of labels, and labels (n, L), each 0 or 1.
+        """Check ``Scores``, or what makes them: scores (n, L) of labels, and labels (n, L), each 0 or 1.
 
         Raises ShapeError and InputError.
         """
@@ -81,13 +81,13 @@ class LabelSamples(Samples):
         return counted if weight is None else replace(counted, weight=weight * (len(weight) / weight.sum()))
 
     def label(self, k: int) -> tuple[Floats, NDArray[np.intp], Floats]:
-        """Log-odds, truths and weights of one label, each (n,)."""
+        """Return log-odds, truths and weights of one label, each (n,)."""
         rows = slice(None) if self.rows is None else self.rows
         z = np.asarray(self.logits[rows, k], np.float64)
         return z, self.labels[:, k], self.weights
 
     def pooled(self) -> Samples:
-        """Every label of every sample as a sample of two classes."""
+        """Take every label of every sample as a sample of two classes."""
         z: NDArray[Any] = self.read(slice(0, len(self))).reshape(-1, 1)
         weight = None if self.weight is None else np.repeat(self.weight, self.classes)
         return Samples(np.concatenate([np.zeros_like(z), z], axis=1), self.labels.reshape(-1), weight)
@@ -112,7 +112,7 @@ LABEL_METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def label_options(method: str) -> tuple[str, ...]:
-    """The names of a method's options; InputError for a method that labels do not have."""
+    """Return the names of a method's options; InputError for a method that labels do not have."""
     if method not in LABEL_METHODS:
         raise InputError(f"labels have no method {method!r}; choose auto, {', '.join(LABEL_METHODS)}")
     return LABEL_METHODS[method]
@@ -203,11 +203,11 @@ class _Shared:
             self.temperature, self.why = 1.0, str(error)
 
     def row(self, z: Floats) -> tuple[Floats, Floats]:
-        """A row of a table that is, step by step, the temperature: equally many samples a step."""
+        """Return a row of a table that is, step by step, the temperature: equally many samples a step."""
         return temperature_row(sigmoid(z), sigmoid(z / self.temperature))
 
     def facts(self, kept: Mapping[int, str]) -> dict[str, Any]:
-        """What the manifest says: labels by the reason why they were not fitted alone."""
+        """Return what the manifest says: labels by the reason why they were not fitted alone."""
         reasons = {
             why: [k for k, given in kept.items() if given == why] for why in dict.fromkeys(kept.values())
         }
@@ -283,7 +283,7 @@ def held_out_label_facts(
     level: float = 0.95,
     seed: int = 0,
 ) -> HeldOutFacts:
-    """Metrics and verdict of every sample under a ``fit`` to the other folds."""
+    """Measure every sample under a ``fit`` to the other folds: metrics and verdict."""
     held = [_held_out(samples, made, folds, seed) for made in (partial(fit_labels, "none"), fit)]
     before, after = (_estimates(probs, samples, level, seed) for probs in held)
     return HeldOutFacts(before, after, judge_probs(held[1], samples.labels, class_names=class_names))
@@ -292,7 +292,7 @@ def held_out_label_facts(
 def _held_out(
     samples: LabelSamples, fit: Callable[[LabelSamples], Artifact], folds: int, seed: int
 ) -> Floats:
-    """Probabilities (n, L) of every sample under a ``fit`` to the other folds.
+    """Return probabilities (n, L) of every sample under a ``fit`` to the other folds.
 
     InputError for folds that the samples cannot fill.
     """

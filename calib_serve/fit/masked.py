@@ -83,7 +83,7 @@ class Retention:
             raise InputError(f"adapt must be 'held-out', 'training' or None, got {self.adapt!r}")
 
     def bound(self, epoch: int, epochs: int) -> float:
-        """Eta of epoch 1..epochs (eq. 13).
+        """Return eta of epoch 1..epochs (eq. 13).
 
         >>> round(Retention().bound(20, 40), 6)
         0.01
@@ -92,7 +92,7 @@ class Retention:
         return first * math.exp(math.log(last / first) * epoch / epochs)
 
     def moved(self, q: float, *, confidence: float, accuracy: float, epoch: int, epochs: int) -> float:
-        """The q that follows this epoch (eq. 12).
+        """Return the q that follows this epoch (eq. 12).
 
         >>> Retention(adapt="training").moved(0.5, confidence=0.95, accuracy=0.9, epoch=40, epochs=40)
         0.501
@@ -145,7 +145,7 @@ class Masking:
                 raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
 
     def suited(self, n: int) -> Masking:
-        """The same with more epochs and smaller batches where n samples are few: 2,000 updates at least.
+        """Return it with more epochs and smaller batches where n samples are few: 2,000 updates at least.
 
         >>> Masking().suited(50_000) == Masking(epochs=40, batch=128)
         True
@@ -181,7 +181,7 @@ READINGS: Mapping[str, Masking] = MappingProxyType(
 
 
 def reading(name: str, n: int) -> Masking:
-    """The settings called ``name`` for n training samples.
+    """Return the settings called ``name`` for n training samples.
 
     "paper" stays as printed; the others train longer where samples are few. InputError for another name.
     """
@@ -221,7 +221,7 @@ def train_masked(
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """A head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
+    """Train a head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
 
     ``held_out`` (features, labels) update q if ``Retention.adapt`` is "held-out". With ``checkpoints`` a
     killed fit resumes after its last epoch, with the same result. Raises FitError when training diverges.
@@ -255,7 +255,7 @@ def train_masked(
 
 @contextmanager
 def _threads_for(how: Masking, width: int) -> Iterator[None]:
-    """One thread for small batches, where threads cost more than they save."""
+    """Run on one thread for small batches, where threads cost more than they save."""
     threads = torch.get_num_threads()
     if how.batch * width * (how.hidden or 1) < _ONE_THREAD:
         torch.set_num_threads(1)
@@ -266,7 +266,7 @@ def _threads_for(how: Masking, width: int) -> Iterator[None]:
 
 
 def _next_q(history: Sequence[Epoch], how: Masking) -> float:
-    """The q that follows the epochs so far."""
+    """Return the q that follows the epochs so far."""
     if not history:
         return how.retention.first
     last = history[-1]
@@ -292,7 +292,7 @@ def _key(
     how: Masking,
     seed: int,
 ) -> str:
-    """All that the state after an epoch depends on."""
+    """Name all that the state after an epoch depends on."""
     data = data_fingerprint(views, labels, *(held_out or ()))
     settings = {**vars(how), "loss": getattr(how.loss, "__qualname__", repr(how.loss))}
     return f"masked head {data} {settings} {seed} {torch.__version__}"
@@ -309,7 +309,7 @@ class _Layers:
 
     @classmethod
     def drawn(cls, width: int, classes: int, how: Masking, *, seed: int, device: str | None) -> _Layers:
-        """Uniform in +-1/sqrt(fan in), like torch.nn.Linear."""
+        """Draw uniformly in +-1/sqrt(fan in), like torch.nn.Linear."""
         generator = torch.Generator().manual_seed(seed)
         sizes = [width, *([] if how.hidden is None else [how.hidden]), classes]
         where = torch.device(device or "cpu")  # matrices this small gain nothing from a GPU
@@ -322,7 +322,7 @@ class _Layers:
         return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)], where)
 
     def state(self, history: Sequence[Epoch]) -> dict[str, NDArray[Any]]:
-        """Everything that the next epoch needs."""
+        """Return everything that the next epoch needs."""
         tensors = [*self.weights, *self.biases, *self.velocities]
         saved = {f"tensor{i}": t.cpu().numpy() for i, t in enumerate(tensors)}
         rows = [(e.q, e.loss, e.accuracy, e.confidence) for e in history]
@@ -339,7 +339,7 @@ class _Layers:
     def epoch(
         self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, rng: np.random.Generator
     ) -> float:
-        """One pass of masked stochastic gradient descent; returns the mean loss."""
+        """Descend one pass by masked stochastic gradients, and return the mean loss."""
         order = torch.from_numpy(rng.permutation(len(y))).to(self.device)
         total, masks = torch.zeros((), device=self.device), self._masks(q, rng)
         for rows in torch.split(order, how.batch):
@@ -355,7 +355,7 @@ class _Layers:
         return float(total) / len(y)
 
     def head(self, q: float, unit: float, how: Masking) -> Head:
-        """The deterministic head of these layers, for unscaled features."""
+        """Return the deterministic head of these layers, for unscaled features."""
         scale = q if how.inference == "expected" else 1.0
         weights = [w * scale for w in self.weights]
         weights[0] = weights[0] / unit
@@ -384,7 +384,7 @@ class _Layers:
 
 
 def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[float, float]:
-    """Accuracy and mean confidence of the finished head."""
+    """Return accuracy and mean confidence of the finished head."""
     with torch.no_grad():
         z = torch.from_numpy(head(np.asarray(features, np.float32))).softmax(dim=1)
     confidence, predicted = z.max(dim=1)
@@ -408,7 +408,7 @@ def fit_masked_head(
     checkpoints: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
-    """A new head for ``features`` (n, d) of the training set, with ``labels`` (n,) class ids.
+    """Fit a new head to ``features`` (n, d) of the training set, with ``labels`` (n,) class ids.
 
     ``features`` may be (V, n, d): V augmented views, of which each epoch sees the next. Held-out features
     (m, d) and labels steer q, and the artifact's reference bins are theirs; without them ``held_share`` of
@@ -500,7 +500,7 @@ def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
 
 
 def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArray[np.intp]]:
-    """Checked features (n, d) or (V, n, d) and class ids (n,)."""
+    """Check features (n, d) or (V, n, d) and class ids (n,)."""
     x, y = as_array(features, "features"), as_array(labels, "labels")
     if x.ndim not in (2, 3) or x.dtype.kind != "f" or x.shape[-2] == 0:
         raise ShapeError(f"features must be floats (n, d) or (views, n, d), got {x.dtype} {x.shape}")
@@ -516,7 +516,7 @@ def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArra
 
 
 def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows that are trained on, and a random ``share`` of the n rows that is held out."""
+    """Return the rows that are trained on, and a random ``share`` of the n rows that is held out."""
     m = round(n * share)
     if not 0 < m < n:
         raise InputError(f"held_share {share} of {n} samples leaves a part empty")

@@ -45,7 +45,7 @@ def measured(
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> Artifact:
-    """The artifact with every metric before and after and a verdict, on samples that nothing was fitted to.
+    """Return the artifact with metrics before and after and a verdict, on samples that nothing was fitted to.
 
     ``logits`` (n, K) of the model as it is, ``probs`` (n, K) calibrated, class ids ``labels`` (n,), of labels
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
@@ -131,12 +131,12 @@ def cross_fitted(
 
 
 def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
-    """The artifact that says why there is nothing it could be measured on."""
+    """Return the artifact that says why there is nothing it could be measured on."""
     return replace(artifact, data={**artifact.data, "measured_on": f"nothing: {error}"})
 
 
 def verdict(artifact: Artifact) -> Verdict:
-    """What ``judge`` said of the samples that the artifact was measured on, and its ECE before and after.
+    """Return what ``judge`` said of the samples that it was measured on, and its ECE before and after.
 
     Of two classes also the ECE of P(y = 1), of labels that of P(label), and which labels were not fitted
     alone. Where nothing was judged, the level is "too_little".
@@ -191,7 +191,7 @@ class _Ece:
 
 
 def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
-    """How bad it is, from 0, and in words."""
+    """Judge how bad it is, from 0, and in words."""
     if not artifact.steps:
         return 0, "nothing was changed"
     floor, after = found.floor, found.after
@@ -218,7 +218,7 @@ def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
 
 
 def _lost(artifact: Artifact) -> list[str]:
-    """That accuracy falls, which confidence alone does not show."""
+    """Say that accuracy falls, which confidence alone does not show."""
     before, after = (m.get("accuracy") for m in (artifact.metrics_before, artifact.metrics_after))
     # Under other class shares other classes are right.
     if before is None or after is None or "prior" in artifact.fit or float(after) >= float(before) - _LOSS:
@@ -230,7 +230,7 @@ def _lost(artifact: Artifact) -> list[str]:
 
 
 def _kept(artifact: Artifact) -> list[str]:
-    """Which labels were not fitted alone, and why."""
+    """Say which labels were not fitted alone, and why."""
     said = []
     for why, labels in artifact.fit.get("kept_temperature", {}).items():
         names = [artifact.class_names[k] if artifact.class_names else str(k) for k in labels[:_NAMED]]
@@ -256,13 +256,13 @@ class Refinement:
     brier: LossTerms
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         terms = {name: vars(found) for name, found in (("nll", self.nll), ("brier", self.brier))}
         parts = {name: {k: e.as_dict() for k, e in found.items()} for name, found in terms.items()}
         return {"recalibration": self.method, **parts}
 
     def says(self) -> str:
-        """One sentence.
+        """Say it in one sentence.
 
         >>> from calib_serve.metrics import Estimate
         >>> terms = LossTerms(Estimate(0.312), Estimate(0.021, 0.015, 0.027), Estimate(0.291))
@@ -293,7 +293,7 @@ def recalibrated_losses(
     level: float = 0.95,
     seed: int = 0,
 ) -> Refinement | None:
-    """The losses of scores and labels, each sample recalibrated by a fit to the other folds.
+    """Decompose the losses of scores and labels, each sample recalibrated by a fit to the other folds.
 
     ``scores``, ``labels`` and ``outputs`` as in ``Scores.of``, with the weights and groups of ``Scores``.
     ``method`` is by default beta for two classes and structured vector scaling for more, or a temperature for

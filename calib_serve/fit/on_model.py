@@ -51,7 +51,7 @@ class FitOnModel:
         object.__setattr__(self, "classifier", _Recalled(self.classifier))
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
-        """``method`` fitted to inputs (n, *input_shape) and class ids (n,), without measuring it."""
+        """Fit ``method`` to inputs (n, *input_shape) and class ids (n,), without measuring it."""
         name, plus, then = method.partition("+")
         if plus and not then:
             raise InputError(f"{method!r}: name the output method behind the +, as in {name}+temperature")
@@ -68,7 +68,7 @@ class FitOnModel:
         )
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of inputs (n, *input_shape)."""
+        """Return calibrated probabilities (n, K) of inputs (n, *input_shape)."""
         return calibrated_probs(self.classifier, inputs, artifact)
 
 
@@ -81,19 +81,19 @@ class _Recalled(Around):
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """See ``Classifier``."""
+        """Return what ``inner`` does."""
         return self._asked("logits", inputs, shift, progress)
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """See ``Classifier``."""
+        """Return what ``inner`` does."""
         return self._asked("features", inputs, shift, progress)
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """See ``Classifier``."""
+        """Return what ``inner`` does."""
         return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
 
     def _asked(

@@ -39,7 +39,7 @@ class Checkpoints:
     folder: Path
 
     def load(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """The arrays saved under ``key``, or None; unreadable ones count as missing."""
+        """Return the arrays saved under ``key``, or None; unreadable ones count as missing."""
         try:
             return read_npz(self._path(key))[0]
         except ValueError:

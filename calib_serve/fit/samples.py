@@ -74,7 +74,7 @@ class Samples:
         outputs: Outputs | None = None,
         groups: ArrayLike | None = None,
     ) -> Samples:
-        """Of ``Scores``, or of what makes them: scores and labels as ``Scores.of`` takes them.
+        """Check ``Scores``, or what makes them: scores and labels as ``Scores.of`` takes them.
 
         Soft labels (n, K) count each row for each class, by its share. A class weight multiplies the weight
         of its samples; "balanced" makes every class that occurs weigh the same. Checked ``Samples`` may be
@@ -96,11 +96,11 @@ class Samples:
 
     @classmethod
     def of_kind(cls, logits: ArrayLike, labels: ArrayLike, outputs: Outputs, **more: Any) -> Samples:
-        """As ``of``, of logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
+        """Check, as ``of``, logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
         return replace(cls.of(logits, labels, outputs="logits", **more), outputs=outputs)
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
-        """Without the rows of weight 0; each as often as its weight says, where these are counts."""
+        """Leave out rows of weight 0; take each as often as its weight says, where these are counts."""
         kept = np.flatnonzero(weight)
         if are_counts(weight):
             return self._of_rows(repeated(weight), None)
@@ -113,7 +113,7 @@ class Samples:
         return replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
 
     def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
-        """Each row once for each class that it may be of, with that share; all of a row stay together."""
+        """Take each row once for each class that it may be of, with that share; they stay together."""
         shares = soft if weight is None else soft * weight[:, None]
         rows, labels = np.nonzero(shares)
         groups = rows if self.groups is None else self.groups[rows]
@@ -161,21 +161,21 @@ class Samples:
         return terms.sum(axis=-1) if self.weight is None else terms @ self.weight[part]
 
     def parts(self, values: int = _CHUNK, *, within: slice | None = None) -> Iterator[slice]:
-        """Runs of samples that hold about ``values`` logits each, of all or of those ``within`` a run."""
+        """Yield runs of about ``values`` logits each, of all samples or of those ``within`` a run."""
         step = max(1, values // self.classes)
         first, last = (0, len(self)) if within is None else (within.start, within.stop)
         for start in range(first, last, step):
             yield slice(start, min(start + step, last))
 
     def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> Floats:
-        """The logits of a run of samples, converted to ``dtype`` if given."""
+        """Return the logits of a run of samples, converted to ``dtype`` if given."""
         chunk = self.logits[part if self.rows is None else self.rows[part]]
         return np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
 
     def chunks(
         self, dtype: type[np.floating[Any]] | None = None, *, values: int = _CHUNK
     ) -> Iterator[tuple[slice, Floats]]:
-        """Runs of samples with their logits, one after the other."""
+        """Yield runs of samples with their logits, one after the other."""
         for part in self.parts(values):
             yield part, self.read(part, dtype)
 
@@ -201,7 +201,7 @@ class Samples:
                 yield index[part], artifact.of_logits(z)
 
     def take(self, index: slice | NDArray[Any]) -> Self:
-        """A part of the samples, by position or mask; weights get mean 1 again."""
+        """Take a part of the samples, by position or mask; weights get mean 1 again."""
         rows = (np.arange(len(self)) if self.rows is None else self.rows)[index]
         weight = None if self.weight is None else self.weight[index]
         if weight is not None:
@@ -211,19 +211,19 @@ class Samples:
         return replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
 
     def some(self, most: int) -> Self:
-        """All, or of very many ``most`` that are spread over them."""
+        """Take all, or of very many ``most`` that are spread over them."""
         return self if len(self) <= most else self.take(some_of(len(self), most))
 
 
 def _recoded(groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Codes from 0 without gaps."""
+    """Return codes from 0 without gaps."""
     return np.unique(groups, return_inverse=True)[1].astype(np.intp)
 
 
 def sample_weights(
     labels: NDArray[np.intp], classes: int, sample: ArrayLike | None, of_class: ClassWeight
 ) -> NDArray[np.float64] | None:
-    """Weights (n,) of mean 1 of class ids (n,), or None where none are given; InputError for bad ones."""
+    """Return weights (n,) of mean 1 of class ids (n,), None where none are given; refuse bad ones."""
     if sample is None and of_class is None:
         return None
     weight = np.ones(len(labels)) if sample is None else as_floats(sample, "sample_weight")
@@ -249,7 +249,7 @@ _DIGITS = 1e9  # of a row's content that tell it from others
 
 
 def content(samples: Samples) -> NDArray[np.float64]:
-    """A number (n,) that tells rows of logits apart; a constant added to a row makes no other row."""
+    """Return a number (n,) that tells rows of logits apart; a constant added to a row makes no other row."""
     same = np.empty(len(samples))
     random = np.random.default_rng(0).standard_normal(samples.classes)
     for part, z in samples.chunks(np.float64):
@@ -258,7 +258,7 @@ def content(samples: Samples) -> NDArray[np.float64]:
 
 
 def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
-    """The fold (n,) of each sample, every class spread evenly over all of them.
+    """Return the fold (n,) of each sample, every class spread evenly over all of them.
 
     Rows of which there are many, as of a model of few distinct scores, are spread like any other. InputError
     for more folds than there are samples, or groups.
@@ -274,7 +274,7 @@ def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
 def stratified(
     labels: NDArray[Any], *, folds: int, seed: int, same: NDArray[np.float64] | None = None
 ) -> Ints:
-    """The fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
+    """Return the fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
 
     ``same`` (n,) is what rows are known by: equal ones share a fold, in whatever order they come.
 
@@ -305,7 +305,7 @@ def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Ints:
 
 
 def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tuple[Ints, Ints]:
-    """An order of the rows by what they are, and the unit (n,) of each in it; large units fall apart."""
+    """Order the rows by what they are; return the unit (n,) of each in it, too. Large units fall apart."""
     scale = float(np.abs(same).max(initial=0)) or 1.0
     known = np.rint(same * (_DIGITS / scale))  # the last bits of a sum are no difference
     order = np.lexsort((known, labels))
@@ -317,7 +317,7 @@ def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tup
 
 
 def _of_groups(groups: Ints, *, folds: int, seed: int) -> Ints:
-    """Whole groups, the largest first, each into the fold that holds least by then."""
+    """Put whole groups, the largest first, each into the fold that holds least by then."""
     count = int(groups.max()) + 1
     if not 2 <= folds <= count:
         raise InputError(f"folds must be between 2 and the number of groups, {count}, got {folds}")
@@ -335,7 +335,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """How many cores this process may use: by the system's count, its affinity and its container's quota."""
+    """Count the cores this process may use: by the system, its affinity and its container's quota."""
     count = getattr(os, "process_cpu_count", os.cpu_count)() or 1  # Python 3.13 heeds PYTHON_CPU_COUNT
     if hasattr(os, "sched_getaffinity"):
         count = min(count, len(os.sched_getaffinity(0)))
@@ -345,7 +345,7 @@ def cores() -> int:
 
 @cache
 def _quota(root: Path) -> float | None:
-    """The cores that a container's control group grants, or None without a limit: of version 2, else of 1.
+    """Return the cores that a container's control group (version 2, else 1) grants, None without a limit.
 
     A container sees its own group as the root. A host's process is not limited by the root.
     """
@@ -363,7 +363,7 @@ def _quota(root: Path) -> float | None:
 
 @contextmanager
 def one_thread(values: int) -> Iterator[None]:
-    """Linear algebra on one thread for problems of so few ``values`` that more threads only wait.
+    """Run linear algebra on one thread for problems of so few ``values`` that more threads only wait.
 
     By threadpoolctl, where scikit-learn brought it along; else the environment decides (OMP_NUM_THREADS).
     """

@@ -44,7 +44,7 @@ _LOST = "its class shares were corrected without labelled samples; fit it again,
 
 
 def class_shares_of(artifact: Artifact) -> Floats:
-    """The class shares (K,) that its probabilities speak of: of the calibration set, or corrected to.
+    """Return the class shares (K,) that its probabilities speak of: of the calibration set, or corrected to.
 
     InputError where the artifact does not say.
     """
@@ -63,7 +63,7 @@ def class_shares_of(artifact: Artifact) -> Floats:
 
 
 def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
-    """The artifact whose probabilities are right under class shares ``new`` (K,), where they were before.
+    """Return the artifact, right before, with probabilities that are right under class shares ``new`` (K,).
 
     ``fit["prior"]`` holds the old and new shares and ``how`` the new ones are known. What was measured before
     and after is of the calibration without this correction. The reference and the confusion are not kept:
@@ -109,7 +109,7 @@ def referenced(
     *,
     on: str = "calibration set",
 ) -> Artifact:
-    """The artifact with its reference bins, classes and confusion, of calibrated ``parts`` of its samples.
+    """Return the artifact with reference bins, classes and confusion of calibrated ``parts`` of its samples.
 
     ``parts``: which samples, and their probabilities (m, K) under this very artifact. Each sample weighs as
     its class does under ``fit["prior"]``, so that the reference is what traffic of these shares will show.
@@ -142,7 +142,7 @@ def _corrected_to(artifact: Artifact) -> Mapping[str, Any]:
 
 
 def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
-    """The steps with p_k times ``ratio`` (K,), normalised; a uniform part of at most ``_FLOOR`` stays."""
+    """Return steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to ``_FLOOR`` stays."""
     steps = list(artifact.steps)
     mixture = artifact.mixture
     if mixture is not None and (len(mixture.scales) > 1 or mixture.weights[-1] > _FLOOR):
@@ -174,7 +174,7 @@ def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
 
 
 def confused(artifact: Artifact, samples: Samples) -> Artifact:
-    """The artifact with its confusion on the calibration set, where the fit has not counted one."""
+    """Return the artifact with its confusion on the calibration set, where the fit has not counted one."""
     if "confusion" in artifact.data:
         return artifact
     samples = samples.some(_MOST)
@@ -187,7 +187,7 @@ def confused(artifact: Artifact, samples: Samples) -> Artifact:
 
 
 def check_correctable(methods: Iterable[str], classes: int, of: str | None = None) -> None:
-    """InputError, before anything is fitted, for methods that class shares cannot be corrected behind."""
+    """Raise InputError, before any fit, for methods that class shares cannot be corrected behind."""
     if bad := [name for name in methods if not correctable(name, classes, of)]:
         raise InputError(
             f"behind {', '.join(bad)} class shares cannot be corrected: a mixture, or a table of the top "
@@ -197,7 +197,7 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
 
 
 def correctable(method: str, classes: int, of: str | None = None) -> bool:
-    """Whether class shares can be corrected behind a method; ``of`` is a table's."""
+    """Tell whether class shares can be corrected behind a method; ``of`` is a table's."""
     tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
     return not (method in _MIXTURES or tables or (method == "isotonic" and of == "top"))
 
@@ -225,19 +225,19 @@ class PriorEstimate:
 
     @property
     def kind(self) -> str:
-        """One of same, moved, other (more than class shares has changed), unknown."""
+        """Return one of same, moved, other (more than class shares has changed), unknown."""
         return "unknown" if self.counted is None else self.counted.kind
 
     @property
     def says(self) -> str:
-        """In a sentence or two."""
+        """Say it in a sentence or two."""
         if self.counted is None:
             return f"Whether class shares alone have changed cannot be tested: {self.unknown}."
         return self.counted.says(self.class_names)
 
     @property
     def prior(self) -> Floats:
-        """Shares (K,) to correct by, drawn towards the old ones as far as chance goes.
+        """Return shares (K,) to correct by, drawn towards the old ones as far as chance goes.
 
         InputError unless the tests say that class shares, and nothing else, have moved.
         """
@@ -246,7 +246,7 @@ class PriorEstimate:
         return self.counted.shrunk
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         likely = {"shares": self.likely.shares.tolist(), "error": self.likely.error.tolist()}
         counted = None if self.counted is None else self.counted.as_dict(self.class_names)
         found = {"kind": self.kind, "says": self.says, "old": self.old.tolist()}
@@ -260,7 +260,7 @@ def estimate_prior(
     outputs: Outputs | None = None,
     calibrated: bool = False,
 ) -> PriorEstimate:
-    """The class shares of samples without labels, and whether shares alone differ from the calibration set.
+    """Estimate class shares of samples without labels, and whether shares alone differ from the fit's.
 
     ``scores`` as for ``artifact.probs``, of the kind ``outputs``; or, with ``calibrated``, what the
     calibrated model returned, by default probabilities. Samples are taken to be independent. Raises
@@ -298,7 +298,7 @@ def estimate_prior(
 
 
 def with_prior(artifact: Artifact, prior: PriorEstimate | Given) -> Artifact:
-    """The artifact corrected to other class shares: (K,), a mapping of class names to them, or an estimate.
+    """Correct an artifact to other class shares: (K,), a mapping of class names to them, or an estimate.
 
     An estimate is refused unless class shares alone have moved. The artifact has no reference for monitoring
     any more: where you still have the calibration set, ``calibrate`` with ``prior`` keeps all of it. Raises
@@ -325,7 +325,7 @@ def fitted_for_shares(
     *,
     seed: int = 0,
 ) -> Artifact:
-    """``artifact``, fitted to ``samples``, corrected to ``shares`` (K,), with its reference and confusion.
+    """Correct ``artifact``, fitted to ``samples``, to ``shares`` (K,), with its reference and confusion.
 
     These are of held-out folds where ``again`` fits the method to a part of the samples, else, and where a
     fold cannot be fitted, of the samples themselves.
@@ -358,13 +358,13 @@ def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) 
 
 
 def _returned(artifact: Artifact, scores: Any, outputs: Outputs | None) -> Floats:
-    """What a calibrated model returned, as probabilities in the artifact's order of classes."""
+    """Return what a calibrated model did, as probabilities in the artifact's order of classes."""
     found = Scores.of(scores, outputs=outputs, expected="probabilities", name="the calibrated probabilities")
     return checked_probs(found.in_order(artifact.class_names).probs[:])
 
 
 def _seen(probs: Floats, bins: int) -> Floats:
-    """How often each class is predicted with a confidence in each bin (K, B)."""
+    """Return how often each class is predicted with a confidence in each bin (K, B)."""
     classes = probs.shape[1]
     index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
     return np.bincount(index, minlength=classes * bins).reshape(classes, bins).astype(np.float64)

@@ -47,7 +47,7 @@ class Minimum:
     evaluations: int
 
     def certificate(self) -> dict[str, Any]:
-        """The manifest's entry of the search."""
+        """Return the manifest's entry of the search."""
         return {
             "gradient_norm": float(np.linalg.norm(self.gradient)),
             "gap": self.gap,
@@ -101,7 +101,7 @@ def _two_loops(
     precondition: Callable[[Vector], Vector],
     scale: float,
 ) -> Vector:
-    """The inverse Hessian, estimated from preconditioner and pairs, times the gradient."""
+    """Return the inverse Hessian, estimated from preconditioner and pairs, times the gradient."""
     q = gradient.copy()
     alphas = []
     for s, y, curvature in reversed(pairs):
@@ -116,7 +116,7 @@ def _two_loops(
 def _line_search(
     objective: Objective, here: Minimum, step: Vector, slope: float, noise: float
 ) -> tuple[Vector, float, Vector, int] | None:
-    """The first point along ``step`` that gains enough: backtracking with a parabola."""
+    """Return the first point along ``step`` that gains enough: backtracking with a parabola."""
     t = 1.0
     for tried in range(1, 30):
         x = here.x + t * step
@@ -143,7 +143,7 @@ Sums over samples are taken once for all ridges.
 
 
 def of_matrix(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen."""
+    """Return the Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen."""
     size = classes * (classes + 1)
     blocks = np.zeros((classes, classes + 1, classes, classes + 1))
     hessian = blocks.reshape(size, size)
@@ -162,7 +162,7 @@ def of_matrix(chunks: Iterable[Chunk], classes: int) -> Curved:
 
 
 def of_diagonal(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
+    """Return the Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
     sums = _DiagonalHessian(classes)
     for chunk in chunks:
         sums.add(chunk)
@@ -196,7 +196,7 @@ class _DiagonalHessian:
 
 
 def of_pairs(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The 2 x 2 blocks of a diagonal (K,) and b (K,), one per class: for any K."""
+    """Return the 2 x 2 blocks of a diagonal (K,) and b (K,), one per class: for any K."""
     own = np.zeros((3, classes))
     for x, p, w in chunks:
         u = p * (1 - p) * w[:, None]
@@ -220,7 +220,7 @@ def _pairs(own: NDArray[np.float64], ridge: Vector) -> Solve:
 
 
 def of_blocks(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The blocks of one class each, all taken to be h_k C plus the ridge: for many classes.
+    """Return the blocks of one class each, all taken to be h_k C plus the ridge: for many classes.
 
     With D the ridge of a row and its b, C v = omega D v gives (h_k C + D)^-1 = V diag(1 / (h_k
     omega + 1)) V^T; the diagonal entry's own ridge is one rank-one change a class (Sherman-Morrison).
@@ -335,7 +335,7 @@ class Problem:
         on: Literal["logits", "log_probs"] = "logits",
         scale: float = 1.0,
     ) -> Problem:
-        """The problem on logits times ``scale``, or on log-softmax of them."""
+        """Make the problem on logits times ``scale``, or on log-softmax of them."""
         k = samples.classes
         if shape == "full" and k > _MOST_CLASSES:
             raise InputError(
@@ -346,19 +346,19 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """How many parameters."""
+        """Return how many parameters."""
         k = self.samples.classes
         return k * (k + 1) if self.shape == "full" else 2 * k
 
     def take(self, index: slice | NDArray[Any]) -> Problem:
-        """The problem on a part of the samples."""
+        """Take the problem on a part of the samples."""
         offset = None if self.offset is None else self.offset[index]
         return replace(self, samples=self.samples.take(index), offset=offset)
 
     def solve(
         self, penalty: Penalty, start: Vector | None = None, *, gap: float, about: Solve | None = None
     ) -> Minimum:
-        """The parameters of least penalised NLL, to within about ``gap`` of the least value.
+        """Return the parameters of least penalised NLL, to within about ``gap`` of the least value.
 
         ``about`` is a preconditioner made for a nearby problem; without it, or where it does not
         help, we make our own. Raises FitError where the gap does not close.
@@ -385,14 +385,14 @@ class Problem:
         )
 
     def map(self, theta: Vector) -> tuple[Vector, Vector]:
-        """W ((K, K), or (K,) for a diagonal) and b of parameters."""
+        """Return W ((K, K), or (K,) for a diagonal) and b of parameters."""
         k = self.samples.classes
         if self.shape == "diagonal":
             return 1 + theta[:k], theta[k:]
         return np.eye(k) + theta[:-k].reshape(k, k), theta[-k:]
 
     def nll(self, theta: Vector) -> float:
-        """The weighted mean NLL, without penalty."""
+        """Return the weighted mean NLL, without penalty."""
         total = 0.0
         for _, s, y, w in self._scores(theta):
             e_sum = np.exp(s).sum(axis=1, dtype=np.float64)
@@ -400,7 +400,7 @@ class Problem:
         return total / len(self.samples)
 
     def losses(self, theta: Vector) -> NDArray[np.float64]:
-        """The NLL of each sample (n,)."""
+        """Return the NLL of each sample (n,)."""
         found = [
             np.log(np.exp(s).sum(axis=1, dtype=np.float64)) - s[np.arange(len(y)), y]
             for _, s, y, _ in self._scores(theta)
@@ -408,7 +408,7 @@ class Problem:
         return np.concatenate(found)
 
     def evaluate(self, theta: Vector, penalty: Penalty) -> tuple[float, Vector]:
-        """The penalised objective and its gradient."""
+        """Return the penalised objective and its gradient."""
         k = self.samples.classes
         value, gradient = 0.0, np.zeros(self.size)
         inner, outer = gradient[:-k], gradient[-k:]
@@ -427,11 +427,11 @@ class Problem:
         return value / n + float(weights @ theta**2), gradient / n + 2 * weights * theta
 
     def preconditioner(self, penalty: Penalty, theta: Vector) -> Solve:
-        """An approximate inverse Hessian at ``theta``: exact for few parameters, by blocks for many."""
+        """Return an approximate inverse Hessian at ``theta``: exact for few parameters, else by blocks."""
         return self.curvature(theta)(penalty)
 
     def curvature(self, theta: Vector) -> Callable[[Penalty], Solve]:
-        """The preconditioners at ``theta`` for any penalty, by one pass over the samples."""
+        """Return the preconditioners at ``theta`` for any penalty, by one pass over the samples."""
         if self.shape == "full":
             make = of_matrix if self.size <= _EXACT_MATRIX else of_blocks
         else:
@@ -463,7 +463,7 @@ class Problem:
     def _scores(
         self, theta: Vector
     ) -> Iterator[tuple[Floats, Floats, NDArray[np.intp], NDArray[np.float64]]]:
-        """Features, scores W x + b less their largest, labels and weights, chunk by chunk."""
+        """Yield features, scores W x + b less their largest, labels and weights, chunk by chunk."""
         k = self.samples.classes
         inner = theta[:-k].astype(self._dtype)
         outer = theta[-k:].astype(self._dtype)
@@ -482,7 +482,7 @@ class Problem:
 
     @property
     def _chunk(self) -> int:
-        """Values of a chunk: for many classes so many rows that their sums into (K, K) cost little."""
+        """Return a chunk's values: for many classes so many rows that their sums into (K, K) cost little."""
         cached = 1 << 18 if self._dtype is np.float32 else 1 << 17
         return max(cached, min(2 * self.samples.classes**2, _CHUNK)) if self.shape == "full" else cached
 
@@ -517,7 +517,7 @@ class Path:
     thetas: tuple[Vector, ...]
 
     def mean(self) -> Vector:
-        """Close to the parameters that all samples together give."""
+        """Return parameters close to those that all samples together give."""
         return np.asarray(sum(self.thetas) / len(self.thetas))
 
 

@@ -52,7 +52,7 @@ def fit_tuned_head(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
-    """The deployed ``head`` fitted to features (n, d) and class ids (n,) of the calibration set.
+    """Fit the deployed ``head`` to features (n, d) and class ids (n,) of the calibration set.
 
     ``strength`` of the penalty, above 0, infinity for none of the change; by default the best of
     ``STRENGTHS`` on ``folds`` folds. ``then``: the output method behind it, fitted to the logits of each
@@ -112,7 +112,7 @@ class _Problem:
 
     @classmethod
     def of(cls, features: Floats, labels: ArrayLike, head: Head) -> tuple[_Problem, float]:
-        """The problem of the calibration set, and the temperature of the deployed head on it."""
+        """Make the problem of the calibration set; return the deployed head's temperature on it, too."""
         if len(head.weights) != 1:
             raise InputError(f"the deployed head must be one linear layer, got {len(head.weights)}")
         if features.ndim != 2 or features.dtype.kind != "f":
@@ -128,11 +128,11 @@ class _Problem:
         return cls(np.asarray(z / t, np.float64), scaled @ axes, samples.labels, axes, unit), t
 
     def take(self, rows: NDArray[np.bool_]) -> _Problem:
-        """A part of the samples."""
+        """Take a part of the samples."""
         return _Problem(self.offset[rows], self.x[rows], self.labels[rows], self.axes, self.unit)
 
     def solve(self, strength: float, start: Exact) -> Exact:
-        """D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
+        """Return D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
         if np.isinf(strength):
             return np.zeros_like(start)
         n, shape = len(self.x), start.shape
@@ -154,7 +154,7 @@ class _Problem:
         return np.asarray(found.x.reshape(shape))
 
     def moved(self, head: Head, t: float, change: Exact) -> Head:
-        """The deployed head at temperature ``t``, moved by ``change``, for features as they come."""
+        """Return the deployed head at temperature ``t``, moved by ``change``, for features as they come."""
         step = change @ self.axes.T
         weight = head.weights[0].astype(np.float64) / t + step[:, :-1] / self.unit
         return Head((weight,), (head.biases[0].astype(np.float64) / t + step[:, -1],))
@@ -176,7 +176,7 @@ class _Tried:
 def _path(
     problem: _Problem, fold: NDArray[np.intp], strengths: Sequence[float], progress: Progress | None
 ) -> list[_Tried]:
-    """Each strength on all folds, from where the one before it ended, until weaker ones only get worse."""
+    """Try each strength on all folds, from where the one before ended, until weaker ones only get worse."""
     parts = [problem.take(fold != f) for f in range(int(fold.max()) + 1)]
     changes = [np.zeros((problem.offset.shape[1], problem.x.shape[1])) for _ in parts]
     tried: list[_Tried] = []

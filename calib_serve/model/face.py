@@ -61,12 +61,12 @@ class Classifier(Protocol):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input, without the batch."""
+        """Return the shape of one input, without the batch."""
         ...
 
     @property
     def classes(self) -> int:
-        """K."""
+        """Return K."""
         ...
 
     @property
@@ -76,22 +76,22 @@ class Classifier(Protocol):
 
     @property
     def outputs(self) -> Outputs:
-        """The kind of scores that the model itself returns, as measured."""
+        """Return the kind of scores that the model itself returns, as measured."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the model file's bytes."""
+        """Return the sha256 of the model file's bytes."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Inputs per batch."""
+        """Return the inputs per batch."""
         ...
 
     @property
     def head(self) -> Head:
-        """The last linear layer; raises ModelError where there is none to replace."""
+        """Return the last linear layer; raises ModelError where there is none to replace."""
         ...
 
     def facts(self) -> ModelFacts:
@@ -200,12 +200,12 @@ class Around:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Return the shape of one input."""
         return self.inner.input_shape
 
     @property
     def classes(self) -> int:
-        """K."""
+        """Return K."""
         return self.inner.classes
 
     @property
@@ -215,22 +215,22 @@ class Around:
 
     @property
     def outputs(self) -> Outputs:
-        """The kind of scores that the model returns."""
+        """Return the kind of scores that the model returns."""
         return self.inner.outputs
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the model file's bytes."""
+        """Return the sha256 of the model file's bytes."""
         return self.inner.fingerprint
 
     @property
     def batch_size(self) -> int:
-        """Inputs per batch."""
+        """Return the inputs per batch."""
         return self.inner.batch_size
 
     @property
     def head(self) -> Head:
-        """The last linear layer."""
+        """Return the last linear layer."""
         return self.inner.head
 
     def facts(self) -> ModelFacts:

@@ -56,12 +56,12 @@ class OnnxClassifier:
 
     @property
     def differentiable(self) -> bool:
-        """Onnxruntime gives no gradients."""
+        """Tell that onnxruntime gives no gradients."""
         return False
 
     @property
     def head(self) -> Head:
-        """The last linear layer."""
+        """Return the last linear layer."""
         if self.last is None:
             raise ModelError(str(self.body))
         return self.last
@@ -92,7 +92,7 @@ class OnnxClassifier:
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NoReturn:
-        """Not available: raises ModelError."""
+        """Raise ModelError: onnxruntime gives no gradients."""
         raise ModelError(
             f"{self.source} is an ONNX file, and onnxruntime gives no gradients; fit on the model it was "
             "exported from (.pt2 or module:factory) and fuse the artifact into the ONNX file"

@@ -219,12 +219,12 @@ class TorchClassifier:
 
     @property
     def differentiable(self) -> bool:
-        """Torch gives input gradients, but for ids."""
+        """Tell whether there are input gradients: torch gives them, but for ids."""
         return self.continuous
 
     @property
     def head(self) -> Head:
-        """The last linear layer."""
+        """Return the last linear layer."""
         return self._last().head
 
     def facts(self) -> ModelFacts:

@@ -49,7 +49,7 @@ class Evidence:
 
     @property
     def share(self) -> float:
-        """The share of a calibration that is more than a temperature, in its average with the temperature."""
+        """Return the share of what is more than a temperature, in its average with the temperature."""
         if not (self.gain > 0 and math.isfinite(self.standard_error)):
             return 0.0
         return self.gain**2 / (self.gain**2 + self.standard_error**2)
@@ -91,11 +91,11 @@ class Averaged:
             return cls(samples, fold, t, found, tuple(members))
 
     def weights(self, without: int | None = None) -> dict[str, float]:
-        """Each member's weight by the held-out samples, of all folds or all ``without`` one."""
+        """Return each member's weight by the held-out samples, of all folds or all ``without`` one."""
         return self._weighed(without)[0]
 
     def _weighed(self, without: int | None = None) -> tuple[dict[str, float], Evidence]:
-        """The members' weights by name, and the evidence that decided on the temperature's share of them."""
+        """Return the members' weights by name, and the evidence that decided on the temperature's share."""
         kept = np.flatnonzero(self.fold != (-1 if without is None else without))
         losses = np.stack([member.losses[kept] for member in self.members])
         total = losses.sum(axis=1)
@@ -111,12 +111,12 @@ class Averaged:
         return dict(zip(names, (weight / weight.sum()).tolist(), strict=True)), evidence
 
     def held_out(self, f: int) -> Artifact:
-        """Fitted and weighed without fold ``f``."""
+        """Fit and weigh without fold ``f``."""
         steps = self._steps([f], self.weights(without=f))
         return Artifact(tuple(steps), method="structured-average", classes=self.samples.classes)
 
     def artifact(self, samples: Samples | None = None) -> Artifact:
-        """The average over all folds; ``samples`` are all that those here were drawn from."""
+        """Return the average over all folds; ``samples`` are all that those here were drawn from."""
         weights, evidence = self._weighed()
         folds = int(self.fold.max()) + 1
         facts = {
@@ -157,7 +157,7 @@ def fit_structured_average(
     folds: int = 5,
     seed: int = 0,
 ) -> Artifact:
-    """Structured scaling averaged over strengths, with a uniform share: what ``auto`` begins with.
+    """Fit structured scaling averaged over strengths, with a uniform share: what ``auto`` begins with.
 
     ``logits`` (n, K), ``labels`` (n,). Weights, temperature and uniform share come from ``folds`` folds.
     Raises InputError for invalid arrays, FitError where the logits say nothing about the labels. Berta 2025;
@@ -209,7 +209,7 @@ class Folds:
 
     @classmethod
     def of(cls, samples: Samples, fold: NDArray[np.intp], t: float, base: Base) -> Folds:
-        """Samples whose features are log-softmax of z / t; the mixture's noise weighs little in training."""
+        """Make samples of features log-softmax(z / t); the mixture's noise weighs little in training."""
         x = np.empty((len(samples), samples.classes), np.float32 if samples.size > _SINGLE else np.float64)
         for part, z in samples.chunks(np.float64):
             d = (z - z.max(axis=1, keepdims=True)) / t
@@ -223,7 +223,7 @@ class Folds:
         return cls(base, ratio, tuple(train), tuple(test), tuple(index))
 
     def losses(self, log_p: Sequence[Floats]) -> Floats:
-        """Held-out losses (n,) in the samples' order from each fold's log-probabilities."""
+        """Return held-out losses (n,) in the samples' order from each fold's log-probabilities."""
         out = np.empty(sum(map(len, self.index)))
         for test, index, of_fold in zip(self.test, self.index, log_p, strict=True):
             out[index] = -self.base.mixed(of_fold, test.classes) * test.weights
@@ -231,7 +231,7 @@ class Folds:
 
 
 def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Samples:
-    """Some rows times ``ratio``, copied: to gather them in every pass would cost as much as the pass."""
+    """Copy some rows times ``ratio``: to gather them in every pass would cost as much as the pass."""
     part = samples.take(rows)
     if ratio == 1 and samples.size > _LARGE:
         return part
@@ -245,7 +245,7 @@ def _trusting(samples: Samples, trust: Floats) -> Samples:
 
 
 def scalars(folds: Folds, held: Floats) -> list[Member]:
-    """No calibration and a temperature; of two classes Platt's too."""
+    """Make members of no calibration and of a temperature; of two classes Platt's too."""
     k, count = folds.train[0].classes, len(folds.index)
     zero = np.zeros(k)
     found = [
@@ -277,13 +277,13 @@ def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
 
 
 def strengths_of(n: int, classes: int) -> list[float]:
-    """The strengths to try for n samples, strongest first: none that a few samples of a class outweigh."""
+    """Return the strengths to try for n samples, from the strongest to what few of a class outweigh."""
     tried = _FEWER if classes > _MANY else STRENGTHS
     return [s for s in tried if s >= min(_OWN * classes / n, tried[0])]
 
 
 def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:
-    """Members of falling strength; those that the first fold shows to be beaten are not fitted on the others.
+    """Fit members of falling strength; those that the first fold shows to be beaten on that fold alone.
 
     A matrix of many classes must be better than its ``rivals`` on the first fold.
     """
@@ -324,7 +324,7 @@ class Step0:
 
 
 def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[Step0]:
-    """The first fold's path, until its held-out loss has risen ``_PATIENCE`` times in a row."""
+    """Follow the first fold's path, until its held-out loss has risen ``_PATIENCE`` times in a row."""
     n, k = len(problem.samples), problem.samples.classes
     theta = np.zeros(problem.size)
     gap = _GAP * max(problem.nll(theta), 1e-2)

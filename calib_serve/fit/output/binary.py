@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 def fit_platt(
     samples: Samples,
 ) -> Artifact:
-    """P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
+    """Fit P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
 
     ``logits`` (n,) of one logit, or (n, 2), of which the difference counts; ``labels`` (n,). Raises
     InputError for other numbers of classes, FitError where z does not rise with the share of class 1. Platt
@@ -47,7 +47,7 @@ def fit_platt(
 
 
 def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float, float, Minimum]:
-    """The weight w > 0 and the bias of logits z (n,); FitError where none is best."""
+    """Return the weight w > 0 and the bias of logits z (n,); FitError where none is best."""
     check_range(z)
     found = logistic(np.stack([z, np.ones(len(z))], axis=1), platt_targets(positive, weight), weight)
     if not found.x[0] > 0:
@@ -61,7 +61,7 @@ def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float,
 def fit_beta(
     samples: Samples,
 ) -> Artifact:
-    """P(y = 1) = sigmoid(a ln p - b ln(1 - p) + c), a, b >= 0, by cross-entropy with Platt's targets.
+    """Fit P(y = 1) = sigmoid(a ln p - b ln(1 - p) + c), a, b >= 0, by cross-entropy with Platt's targets.
 
     p is the uncalibrated P(y = 1). With a = b it is Platt scaling; with two numbers it bends each end of
     [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Arrays and errors as in
@@ -89,7 +89,7 @@ def fit_beta(
 
 
 def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, Minimum]:
-    """The best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
+    """Return the best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
     best: tuple[Floats, Minimum] | None = None
     for kept in ([0, 1, 2], [0, 2], [1, 2]):
         found = logistic(x[:, kept], targets, weight)
@@ -108,7 +108,7 @@ def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, M
 
 
 def check_range(z: NDArray[np.floating[Any]]) -> None:
-    """InputError for logits too large to be squared."""
+    """Raise InputError for logits too large to be squared."""
     if not float(np.abs(z).max()) <= LARGEST:
         raise InputError(
             f"logits go up to {np.abs(z).max():g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
@@ -137,7 +137,7 @@ _SMALLEST = 1e-9  # of a step, below which rounding decides
 
 
 def platt_targets(positive: NDArray[np.intp], weight: Floats) -> Floats:
-    """What a probability is fitted to instead of 0 and 1, (n,): within, by one sample's weight (Platt 1999).
+    """Return what is fitted to instead of 0 and 1, (n,): within, by one sample's weight (Platt 1999).
 
     They keep the optimum finite where a threshold tells the two apart.
 
@@ -150,7 +150,7 @@ def platt_targets(positive: NDArray[np.intp], weight: Floats) -> Floats:
 
 
 def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
-    """The coefficients (d,) of least weighted mean cross-entropy of sigmoid(x @ coefficients).
+    """Return the coefficients (d,) of least weighted mean cross-entropy of sigmoid(x @ coefficients).
 
     ``x`` (n, d) finite, its constant a column like any other; ``targets`` (n,) within (0, 1); ``weight``
     (n,). Raises FitError where Newton's method does not converge.
@@ -184,7 +184,7 @@ def _objective(x: Floats, targets: Floats, share: Floats, theta: Floats) -> tupl
 
 
 def _newton(hessian: Floats, gradient: Floats) -> Floats:
-    """The Newton step; features of very unlike sizes are scaled alike first."""
+    """Return the Newton step; features of very unlike sizes are scaled alike first."""
     size = np.sqrt(np.diag(hessian))
     size[size == 0] = 1
     found = np.linalg.lstsq(hessian / np.outer(size, size), gradient / size, rcond=1e-13)[0]

@@ -46,7 +46,7 @@ Fitter = Callable[..., Artifact]
 def fit_none(
     samples: Samples,
 ) -> Artifact:
-    """No calibration: an artifact without steps, with the same facts as any other."""
+    """Fit nothing: an artifact without steps, with the same facts as any other."""
     return complete([], samples, method="none", fit={})
 
 
@@ -114,7 +114,7 @@ def fit_by_name(
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """InputError naming the options that ``method`` does not have, and the ``known`` ones that it has."""
+    """Raise InputError for options that ``method`` does not have, naming the ``known`` ones that it has."""
     if unknown := sorted(set(options) - set(known)):
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
@@ -130,7 +130,7 @@ def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
 
 
 def options_of(method: str) -> list[str]:
-    """The names of a method's own options; InputError for a method that does not exist."""
+    """Return the names of a method's own options; InputError for a method that does not exist."""
     parameters = inspect.signature(_fitter(method)).parameters
     return [name for name in parameters if name not in ("samples", "seed")]
 
@@ -169,7 +169,7 @@ class Rows:
 
     @classmethod
     def of(cls, samples: Samples) -> Rows:
-        """One pass over the logits; a constant added to a row makes no other row."""
+        """Look at the logits in one pass; a constant added to a row makes no other row."""
         right, tied = np.empty((2, len(samples)), bool)
         first, constant = None, True
         for part, z in samples.chunks(np.float64):
@@ -182,7 +182,7 @@ class Rows:
 
 
 def remarks(samples: Samples) -> list[str]:
-    """What the set cannot teach, a sentence each.
+    """Say what the set cannot teach, a sentence each.
 
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
     and sets of which no sample is right: whatever is fitted to them is wrong for others.

@@ -30,7 +30,7 @@ def fit_vector(
     *,
     ridge: float = _RIDGE,
 ) -> Artifact:
-    """One scale and one bias per class, by least NLL.
+    """Fit one scale and one bias per class, by least NLL.
 
     ``logits`` (n, K), ``labels`` (n,). ``ridge``, the weight of the squared distance from
     temperature scaling, is small but not 0: without it a class that never occurs has no finite
@@ -44,7 +44,7 @@ def fit_matrix(
     *,
     ridge: float = _RIDGE,
 ) -> Artifact:
-    """A full matrix and a bias, by least NLL: K^2 + K numbers, which overfit without many samples.
+    """Fit a full matrix and a bias, by least NLL: K^2 + K numbers, which overfit without many samples.
 
     Options and errors as in ``fit_vector``. Guo 2017, section 4.2.
     """
@@ -91,7 +91,7 @@ def fit_dirichlet_odir(
     folds: int = 5,
     seed: int = 0,
 ) -> Artifact:
-    """softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
+    """Fit softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
 
     ``logits`` (n, K), ``labels`` (n,). Without ``lam`` the strength is cross-validated over
     ODIR_STRENGTHS with mu = lam, then mu alone; without only ``mu``, mu = lam. Raises InputError for invalid
@@ -108,7 +108,7 @@ def fit_matrix_odir(
     folds: int = 5,
     seed: int = 0,
 ) -> Artifact:
-    """softmax(W z + b) on logits with ODIR, as ``fit_dirichlet_odir`` on log-probabilities (Kull 2019)."""
+    """Fit softmax(W z + b) on logits with ODIR; otherwise as ``fit_dirichlet_odir`` (Kull 2019)."""
     return _fit_odir(samples, "logits", "ms-odir", lam=lam, mu=mu, folds=folds, seed=seed)
 
 
@@ -166,7 +166,7 @@ def _fit_odir(
 
 
 def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
-    """The solution for an infinite lambda: a diagonal, with few parameters."""
+    """Return the solution for an infinite lambda: a diagonal, with few parameters."""
     k = problem.samples.classes
     start = np.concatenate([np.full(k, 1 / temperature - 1), np.zeros(k)])
     found = replace(problem, shape="diagonal").solve(penalty, start, gap=_ODIR_GAP)
@@ -195,7 +195,7 @@ def fit_structured_vector(
     folds: int = 5,
     seed: int = 0,
 ) -> Artifact:
-    """A temperature, then one scale and one bias per class, penalised by strength K / n.
+    """Fit a temperature, then one scale and one bias per class, penalised by strength K / n.
 
     ``logits`` (n, K), ``labels`` (n,). Without ``strength`` it is cross-validated over STRENGTHS.
     Raises InputError for invalid arrays, FitError where no temperature is best.
@@ -211,7 +211,7 @@ def fit_structured_matrix(
     folds: int = 5,
     seed: int = 0,
 ) -> Artifact:
-    """As ``fit_structured_vector`` with a full matrix, off the diagonal by strength K (K - 1) / n.
+    """Fit as ``fit_structured_vector``, with a full matrix, off the diagonal by strength K (K - 1) / n.
 
     Berta 2025, SMS.
     """
@@ -259,10 +259,10 @@ def _fit_structured(
 
 
 def penalty_of(n: int, classes: int, strength: float) -> Penalty:
-    """The penalty of ``strength`` for n samples: K / n of scales and biases, K (K - 1) / n of the rest."""
+    """Return the penalty for n samples: ``strength`` K / n of scales and biases, K (K - 1) / n of the rest."""
     return Penalty(strength * classes * (classes - 1) / n, strength * classes / n, strength * classes / n)
 
 
 def _floor(n: int) -> Mixture:
-    """A uniform part of one sample's weight, which keeps probabilities above 0."""
+    """Return a uniform part of one sample's weight, which keeps probabilities above 0."""
     return Mixture(scales=np.array([1.0]), weights=np.array([n, 1.0]) / (n + 1))

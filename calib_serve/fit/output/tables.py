@@ -42,7 +42,7 @@ def fit_histogram_width(
     of: Of | None = None,
     smoothing: float = 1.0,
 ) -> Artifact:
-    """Bins of equal width, each with the observed frequency of its samples.
+    """Fit bins of equal width, each with the observed frequency of its samples.
 
     ``logits`` (n, K), ``labels`` (n,). ``smoothing`` pseudo-samples at the bin's mean confidence (its middle,
     where it is empty) keep the values between 0 and 1; 0 gives the plain frequencies. Raises InputError for
@@ -60,7 +60,7 @@ def fit_histogram_mass(
     of: Of | None = None,
     smoothing: float = 1.0,
 ) -> Artifact:
-    """Bins of equal numbers of samples; otherwise as ``fit_histogram_width``.
+    """Fit bins of equal numbers of samples; otherwise as ``fit_histogram_width``.
 
     Confidences that tie share a bin, so that there may be fewer than ``bins``. With ``of="each"`` and
     many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
@@ -75,7 +75,7 @@ def fit_isotonic(
     *,
     of: Of = "each",
 ) -> Artifact:
-    """The rising step function of least squared error; one per class unless ``of="top"``.
+    """Fit the rising step function of least squared error; one per class unless ``of="top"``.
 
     ``logits`` (n, K), ``labels`` (n,). On the calibration set it equals scikit-learn's up to rounding;
     between two neighbouring steps ours changes half way, where scikit-learn's interpolates. Values are kept 1
@@ -95,7 +95,7 @@ def fit_isotonic(
 
 
 def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> tuple[Floats, Floats]:
-    """The inner edges and values of an isotonic fit of probabilities (n,) to 0 and 1 (n,)."""
+    """Return the inner edges and values of an isotonic fit of probabilities (n,) to 0 and 1 (n,)."""
     on = weight > 0
     # Equal probabilities get one value: their weighted mean stands for them.
     x, at = np.unique(_told_apart(p[on]), return_inverse=True)
@@ -107,13 +107,13 @@ def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> 
 
 
 def equal_width(bins: int) -> Callable[[Floats], Floats]:
-    """The inner edges of bins of equal width, whatever the probabilities."""
+    """Return the inner edges of bins of equal width, whatever the probabilities."""
     edges = np.linspace(0, 1, bins + 1)[1:-1]
     return lambda p: edges
 
 
 def equal_mass(bins: int) -> Callable[[Floats], Floats]:
-    """The inner edges of bins that hold equally many of the probabilities (n,); fewer where these tie."""
+    """Return the inner edges of bins that hold equally many probabilities (n,); fewer where these tie."""
     inner = np.linspace(0, 1, bins + 1)[1:-1]
 
     def edges(p: Floats) -> Floats:
@@ -127,7 +127,7 @@ def equal_mass(bins: int) -> Callable[[Floats], Floats]:
 
 
 def _told_apart(p: Floats) -> Floats:
-    """Probabilities in 20 bits: what differs by less, float32 does not surely tell apart.
+    """Return probabilities in 20 bits: what differs by less, float32 does not surely tell apart.
 
     >>> len(np.unique(_told_apart(np.array([0.3, 0.30000001, 0.30001]))))
     2
@@ -139,7 +139,7 @@ def _told_apart(p: Floats) -> Floats:
 def histogram_row(
     p: Floats, came_true: Floats, weight: Floats, edges: Floats, smoothing: float
 ) -> tuple[Floats, Floats]:
-    """The inner ``edges`` and each bin's share of what came true, with ``smoothing`` samples at its mean."""
+    """Return ``edges`` and each bin's share of what came true, with ``smoothing`` samples at its mean."""
     index = np.searchsorted(edges, p)
     count, confidence, correct = (
         np.bincount(index, weights=weight * what, minlength=len(edges) + 1)
@@ -174,7 +174,7 @@ def _histogram(
 
 
 def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """For each table: probabilities (n,), whether they came true (n,), weights (n,)."""
+    """Yield, for each table, probabilities (n,), whether they came true (n,), weights (n,)."""
     weight = samples.weights
     if of == "top":
         parts = [
@@ -205,7 +205,7 @@ def temperature_row(p: Floats, cooled: Floats) -> tuple[Floats, Floats]:
 
 
 def table_of(rows: list[tuple[Floats, Floats]]) -> ProbTable:
-    """Rows of unequal length in one table: short ones are padded with empty bins above 1."""
+    """Put rows of unequal length in one table: short ones are padded with empty bins above 1."""
     most = max(len(values) for _, values in rows)
     edges = np.stack([np.pad(e, (0, most - 1 - len(e)), constant_values=1.0) for e, _ in rows])
     values = np.stack([np.pad(v, (0, most - len(v)), mode="edge") for _, v in rows])
@@ -217,7 +217,7 @@ def _default(samples: Samples) -> Of:
 
 
 def check_table(of: str, bins: int, smoothing: float) -> None:
-    """InputError for options of a table that cannot be right."""
+    """Raise InputError for options of a table that cannot be right."""
     if of not in ("top", "each"):
         raise InputError(f"of must be 'top' or 'each', got {of!r}")
     if bins < 1:
@@ -251,14 +251,14 @@ class _Row:
         return cls(scores, np.maximum(lower, 0), np.minimum(_upper(counts, ones), 1))
 
     def intervals(self, p: Floats) -> Floats:
-        """(n, 2): p0 and p1 of scores (n,)."""
+        """Return p0 and p1 of scores (n,), (n, 2)."""
         p = _rounded(p)
         lower = np.concatenate([[0.0], self.lower])[np.searchsorted(self.scores, p, side="right")]
         upper = np.concatenate([self.upper, [1.0]])[np.searchsorted(self.scores, p, side="left")]
         return np.stack([lower, upper], axis=1)
 
     def steps(self) -> tuple[Floats, Floats]:
-        """The merged probability as a table: inner edges (right-closed bins) and values.
+        """Return the merged probability as a table: inner edges (right-closed bins) and values.
 
         p0 rises at its score and p1 beyond it. What lies within ``_TIED`` of a score counts as tied with it,
         but for scores that are nearer to one another: so a model in float32 finds its bin again.
@@ -289,7 +289,7 @@ class VennAbers:
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> VennAbers:
-        """Of the probabilities (n, K), class ids (n,) and weights (n,) of a calibration set."""
+        """Fit to probabilities (n, K), class ids (n,) and weights (n,) of a calibration set."""
         p, y = checked(probs, labels)
         weight = sample_weights(y, p.shape[1], sample_weight, None)
         w = np.ones(len(y)) if weight is None else weight * (np.count_nonzero(weight) / weight.sum())
@@ -297,7 +297,7 @@ class VennAbers:
         return cls(tuple(_Row.of(c, (y == k).astype(np.float64), w) for k, c in enumerate(columns)))
 
     def intervals(self, probs: ArrayLike) -> Floats:
-        """(n, K, 2): p0 and p1 of each class, of the model's probabilities (n, K).
+        """Return p0 and p1 of each class, (n, K, 2), of the model's probabilities (n, K).
 
         Of each class alone, one of the two is calibrated; p0 <= p1, and they lie near each other where the
         calibration set has many samples.
@@ -309,7 +309,7 @@ class VennAbers:
         return np.stack([row.intervals(columns[k]) for k, row in enumerate(self.rows)], axis=1)
 
     def probs(self, probs: ArrayLike) -> Floats:
-        """Merged probabilities (n, K), divided by their sum; of two classes the sum is 1."""
+        """Return merged probabilities (n, K), divided by their sum; of two classes the sum is 1."""
         p = merged(self.intervals(probs))
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
@@ -317,7 +317,7 @@ class VennAbers:
 def fit_venn_abers(
     samples: Samples,
 ) -> Artifact:
-    """The merged probability of a Venn-Abers predictor, one table for each class against the rest.
+    """Fit the merged probability of a Venn-Abers predictor, one table for each class against the rest.
 
     ``logits`` (n, K), ``labels`` (n,). p1 / (1 - p0 + p1) is the minimax choice under log-loss (Vovk and
     Petej 2014, section 4); between classes it is normalised. Never 0 or 1, without a floor. Raises
@@ -341,7 +341,7 @@ def fit_venn_abers(
 
 
 def merged(intervals: Floats) -> Floats:
-    """p1 / (1 - p0 + p1) of intervals (..., 2) (Vovk and Petej 2014, eq. 3)."""
+    """Return p1 / (1 - p0 + p1) of intervals (..., 2) (Vovk and Petej 2014, eq. 3)."""
     p0, p1 = intervals[..., 0], intervals[..., 1]
     return np.asarray(p1 / (1 - p0 + p1))
 
@@ -351,7 +351,7 @@ def _rounded(p: Floats) -> Floats:
 
 
 def _upper(counts: Floats, ones: Floats) -> Floats:
-    """p1 at each distinct score (m,), of samples and those of class 1 there (Vovk 2015, algorithms 1 and 2).
+    """Return p1 at each distinct score (m,), of samples and those of class 1 there (Vovk 2015, algs. 1, 2).
 
     The isotonic fit's value is the slope of the greatest convex minorant of the cumulative sums. A sample of
     label 1 at the i-th score moves all sums before it by (-1, -1). As i rises, one more point moves; the

@@ -53,7 +53,7 @@ class Slope:
 def fit_temperature(
     samples: Samples,
 ) -> Artifact:
-    """The temperature that minimises the NLL of the calibration set.
+    """Fit the temperature that minimises the NLL of the calibration set.
 
     ``logits`` (n, K) of any float type, or (n,) for one binary logit, may be memory-mapped;
     ``labels`` (n,) class ids. ``artifact.fit`` holds T, the gradient with respect to log T where
@@ -81,7 +81,7 @@ def fit_temperature(
 
 
 def temperature(samples: Samples) -> dict[str, Any]:
-    """T of least NLL with its certificate, as ``fit_temperature`` stores it."""
+    """Return T of least NLL with its certificate, as ``fit_temperature`` stores it."""
     return _optimum(Rows.of(samples))[0]
 
 
@@ -124,7 +124,7 @@ class Rows:
 
     @classmethod
     def of(cls, samples: Samples) -> Rows:
-        """The rows of some samples, their predictions found."""
+        """Return the rows of some samples, their predictions found."""
         dtype = np.float32 if samples.size > _SINGLE else np.float64
         largest: NDArray[np.floating[Any]] = np.empty(len(samples), dtype)
         right = np.empty(len(samples), bool)
@@ -143,12 +143,12 @@ class Rows:
         return cls(samples, largest, right, sum(counts[1:], counts[0]), dtype)
 
     def every(self, stride: int) -> Rows:
-        """Every ``stride``-th row."""
+        """Return every ``stride``-th row."""
         few = slice(None, None, stride)
         return replace(self, samples=self.samples.take(few), largest=self.largest[few], right=self.right[few])
 
     def slope(self, s: float, *, order: int = 2) -> Slope:
-        """NLL(s) = mean of logsumexp(s z) - s z_y; cumulants of z under p are its derivatives.
+        """Compute NLL(s) = mean of logsumexp(s z) - s z_y; cumulants of z under p are its derivatives.
 
         ``order`` 0 leaves the derivatives out.
         """
@@ -174,7 +174,7 @@ class Rows:
     def _terms(
         self, part: slice, s: float, order: int, work: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each sample's (NLL, its three derivatives, distance to the largest logit), and the divisors."""
+        """Return each sample's NLL, its three derivatives, distance to the largest logit; and divisors."""
         d, p = work
         ones = np.ones(d.shape[1], self.dtype)
         largest = self.largest[part, None]
@@ -195,7 +195,7 @@ class Rows:
 
 
 def _root(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tuple[float, Slope, int]:
-    """The root of f(s).first over s > 0, by steps of log s kept inside a bracket that shrinks."""
+    """Return the root of f(s).first over s > 0, by steps of log s kept inside a bracket that shrinks."""
     low, high, t = -math.inf, math.inf, math.log(start)
     for iteration in range(1, _MAX_ITERATIONS + 1):
         s = math.exp(t)
@@ -216,7 +216,7 @@ def _root(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tup
 
 
 def _step(at: Slope, s: float) -> float:
-    """The step of log s: Halley's, or Newton's where Halley's is unreliable."""
+    """Return the step of log s: Halley's, or Newton's where Halley's is unreliable."""
     if at.second <= 0:
         return math.copysign(math.inf, -at.first)
     newton = -at.first / (at.second * s)
@@ -225,7 +225,7 @@ def _step(at: Slope, s: float) -> float:
 
 
 def _why_none(samples: Samples, s: float, end: Slope) -> str | None:
-    """Why the NLL has no minimum at a finite T > 0: its slope never crosses zero."""
+    """Say why the NLL has no minimum at a finite T > 0: its slope never crosses zero."""
     if end.lost > 0 and s * math.sqrt(end.second) > _FLAT:
         return None
     gain = 0.0
@@ -252,7 +252,7 @@ _GAP = 1e-6
 def fit_ensemble_temperature(
     samples: Samples,
 ) -> Artifact:
-    """w1 softmax(z / T) + w2 softmax(z) + w3 / K: T by NLL, then the weights by NLL.
+    """Fit w1 softmax(z / T) + w2 softmax(z) + w3 / K: T by NLL, then the weights by NLL.
 
     ``logits`` (n, K), ``labels`` (n,). The second problem is convex, and its certificate is an upper
     bound on how far the NLL is above its least. Raises InputError for invalid arrays, FitError where no
@@ -282,7 +282,7 @@ def fit_ensemble_temperature(
 def mixture_weights(
     p_true: NDArray[np.float64], share: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Weights (M,) of least NLL for the true class's probabilities (n, M), under each part.
+    """Return weights (M,) of least NLL for the true class's probabilities (n, M), under each part.
 
     ``share`` (n,) sums to 1. With g_m = mean(p_m / mixture) no other weights can have an NLL lower
     by more than log max g: the gap.
@@ -316,7 +316,7 @@ def mixture_weights(
 def fit_temperature_mixture(
     samples: Samples,
 ) -> Artifact:
-    """(1 - e) softmax(z / T) + e / K: T and e together by NLL, with e at least 1 / (n + 1).
+    """Fit (1 - e) softmax(z / T) + e / K: T and e together by NLL, with e at least 1 / (n + 1).
 
     ``logits`` (n, K), ``labels`` (n,). The uniform part is the rate of errors that logits do not predict; its
     floor, one sample's weight, keeps confidences below 1 even where every sample is right. The NLL is not
@@ -342,7 +342,7 @@ def fit_temperature_mixture(
 
 
 def mixture(samples: Samples, near: tuple[float, float]) -> tuple[float, float]:
-    """T and e of the least NLL beside a guess of both: a few passes."""
+    """Return T and e of the least NLL beside a guess of both: a few passes."""
     found, _ = _fit_mixture(samples, near)
     return math.exp(-float(found.x[0])), float(found.x[1])
 
@@ -350,7 +350,7 @@ def mixture(samples: Samples, near: tuple[float, float]) -> tuple[float, float]:
 def _fit_mixture(
     samples: Samples, near: tuple[float, float] | None = None
 ) -> tuple[Any, list[tuple[float, float]]]:
-    """What scipy finds for (log 1 / T, e), and their bounds; from the best of two starts without a guess."""
+    """Minimise the NLL over (log 1 / T, e), from two starts without a guess; return that and the bounds."""
     wide = max(spread(samples), 1e-12)
     # For logits of spread 1, values of T beyond this range make no visible difference.
     bounds = [(math.log(1e-3 / wide), math.log(1e4 / wide)), (1 / (len(samples) + 1), 0.999)]
@@ -381,7 +381,7 @@ def _fit_mixture(
 
 
 def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArray[np.float64]]:
-    """The NLL at 1 / T = exp(log_s) and uniform part e, and its gradient in both."""
+    """Return the NLL at 1 / T = exp(log_s) and uniform part e, and its gradient in both."""
     s, k = math.exp(log_s), samples.classes
     total = np.zeros(3)
     for part, z in samples.chunks(np.float64):
@@ -399,7 +399,7 @@ def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArr
 
 
 def spread(samples: Samples) -> float:
-    """The mean distance of a sample's largest logit from its mean one: the scale of T."""
+    """Return the mean distance of a sample's largest logit from its mean one: the scale of T."""
     return sum(float((z.max(axis=1) - z.mean(axis=1)).sum()) for _, z in samples.chunks(np.float64)) / len(
         samples
     )
@@ -422,7 +422,7 @@ class Base:
     uniform: float
 
     def log_p_true(self, samples: Samples) -> Floats:
-        """The log-probability (n,) of each sample's class, without the uniform share."""
+        """Return the log-probability (n,) of each sample's class, without the uniform share."""
         scale = 1 / self.t
 
         def of(span: slice) -> Floats:
@@ -437,22 +437,22 @@ class Base:
         return np.concatenate(samples.over_cores(of))
 
     def mixed(self, log_p: Floats, classes: int) -> Floats:
-        """Log-probabilities with the uniform share."""
+        """Return log-probabilities with the uniform share."""
         return np.asarray(np.log((1 - self.uniform) * np.exp(log_p) + self.uniform / classes))
 
     def losses(self, samples: Samples) -> Floats:
-        """The NLL (n,) of each sample, weighted."""
+        """Return the NLL (n,) of each sample, weighted."""
         found = -self.mixed(self.log_p_true(samples), samples.classes)
         return found * samples.weights
 
     def trust(self, samples: Samples) -> Floats:
-        """How likely each sample (n,) is not one of the uniform share: the mixture's posterior."""
+        """Return how likely each sample (n,) is not one of the uniform share: the mixture's posterior."""
         p = (1 - self.uniform) * np.exp(self.log_p_true(samples))
         return p / (p + self.uniform / samples.classes)
 
 
 def base(samples: Samples) -> Base:
-    """A temperature and a small uniform share; the mixture's where its likelihood is clearly higher.
+    """Fit a temperature and a small uniform share; the mixture's where its likelihood is clearly higher.
 
     Raises FitError where the logits say nothing about the labels.
     """
@@ -471,7 +471,7 @@ def base(samples: Samples) -> Base:
 
 
 def _smoothed(samples: Samples) -> float:
-    """T by the NLL of labels of which one sample's weight is spread over all classes."""
+    """Return T of least NLL of labels of which one sample's weight is spread over all classes."""
     smooth, wide = 1 / (len(samples) + 1), max(spread(samples), 1e-12)
     low, high = math.log(1e-6 / wide), math.log(1e6 / wide)
     if _slope(samples, math.exp(low), smooth) >= 0:
@@ -483,7 +483,7 @@ def _smoothed(samples: Samples) -> float:
 
 
 def _slope(samples: Samples, s: float, smooth: float) -> float:
-    """The derivative in s = 1 / T of the NLL of smoothed labels."""
+    """Return the derivative in s = 1 / T of the NLL of smoothed labels."""
     total = 0.0
     for part, z in samples.chunks(np.float64):
         d = z - z.max(axis=1, keepdims=True)
