@@ -13,18 +13,21 @@ x~ x~^T, and give them all one shape, h_k C, so that a single eigendecomposition
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
+from scipy.special import logsumexp
 
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.samples import Samples, folds_of
 
 Vector = NDArray[np.float64]
+Shape = Literal["full", "diagonal"]
+"""Of W."""
 Objective = Callable[[Vector], tuple[float, Vector]]
 
 _MEMORY = 12
@@ -321,7 +324,7 @@ class Problem:
     """
 
     samples: Samples
-    shape: Literal["full", "diagonal"]
+    shape: Shape
     scale: float = 1.0
     offset: NDArray[np.float64] | None = None  # logsumexp of each sample, where x is log-probabilities
     rough: bool = False  # float32 for smaller sets too: for choosing, not for the result
@@ -330,7 +333,7 @@ class Problem:
     def of(
         cls,
         samples: Samples,
-        shape: Literal["full", "diagonal"],
+        shape: Shape,
         *,
         on: Literal["logits", "log_probs"] = "logits",
         scale: float = 1.0,
@@ -342,7 +345,10 @@ class Problem:
                 f"a full matrix for {k} classes has {k * k:.1e} numbers, more than any calibration set "
                 "can tell; choose vector, structured-vector or temperature"
             )
-        return cls(samples, shape, scale, _logsumexp(samples, scale) if on == "log_probs" else None)
+        parts = (
+            [logsumexp(z * scale, axis=1) for _, z in samples.chunks(np.float64)] if on == "log_probs" else []
+        )
+        return cls(samples, shape, scale, np.concatenate(parts) if parts else None)
 
     @property
     def size(self) -> int:
@@ -491,15 +497,6 @@ class Problem:
         return 1e-7 if self._dtype is np.float32 else 1e-13
 
 
-def _logsumexp(samples: Samples, scale: float) -> NDArray[np.float64]:
-    found = []
-    for _, z in samples.chunks(np.float64):
-        scaled = z * scale
-        top = scaled.max(axis=1)
-        found.append(top + np.log(np.exp(scaled - top[:, None]).sum(axis=1)))
-    return np.concatenate(found)
-
-
 _GAP = 1e-4  # of the objective; far below what folds can tell apart
 _PATIENCE = 2
 _BEATEN = 4
@@ -507,13 +504,13 @@ _BEATEN = 4
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """Held-out NLL (mean over all samples) of each penalty that was tried, and the best's index.
+    """The best strength, held-out NLLs (means over all samples) by strength, and the folds' parameters.
 
-    ``thetas`` are the folds' parameters under the best.
+    ``thetas`` are those under the best.
     """
 
-    scores: tuple[float, ...]
-    best: int
+    strength: float
+    scores: dict[str, float]
     thetas: tuple[Vector, ...]
 
     def mean(self) -> Vector:
@@ -523,13 +520,13 @@ class Path:
 
 def along_path(
     problem: Problem,
-    penalties: Sequence[Penalty],
+    penalties: Mapping[float, Penalty],
     start: Vector | Sequence[Vector],
     *,
     folds: int,
     seed: int,
 ) -> Path:
-    """Score ``penalties``, strongest first, by held-out NLL; each starts where the last one ended.
+    """Score ``penalties`` by strength, strongest first, by held-out NLL; each starts where the last ended.
 
     ``start`` is where the first one starts, or one such place a fold.
 
@@ -546,7 +543,7 @@ def along_path(
     best = list(thetas)
     best_losses: list[Vector] = []
     scores: list[float] = []
-    for penalty in penalties:
+    for penalty in penalties.values():
         about: Solve | None = None
         losses: list[Vector] = []
         try:
@@ -570,7 +567,9 @@ def along_path(
             break
     if not scores:
         raise FitError("even the strongest penalty did not converge; choose a simpler method")
-    return Path(tuple(scores), len(scores) - 1 - int(np.argmin(scores[::-1])), tuple(best))
+    weakest = len(scores) - 1 - int(np.argmin(scores[::-1]))  # of those that tie
+    named = {f"{s:g}": score for s, score in zip(penalties, scores, strict=False)}
+    return Path(list(penalties)[weakest], named, tuple(best))
 
 
 def _beaten(losses: Vector, best: Vector) -> bool:

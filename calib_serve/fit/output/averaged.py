@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,8 @@ from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.temperature import Base, base
 from calib_serve.fit.samples import Samples, folds_of, one_thread
-from calib_serve.fit.softmax_regression import Problem, Solve
+from calib_serve.fit.softmax_regression import Problem, Shape, Solve
+from calib_serve.metrics import log_softmax
 from calib_serve.metrics.samples import mean_error
 from calib_serve.words import percent
 
@@ -159,19 +159,16 @@ def fit_structured_average(
 ) -> Artifact:
     """Fit structured scaling averaged over strengths, with a uniform share: what ``auto`` begins with.
 
-    ``logits`` (n, K), ``labels`` (n,). Weights, temperature and uniform share come from ``folds`` folds.
-    Raises InputError for invalid arrays, FitError where the logits say nothing about the labels. Berta 2025;
-    Yang 2001.
+    Weights, temperature and uniform share come from ``folds`` folds. Raises FitError where the logits say
+    nothing about the labels. Berta 2025; Yang 2001.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
-    >>> artifact = fit_structured_average(z, y)
+    >>> artifact = fit_structured_average(Samples.of(z, y))
     >>> bool(abs(artifact.of_logits(np.array([[0.0, 2.0]]))[0, 1] - 0.75) < 0.01)
     True
     """
     return Averaged.of(samples, folds_of(samples, folds=folds, seed=seed)).artifact()
 
-
-Shape = Literal["full", "diagonal"]
 
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 _FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes
@@ -212,8 +209,7 @@ class Folds:
         """Make samples of features log-softmax(z / t); the mixture's noise weighs little in training."""
         x = np.empty((len(samples), samples.classes), np.float32 if samples.size > _SINGLE else np.float64)
         for part, z in samples.chunks(np.float64):
-            d = (z - z.max(axis=1, keepdims=True)) / t
-            x[part] = d - np.log(np.exp(d).sum(axis=1, keepdims=True))
+            x[part] = log_softmax(z / t)
         whole, ratio = replace(samples, logits=x, rows=None), t / base.t
         index = [np.flatnonzero(fold == f) for f in range(int(fold.max()) + 1)]
         rests = [np.flatnonzero(fold != f) for f in range(len(index))]
@@ -313,7 +309,7 @@ def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Mem
 
 
 @dataclass(frozen=True, eq=False)
-class Step0:
+class _PathStep:
     """The first fold's parameters under one strength, its held-out loss, and the preconditioner there."""
 
     strength: float
@@ -323,12 +319,12 @@ class Step0:
     about: Solve
 
 
-def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[Step0]:
+def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[_PathStep]:
     """Follow the first fold's path, until its held-out loss has risen ``_PATIENCE`` times in a row."""
     n, k = len(problem.samples), problem.samples.classes
     theta = np.zeros(problem.size)
     gap = _GAP * max(problem.nll(theta), 1e-2)
-    found: list[Step0] = []
+    found: list[_PathStep] = []
     curved = None
     for strength in strengths:
         penalty = penalty_of(n, k, strength)
@@ -341,7 +337,7 @@ def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> l
         theta, curved = end.x, None if end.iterations > _SLOW else curved
         w, b = problem.map(theta)
         log_p = _log_p_true(folds.test[0], w * folds.ratio, b)
-        found.append(Step0(strength, theta, float(-folds.base.mixed(log_p, k).mean()), gap, about))
+        found.append(_PathStep(strength, theta, float(-folds.base.mixed(log_p, k).mean()), gap, about))
         tail = [step.loss for step in found[-_PATIENCE - 1 :]]
         if len(tail) > _PATIENCE and tail == sorted(tail):
             break

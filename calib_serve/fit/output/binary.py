@@ -17,16 +17,13 @@ from calib_serve.scores.kinds import LARGEST
 Floats = NDArray[np.float64]
 
 
-def fit_platt(
-    samples: Samples,
-) -> Artifact:
+def fit_platt(samples: Samples) -> Artifact:
     """Fit P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
 
-    ``logits`` (n,) of one logit, or (n, 2), of which the difference counts; ``labels`` (n,). Raises
-    InputError for other numbers of classes, FitError where z does not rise with the share of class 1. Platt
-    1999; Lin 2007.
+    z is the one logit, or the difference of two. Raises InputError for other numbers of classes, FitError
+    where z does not rise with the share of class 1. Platt 1999; Lin 2007.
 
-    >>> fit_platt([-1.0, 0.0, 1.0, 2.0] * 5, [0, 0, 1, 1] * 5).steps[0].bias.shape
+    >>> fit_platt(Samples.of([-1.0, 0.0, 1.0, 2.0] * 5, [0, 0, 1, 1] * 5)).steps[0].bias.shape
     (2,)
     """
     z, weight = _margin(samples, "platt"), samples.weights
@@ -58,13 +55,11 @@ def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float,
     return float(found.x[0]), float(found.x[1]), found
 
 
-def fit_beta(
-    samples: Samples,
-) -> Artifact:
+def fit_beta(samples: Samples) -> Artifact:
     """Fit P(y = 1) = sigmoid(a ln p - b ln(1 - p) + c), a, b >= 0, by cross-entropy with Platt's targets.
 
     p is the uncalibrated P(y = 1). With a = b it is Platt scaling; with two numbers it bends each end of
-    [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Arrays and errors as in
+    [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Errors as in
     ``fit_platt``. Kull 2017, eq. 4.
     """
     z, weight = _margin(samples, "beta"), samples.weights

@@ -43,9 +43,7 @@ Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
 
 
-def fit_none(
-    samples: Samples,
-) -> Artifact:
+def fit_none(samples: Samples) -> Artifact:
     """Fit nothing: an artifact without steps, with the same facts as any other."""
     return complete([], samples, method="none", fit={})
 

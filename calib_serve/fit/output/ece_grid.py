@@ -111,9 +111,8 @@ def fit_temperature_ece(
 ) -> Artifact:
     """Fit the temperature of a grid with the least ECE on the calibration set.
 
-    ``logits`` (n, K), ``labels`` (n,), ``grid`` a name of GRIDS or temperatures (g,). Noisier than
-    least NLL and ignores all but the top class; for comparison with published numbers. Raises InputError for
-    invalid arrays and options.
+    ``grid``: a name of GRIDS, or temperatures (g,). Noisier than least NLL, and ignores all but the top
+    class; for comparison with published numbers. Raises InputError for options that cannot be right.
     """
     values = _grid(grid)
     gaps = Gaps.of(samples)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
+from scipy.special import logsumexp
 
 from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, ProbTable
@@ -44,7 +45,7 @@ def fit_histogram_width(
 ) -> Artifact:
     """Fit bins of equal width, each with the observed frequency of its samples.
 
-    ``logits`` (n, K), ``labels`` (n,). ``smoothing`` pseudo-samples at the bin's mean confidence (its middle,
+    ``smoothing`` pseudo-samples at the bin's mean confidence (its middle,
     where it is empty) keep the values between 0 and 1; 0 gives the plain frequencies. Raises InputError for
     invalid arrays and options. Zadrozny 2001, section 3.
     """
@@ -70,14 +71,10 @@ def fit_histogram_mass(
     return _histogram(samples, "histogram-mass", equal_mass(bins), of=of, bins=bins, smoothing=smoothing)
 
 
-def fit_isotonic(
-    samples: Samples,
-    *,
-    of: Of = "each",
-) -> Artifact:
+def fit_isotonic(samples: Samples, *, of: Of = "each") -> Artifact:
     """Fit the rising step function of least squared error; one per class unless ``of="top"``.
 
-    ``logits`` (n, K), ``labels`` (n,). On the calibration set it equals scikit-learn's up to rounding;
+    On the calibration set it equals scikit-learn's up to rounding;
     between two neighbouring steps ours changes half way, where scikit-learn's interpolates. Values are kept 1
     / (K (n + 1)) away from 0 and 1, which a plain isotonic fit reaches. Raises InputError for invalid arrays.
     Zadrozny 2002, section 3.
@@ -183,15 +180,10 @@ def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]
         confidence, predicted = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         yield np.minimum(confidence, 1.0), (predicted == samples.labels).astype(np.float64), weight
         return
-    log_total = np.concatenate([_logsumexp(z) for _, z in samples.chunks(np.float64)])
+    log_total = np.concatenate([logsumexp(z, axis=1) for _, z in samples.chunks(np.float64)])
     for k in range(samples.classes):
         column = np.concatenate([z[:, k] for _, z in samples.chunks()]).astype(np.float64)
         yield np.minimum(np.exp(column - log_total), 1.0), (samples.labels == k).astype(np.float64), weight
-
-
-def _logsumexp(z: NDArray[np.floating[Any]]) -> Floats:
-    top = z.max(axis=1)
-    return np.asarray(top + np.log(np.exp(z - top[:, None]).sum(axis=1)))
 
 
 def temperature_row(p: Floats, cooled: Floats) -> tuple[Floats, Floats]:
@@ -314,12 +306,10 @@ class VennAbers:
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def fit_venn_abers(
-    samples: Samples,
-) -> Artifact:
+def fit_venn_abers(samples: Samples) -> Artifact:
     """Fit the merged probability of a Venn-Abers predictor, one table for each class against the rest.
 
-    ``logits`` (n, K), ``labels`` (n,). p1 / (1 - p0 + p1) is the minimax choice under log-loss (Vovk and
+    p1 / (1 - p0 + p1) is the minimax choice under log-loss (Vovk and
     Petej 2014, section 4); between classes it is normalised. Never 0 or 1, without a floor. Raises
     InputError for invalid arrays.
     """

@@ -50,18 +50,14 @@ class Slope:
     reference: Bins
 
 
-def fit_temperature(
-    samples: Samples,
-) -> Artifact:
+def fit_temperature(samples: Samples) -> Artifact:
     """Fit the temperature that minimises the NLL of the calibration set.
 
-    ``logits`` (n, K) of any float type, or (n,) for one binary logit, may be memory-mapped;
-    ``labels`` (n,) class ids. ``artifact.fit`` holds T, the gradient with respect to log T where
-    the search ended, the iterations, and the NLL before and after. Raises InputError for invalid arrays,
-    FitError where no finite T is best: every sample right, or labels that the logits say nothing about. Guo
-    2017, section 4.2.
+    ``artifact.fit`` holds T, the gradient with respect to log T where the search ended, the iterations, and
+    the NLL before and after. Raises FitError where no finite T is best: every sample right, or labels that
+    the logits say nothing about. Guo 2017, section 4.2.
 
-    >>> artifact = fit_temperature([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> artifact = fit_temperature(Samples.of([[0.0, 2.0]] * 4, [1, 1, 1, 0]))
     >>> round(artifact.fit["temperature"] * math.log(3), 6)  # sigmoid(2 / T) = 3 / 4
     2.0
     """
@@ -249,14 +245,11 @@ def _why_none(samples: Samples, s: float, end: Slope) -> str | None:
 _GAP = 1e-6
 
 
-def fit_ensemble_temperature(
-    samples: Samples,
-) -> Artifact:
+def fit_ensemble_temperature(samples: Samples) -> Artifact:
     """Fit w1 softmax(z / T) + w2 softmax(z) + w3 / K: T by NLL, then the weights by NLL.
 
-    ``logits`` (n, K), ``labels`` (n,). The second problem is convex, and its certificate is an upper
-    bound on how far the NLL is above its least. Raises InputError for invalid arrays, FitError where no
-    temperature is best. Zhang 2020, section 3.1.
+    The second problem is convex, and its certificate is an upper bound on how far the NLL is above its
+    least. Raises FitError where no temperature is best. Zhang 2020, section 3.1.
     """
     begin = temperature(samples)
     scales = np.array([1 / begin["temperature"], 1.0])
@@ -313,14 +306,12 @@ def mixture_weights(
     return weights, {"gap": gap, "iterations": int(found.nit), "nll_after": value}
 
 
-def fit_temperature_mixture(
-    samples: Samples,
-) -> Artifact:
+def fit_temperature_mixture(samples: Samples) -> Artifact:
     """Fit (1 - e) softmax(z / T) + e / K: T and e together by NLL, with e at least 1 / (n + 1).
 
-    ``logits`` (n, K), ``labels`` (n,). The uniform part is the rate of errors that logits do not predict; its
-    floor, one sample's weight, keeps confidences below 1 even where every sample is right. The NLL is not
-    convex, so the certificate is a gradient, projected on the bounds. Raises InputError for invalid arrays.
+    The uniform part is the rate of errors that logits do not predict; its floor, one sample's weight, keeps
+    confidences below 1 even where every sample is right. The NLL is not convex, so the certificate is a
+    gradient, projected on the bounds.
     """
     found, bounds = _fit_mixture(samples)
     log_s, e = (float(v) for v in found.x)
