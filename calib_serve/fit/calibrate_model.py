@@ -37,7 +37,7 @@ from calib_serve.metrics import log_probs, softmax
 from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.model import Classifier, calibrated_probs, from_module, load_model, weights_remarks
 from calib_serve.model.face import CachedClassifier, join, rank_device
-from calib_serve.options.base import divided
+from calib_serve.options.base import check, divided
 from calib_serve.options.fit import ModelFitOptions
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import LABELS
@@ -164,7 +164,7 @@ def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
 def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
     """Put ``model`` behind one face: with its results on disk where asked, shared among torchrun's ranks."""
     how: dict[str, Any] = {
-        "input_shape": tuple(asked.input_shape or shape),
+        "input_shape": shape if asked.input_shape is None else _sizes(asked.input_shape),
         "last_linear": asked.last_linear,
         "device": asked.device or rank_device(),
         "batch_size": asked.batch_size,
@@ -181,6 +181,17 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
         loaded = from_module(model, **how)
     kept = asked.checkpoints
     return join(loaded if kept is None else CachedClassifier(loaded, Path(kept)))
+
+
+def _sizes(given: Any) -> tuple[int, ...]:
+    """Return one input's sizes, of which a command line gives a single one as a number."""
+    sizes = np.atleast_1d(np.asarray(given))
+    check(
+        sizes.dtype.kind == "i" and sizes.ndim == 1 and bool((sizes > 0).all()),
+        "input_shape",
+        f"is the sizes of one input, such as 3,224,224, got {given!r}",
+    )
+    return tuple(sizes.tolist())
 
 
 @dataclass(frozen=True, eq=False)

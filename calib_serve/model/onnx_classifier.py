@@ -15,6 +15,7 @@ from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
 from calib_serve.files import MOST_PROTOBUF, read_whole
 from calib_serve.model.face import (
+    GIVE_SHAPE,
     Floats,
     Loss,
     Progress,
@@ -173,7 +174,7 @@ def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
         raise ModelError(f"{path} must take one float32 tensor, it takes {kinds}")
     sizes = taken[0].shape[1:]
     if not all(isinstance(size, int) for size in sizes):
-        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape (--input-shape)")
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give it, {GIVE_SHAPE}")
     return tuple(sizes)
 
 

@@ -128,7 +128,8 @@ def test_a_weight_that_counts_is_a_row_that_is_there_as_often(method: str):
 @pytest.mark.parametrize(("fit", "on"), [(fit_dirichlet_odir, "log_probs"), (fit_matrix_odir, "logits")])
 def test_odir_with_a_huge_lambda_is_vector_scaling_and_with_a_small_one_fits_better(fit, on):
     logits, labels = draw(400)
-    stiff, loose = (fit(logits, labels, lam=lam, mu=1e-3) for lam in (1e9, 1e-3))
+    samples = Samples.of(logits, labels)
+    stiff, loose = (fit(samples, lam=lam, mu=1e-3) for lam in (1e9, 1e-3))
     weight = stiff.steps[0].weight
     assert stiff.steps[0].on == on
     assert np.abs(weight - np.diag(np.diag(weight))).max() < 1e-6

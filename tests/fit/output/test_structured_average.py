@@ -72,7 +72,8 @@ def test_of_few_samples_that_are_nearly_all_right_it_does_no_harm() -> None:
         rng = np.random.default_rng(seed)
         y = rng.integers(0, 3, 5050)
         z = 6 * np.eye(3)[y] + 2 * rng.standard_normal((len(y), 3))  # nearly all are right
-        fits = (fit(z[:50], y[:50]) for fit in (fit_structured_average, lambda *a: fit_by_name("none", *a)))
+        samples = Samples.of(z[:50], y[:50])
+        fits = fit_structured_average(samples), fit_by_name("none", samples)
         ratios.append([nll(one.of_logits(z[50:]), y[50:]) for one in fits])
     ours, best = np.mean(ratios, axis=0)
     assert ours < best
