@@ -17,7 +17,7 @@ from calib_serve.model import Classifier, Progress, calibrated_probs
 from calib_serve.model.face import Around
 
 if TYPE_CHECKING:
-    from calib_serve.model.face import Floats, Loss
+    from calib_serve.model.face import Floats, Made
 
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
@@ -78,31 +78,13 @@ class _Recalled(Around):
 
     last: dict[str, tuple[Any, NDArray[np.float32]]] = field(default_factory=dict)
 
-    def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Return what ``inner`` does."""
-        return self._asked("logits", inputs, shift, progress)
-
-    def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Return what ``inner`` does."""
-        return self._asked("features", inputs, shift, progress)
-
-    def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return what ``inner`` does."""
-        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
-
-    def _asked(
-        self, what: str, inputs: Floats, shift: InputShift | None, progress: Progress | None
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
         kept = self.last.get(what)
         if shift is None and kept is not None and kept[0] is inputs:
             return kept[1]
-        found: NDArray[np.float32] = getattr(self.inner, what)(inputs, shift=shift, progress=progress)
+        found = super()._run(what, inputs, shift, progress)
         if shift is None:
             self.last[what] = (inputs, found)  # held, so that no other array can be taken for it
         return found

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ GIVE_SHAPE = "as input_shape=(3, 224, 224), or --option input_shape=3,224,224"
 _SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
 
 Floats = NDArray[np.floating[Any]]
+Made = Literal["logits", "features"]
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
 
@@ -195,7 +196,7 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """Forwards the metadata of ``inner``; subclasses compute logits, features and gradients."""
+    """A classifier around another, ``inner``: subclasses change how logits and features are made."""
 
     inner: Classifier
 
@@ -226,7 +227,7 @@ class Around:
 
     @property
     def batch_size(self) -> int:
-        """Return the inputs per batch."""
+        """Return how many inputs a batch has."""
         return self.inner.batch_size
 
     @property
@@ -237,6 +238,31 @@ class Around:
     def facts(self) -> ModelFacts:
         """Return facts about the model for an artifact's manifest."""
         return self.inner.facts()
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return logits (n, K)."""
+        return self._run("logits", inputs, shift, progress)
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return inputs (n, d) of the last linear layer."""
+        return self._run("features", inputs, shift, progress)
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
+        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
+
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
+    ) -> NDArray[np.float32]:
+        """Return what ``inner`` makes of the inputs."""
+        made = self.inner.logits if what == "logits" else self.inner.features
+        return made(inputs, shift=shift, progress=progress)
 
 
 def calibrated_probs(
@@ -278,27 +304,11 @@ class CachedClassifier(Around):
 
     folder: Path
 
-    def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K), memory-mapped."""
-        return self._kept("logits", self.classes, inputs, shift, progress)
-
-    def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Return features (n, d), memory-mapped."""
-        return self._kept("features", self.head.weights[0].shape[1], inputs, shift, progress)
-
-    def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
-        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
-
-    def _kept(
-        self, what: str, width: int, inputs: Floats, shift: InputShift | None, progress: Progress | None
-    ) -> NDArray[np.float32]:
+        """Return logits or features, memory-mapped."""
+        width = self.classes if what == "logits" else self.head.weights[0].shape[1]
         done = self.folder / f"{what}-{self._key(inputs, shift)}.npy"
         if not done.exists():
             run = partial(getattr(self.inner, what), shift=shift)
@@ -390,23 +400,13 @@ class RankedClassifier(Around):
     rank: int
     world: int
 
-    def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K) of all inputs, on every rank."""
+        """Return logits or features of all inputs, on every rank."""
         mine = self._share(len(inputs))
-        return self._gathered(
-            self.inner.logits(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
-        )
-
-    def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Return features (n, d) of all inputs, on every rank."""
-        mine = self._share(len(inputs))
-        return self._gathered(
-            self.inner.features(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
-        )
+        part = super()._run(what, inputs[mine], shift, progress)
+        return self._gathered(part, mine, len(inputs))
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
