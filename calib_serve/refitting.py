@@ -145,6 +145,7 @@ def refit(
     def fit(part: Samples) -> Artifact:
         return _fitted(current, part, options, progress)
 
+    # Every label judges, and none is lost to a part that is held out for it.
     ahead = prequential(
         samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=_fitted_to(current)
     )
@@ -155,6 +156,7 @@ def refit(
         Bins.tally(c, right).ece()
         for c, right in zip(ahead.confidence[:, held], ahead.right[:, held], strict=True)
     )
+    # Ville 1939: while the current one is right, this is reached with a chance of at most alpha.
     enough = ahead.log_evidence[-1] >= -math.log(options.alpha)
     decisions = (("prediction sets", current.sets), ("abstention", current.abstain))
     return Refitted(
@@ -254,6 +256,7 @@ def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[flo
         pairs["predicted classes"] = (probs.argmax(axis=1), np.array(current.reference_classes))
     found = {}
     for name, (served, known) in pairs.items():
+        # The mean of a PSI where nothing has moved: its degrees of freedom over both sample sizes.
         chance = (np.count_nonzero(known) - 1) * (1 / len(served) + 1 / known.sum())
         found[name] = (psi(np.bincount(served, minlength=len(known)), known), float(chance))
     return found
@@ -334,6 +337,7 @@ def prequential(
         except CalibServeError as error:  # such as no finite optimum: then nothing is bet on this block
             failed.append(error)
             continue
+        # So far would as many served samples move a fit to the calibration set, by chance alone.
         share = start / (fitted_to + start)
         for part in samples.parts(within=slice(start, stop)):
             z = samples.read(part, np.float64)

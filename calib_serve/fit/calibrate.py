@@ -67,6 +67,7 @@ def calibrate(
     asked, own = divided(options or FitOptions(), given)
     weight: ClassWeight = asked.class_weight
     how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
+    # Samples were checked where they were made, and know neither names nor remarks.
     if isinstance(scores, Samples):
         samples = Samples.of(scores, labels, sample_weight=asked.sample_weight, class_weight=weight)
         names = asked.class_names or ()
@@ -93,6 +94,7 @@ def _without_skill(scores: Scores) -> list[str]:
     """
     if scores.labels is None or scores.labels.ndim > 1 or len(scores) < _ENOUGH:
         return []
+    # The covariance of a class's score with its indicator, summed over classes: shuffled labels make it 0.
     centred = scores.logits - scores.logits.mean(axis=0)
     labels = scores.labels.astype(np.intp)
     shares = np.bincount(labels, minlength=scores.classes) / len(scores)
@@ -142,6 +144,7 @@ def _fitted(
     keeping = bool(options.get("keep_predictions"))
     if keeping and prior is not None:
         raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
+    # Looked for before any method is fitted: either would decide the fit alone.
     unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
@@ -158,11 +161,13 @@ def _fitted(
     remarks = [*unseen.remarks(class_names), *artifact.fit.get("remarks", ())]
     fit = {**artifact.fit, "remarks": remarks} if remarks else artifact.fit
     artifact = confused(replace(artifact, class_names=tuple(class_names), fit=fit), samples)
+    # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
     name, own = (artifact.method, {}) if method == "auto" else (method, options)
 
     def again(part: Samples) -> Artifact:
         return unseen.fitted(part, partial(fit_by_name, name, seed=seed, **own))
 
+    # The folds that auto chose by have measured it, unless it was fitted to other samples than are measured.
     if test is None and cross_validate and (method != "auto" or unseen.changes):
         told = stage(progress, "cross-validation")
         artifact = cross_validated(artifact, samples, again, seed=seed, progress=told)
@@ -178,6 +183,7 @@ def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -
     if for_shares and given:
         check_correctable(given, samples.classes)
     folds = options.get("folds") or min(_FOLDS, samples.units // 2)
+    # Fewer than four samples, or groups of them: folds would hold one each.
     if folds < 2:
         try:
             return fit_by_name("temperature", samples, seed=options["seed"])

@@ -173,6 +173,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
     }
     if isinstance(model, (str, Path)):
         loaded = load_model(model, weights=asked.weights, **how)
+    # By what it can do: Classifier is a protocol, and anybody may bring one.
     elif hasattr(model, "input_gradient"):
         loaded = model
     elif asked.weights is not None:
@@ -180,6 +181,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
     else:
         loaded = from_module(model, **how)
     kept = asked.checkpoints
+    # The cache lies inside: ranks share the passes, and each keeps what it computed.
     return join(loaded if kept is None else CachedClassifier(loaded, Path(kept)))
 
 
@@ -226,6 +228,7 @@ class _Work:
     ) -> Artifact:
         """Fit ``method``, measured where that is asked for and nothing is ``held``."""
         shares = None if asked.prior is None else self._shares(asked.prior, method)
+        # Of labels any number may be true: no shift, head or class share is fitted to them.
         if self.classifier.outputs in LABELS:
             return self._labels(method, options, held)
         if method in MODEL_OPTIONS:
@@ -361,6 +364,7 @@ class _Work:
         y, n = checked(self.classifier, self.given.inputs, given.labels), len(given)
         if n < 2 * _GAIN_FOLDS:
             raise InputError(f"folds must lie in 2..{n // 2}, got {_GAIN_FOLDS}")
+        # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
         fold = stratified(y, folds=_GAIN_FOLDS, seed=self.seed)
         losses = np.empty((2, n))
         for f in range(_GAIN_FOLDS):
@@ -394,10 +398,12 @@ class _Work:
                     "the toolkit's schedule puts delta behind the normalisation: give the normalisation "
                     "(mean, std) that the model begins with, (0, 1) where the inputs are normalised already"
                 )
+            # Its code adds delta behind the normalisation, where the paper adds it to the input.
             known["normalisation"] = (0.0, 1.0)
         if known.get("gamma") == "paper":
             if schedule == "toolkit":
                 raise InputError("the toolkit's schedule chooses no gamma; give one number")
+            # Section 3.3: gamma from 0 to 1 in steps of 0.05, by the least ECE of the calibration set.
             known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
         return fit(
             self.classifier,

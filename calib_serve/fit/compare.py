@@ -75,6 +75,7 @@ def compare(
         raise InputError(f"the samples to fit are {fitted.outputs}, those to test {tested.outputs}")
     field = (_of_labels if fitted.is_multilabel else _of_classes)(fitted, tested, asked.seed)
     names = list(field.methods) if methods == "all" else list(methods)
+    # Before anything is fitted: a wrong name may be the last one, after minutes.
     for name in names:
         if name != "auto":
             field.check(name)
@@ -85,6 +86,7 @@ def compare(
         began = time.perf_counter()
         try:
             artifact = field.select() if name == "auto" else field.fit(name)
+        # A method without an optimum should not cost the others.
         except CalibServeError as error:
             rows.append(Compared(name, error=str(error)))
             continue

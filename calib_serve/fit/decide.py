@@ -107,6 +107,7 @@ def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: in
     >>> int(kept_for_options(100).sum())
     20
     """
+    # Whole groups: one that the draw parts would be on both sides, and the promise void.
     of = np.arange(n) if groups is None else groups
     units = int(of.max()) + 1
     drawn = np.zeros(units, bool)
@@ -141,6 +142,7 @@ def _threshold(scores: Floats, coverage: float, full: float, codes: NDArray[np.i
     if codes is None:
         k = conformal_rank(n, coverage)
         return full if k > n else min(float(np.partition(scores, k - 1)[k - 1]) + _MARGIN, full)
+    # Each group weighs 1 in all, however many samples it has (Lee, Barber and Willett 2023, section 3).
     size = np.bincount(codes)
     order = np.argsort(scores)
     reached = np.cumsum(1 / size[codes[order]])
@@ -212,6 +214,7 @@ def fit_abstain(
 
 def _unreachable(p: NDArray[np.floating[Any]], y: NDArray[np.intp], risk: float, level: float) -> str:
     """Say what was asked, what these samples can promise, and what to do."""
+    # Where none of n answers is wrong, the bound on the risk is where (1 - risk)^n = 1 - level.
     least = math.ceil(math.log(1 - level) / math.log1p(-risk))
     said = f"no threshold keeps the share of wrong answers at {risk:.3g} with probability {level:.3g}"
     found = next((r for r in _RISKS if r > risk and abstention(p, y, risk=r, level=level).answered), None)
@@ -252,6 +255,7 @@ def decide(
         "coverage",
         "of sets, or the risk of answers, is what is promised: give one or both",
     )
+    # Before the scores are read, and again for what they turned out to be.
     refuse_labels(artifact, asked.outputs)
     expected = artifact.model.outputs or "logits"
     read = Scores.of(scores, labels, **asked.of_scores, expected=expected, name="the samples")
@@ -324,6 +328,7 @@ def _sets(
 
 
 def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n: int) -> int:
+    # RAPS chose its options on the others.
     chosen = asked.score == "raps" and None in (asked.penalty, asked.free_ranks)
     return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Step
 from calib_serve.errors import FitError, InputError
@@ -36,7 +36,7 @@ from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.samples import group_codes
-from calib_serve.scores import LABELS, Outputs, Scores
+from calib_serve.scores import LABELS, Scores
 
 Floats = NDArray[np.float64]
 
@@ -47,29 +47,15 @@ class LabelSamples(Samples):
 
     @classmethod
     def of(
-        cls,
-        logits: Any,
-        labels: Any = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        class_weight: ClassWeight = None,
-        outputs: Outputs | None = None,
-        groups: ArrayLike | None = None,
+        cls, logits: Any, labels: Any = None, *, class_weight: ClassWeight = None, **how: Any
     ) -> LabelSamples:
         """Check ``Scores``, or what makes them: scores (n, L) of labels, and labels (n, L), each 0 or 1.
 
-        Raises ShapeError and InputError.
+        ``how`` are further arguments of ``Scores.of``. Raises ShapeError and InputError.
         """
         if class_weight is not None:
             raise InputError("class_weight is for one class a sample; give each sample a weight instead")
-        given = Scores.of(
-            logits,
-            labels,
-            outputs=outputs,
-            sample_weight=sample_weight,
-            groups=groups,
-            expected="label_logits",
-        )
+        given = Scores.of(logits, labels, expected="label_logits", **how)
         if not given.is_multilabel:
             raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {given.outputs}")
         codes = group_codes(given.groups, len(given))
@@ -150,6 +136,7 @@ def _platt(samples: LabelSamples) -> Artifact:
         try:
             weight[k], bias[k], _ = platt(*samples.label(k))
         except FitError:
+            # A weight below 0 would turn the label's order around: the shared temperature keeps it.
             kept[k] = "more rarely true where its log-odds are higher"
     return complete(
         [LogitMap(weight, bias)],
@@ -224,6 +211,7 @@ def _kept(samples: LabelSamples) -> dict[int, str]:
 
 Criterion = Literal["nll", "brier"]
 
+# Tables need hundreds of samples in which a label is true, so they are asked for by name.
 _CANDIDATES = ("none", "temperature", "platt")
 _REPLICATES = 200
 
@@ -304,6 +292,7 @@ def _held_out(
 
 
 def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
+    # Means over a sample's labels: samples, not labels, are independent.
     confidence, right = decisions(probs, labels)
     true = np.where(labels == 1, probs, 1 - probs)
     means = (-log_probs(true), (1 - true) ** 2, confidence, right)

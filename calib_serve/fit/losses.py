@@ -31,6 +31,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 def wide(logits: Tensor) -> Tensor:
     """Return half precision as single."""
+    # bfloat16 holds 8 bits: a log_softmax in it is off by hundredths.
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
@@ -53,6 +54,7 @@ def of_label(log_p: Tensor, labels: Tensor) -> Tensor:
 
 def log_others(log_p: Tensor, labels: Tensor) -> Tensor:
     """Return log(1 - p_y), summed from the other classes: exact where p_y rounds to 1."""
+    # 1 - exp(log p_y) is 0 in float32 from p_y = 1 - 3e-8 on, and its logarithm infinite.
     others = log_p.scatter(-1, labels.long().unsqueeze(-1), -torch.inf)
     return torch.logsumexp(others, dim=-1)
 
@@ -149,6 +151,7 @@ def inconsistency_weight(
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
         predicted = log_p.argmax(dim=-1)
+        # An argmax has no gradient, so none is kept.
         changed = torch.zeros_like(predicted)
         for _ in range(samples):
             shaken = torch.empty_like(log_p).normal_(std=noise, generator=generator) + log_p.detach()
@@ -168,6 +171,7 @@ def weighted_nll(
 ) -> Tensor:
     """Return u(p) * -log p_y; ``detach`` keeps the weight out of the gradient (Lin 2025, eq. 9)."""
     log_p = log_probs(logits, labels)
+    # Detached for the weight alone: -log p_y keeps its gradient.
     u = weight(log_p.detach() if detach else log_p, labels)
     return reduced(-u * of_label(log_p, labels), reduction)
 
@@ -225,6 +229,7 @@ def label_smoothing(
     if not 0 <= epsilon < 1:
         raise InputError(f"epsilon must lie in [0, 1), got {epsilon}")
     log_p = log_probs(logits, labels)
+    # All K classes share epsilon, the label's own among them.
     return reduced(-(1 - epsilon) * of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
 
 
@@ -233,6 +238,7 @@ def entropy_regularised(
 ) -> Tensor:
     """Return -log p_y - strength * entropy: ERL (Pereyra 2017; Singh 2021, eq. 10)."""
     log_p = log_probs(logits, labels)
+    # A reward for entropy: it flattens the probabilities.
     entropy = -(log_p.exp() * log_p).sum(dim=-1)
     return reduced(-of_label(log_p, labels) - strength * entropy, reduction)
 

@@ -235,6 +235,7 @@ def train_masked(
     history = layers.resumed(checkpoints.load(key)) if checkpoints else []
     for epoch in range(len(history) + 1, how.epochs + 1):
         q = _next_q(history, how)
+        # Augmented views take turns, one an epoch.
         view = views[(epoch - 1) % len(views)]
         x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
         # One generator per epoch, so that a fit can resume after any of them.
@@ -293,6 +294,7 @@ def _key(
     seed: int,
 ) -> str:
     """Name all that the state after an epoch depends on."""
+    # torch's version is named too: its kernels and random streams change results.
     data = data_fingerprint(views, labels, *(held_out or ()))
     settings = {**vars(how), "loss": getattr(how.loss, "__qualname__", repr(how.loss))}
     return f"masked head {data} {settings} {seed} {torch.__version__}"
@@ -348,6 +350,7 @@ class _Layers:
             loss, gradients = self._gradients(x[rows], y[rows], masks, how)
             total += loss * len(rows)
             parameters = [*self.weights, *self.biases]
+            # The update of torch.optim.SGD, with decay in the gradient, over a few small tensors at once.
             torch._foreach_add_(gradients, parameters, alpha=how.decay)
             torch._foreach_mul_(self.velocities, how.momentum)
             torch._foreach_add_(self.velocities, gradients)
@@ -356,6 +359,7 @@ class _Layers:
 
     def head(self, q: float, unit: float, how: Masking) -> Head:
         """Return the deterministic head of these layers, for unscaled features."""
+        # E[M * W] = q W; the paper serves W itself.
         scale = q if how.inference == "expected" else 1.0
         weights = [w * scale for w in self.weights]
         weights[0] = weights[0] / unit
@@ -376,6 +380,7 @@ class _Layers:
         hidden = x
         for i, (w, b) in enumerate(zip(used, biases, strict=True)):
             hidden = torch.nn.functional.linear(hidden.relu() if i else hidden, w, b)
+        # eq. 8: the product M * W acts, so autograd's gradient is that of the product.
         loss = how.loss(hidden, y)
         gradients = list(torch.autograd.grad(loss, [*used, *biases]))
         if how.masked_gradient:  # eq. 11
@@ -387,6 +392,7 @@ def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[f
     """Return accuracy and mean confidence of the finished head."""
     with torch.no_grad():
         z = torch.from_numpy(head(np.asarray(features, np.float32))).softmax(dim=1)
+    # By the finished head, as it would serve: masks are of training alone.
     confidence, predicted = z.max(dim=1)
     return float((predicted.numpy() == labels).mean()), float(confidence.double().mean())
 
@@ -447,6 +453,7 @@ def fit_masked_head(
         progress=progress,
     )
     logits = trained.head(np.asarray(held[0], np.float32))
+    # Where every ReLU is off, the head answers with its bias alone.
     collapsed = bool((logits == logits[0]).all())
     if collapsed and then is not None:
         raise FitError(f"{_COLLAPSED}, so nothing can be fitted behind it; {_INSTEAD}")
@@ -471,25 +478,12 @@ _INSTEAD = "give it more training samples, or fit tuned-head, which starts from 
 
 
 def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
-    last = trained.epochs[-1]
+    last, steered = trained.epochs[-1], how.retention
+    settings = {name: value for name, value in vars(how).items() if name not in ("loss", "retention")}
     return {
-        "hidden": how.hidden,
-        "inference": how.inference,
-        "draw": how.draw,
-        "masked_gradient": how.masked_gradient,
+        **settings,
         "loss": getattr(how.loss, "__name__", type(how.loss).__name__),
-        "epochs": how.epochs,
-        "batch": how.batch,
-        "rate": how.rate,
-        "schedule": how.schedule,
-        "momentum": how.momentum,
-        "decay": how.decay,
-        "scaled": how.scaled,
-        "adapt": how.retention.adapt,
-        "gamma": how.retention.gamma,
-        "eta": list(how.retention.eta),
-        "bounds": list(how.retention.bounds),
-        "warm_up": how.retention.warm_up,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in vars(steered).items()},
         "q": trained.q,
         "q_by_epoch": [round(epoch.q, 6) for epoch in trained.epochs],
         "training_loss": last.loss,
@@ -521,4 +515,5 @@ def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArra
     if not 0 < m < n:
         raise InputError(f"held_share {share} of {n} samples leaves a part empty")
     order = np.random.default_rng(seed).permutation(n)
+    # Sorted, so that memory-mapped features are read forwards.
     return np.sort(order[m:]), np.sort(order[:m])

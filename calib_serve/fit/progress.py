@@ -42,6 +42,7 @@ class Checkpoints:
         """Return the arrays saved under ``key``, or None; unreadable ones count as missing."""
         try:
             return read_npz(self._path(key))[0]
+        # A checkpoint only saves time: what cannot be read is computed again.
         except ValueError:
             return None
 
@@ -49,6 +50,7 @@ class Checkpoints:
         """Replace the arrays under ``key``; FitError where they cannot be written, and the old ones stay."""
         path = self._path(key)
         try:
+            # For the user alone: results on that user's data are in it.
             private_folder(self.folder)
             with written_whole(path, mode=0o600) as partial:
                 np.savez(partial, **arrays)

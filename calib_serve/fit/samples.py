@@ -107,6 +107,7 @@ class Samples:
         return self._of_rows(kept, weight[kept])
 
     def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
+        # All rows in order need no index: chunks are then views of the file.
         whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
         groups = None if self.groups is None else _recoded(self.groups[rows])
         rows_of = None if whole else rows
@@ -205,6 +206,7 @@ class Samples:
         rows = (np.arange(len(self)) if self.rows is None else self.rows)[index]
         weight = None if self.weight is None else self.weight[index]
         if weight is not None:
+            # Of mean 1 in every part, so that a penalty weighs the same against the NLL.
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
         groups = None if self.groups is None else _recoded(self.groups[index])
@@ -232,6 +234,7 @@ def sample_weights(
     if isinstance(of_class, str):
         if of_class != "balanced":
             raise InputError(f"class_weight must be (K,) numbers or 'balanced', got {of_class!r}")
+        # Classes whose samples all weigh 0 would be divided by 0: then nothing is balanced.
         mass = np.bincount(labels, weights=weight, minlength=classes)
         weight = weight / mass[labels] if (mass[labels] > 0).all() else weight
     elif of_class is not None:
@@ -251,6 +254,7 @@ _DIGITS = 1e9  # of a row's content that tell it from others
 def content(samples: Samples) -> NDArray[np.float64]:
     """Return a number (n,) that tells rows of logits apart; a constant added to a row makes no other row."""
     same = np.empty(len(samples))
+    # A random projection: equal rows have equal numbers, and others all but surely not.
     random = np.random.default_rng(0).standard_normal(samples.classes)
     for part, z in samples.chunks(np.float64):
         same[part] = np.einsum("nk,k->n", z - z.max(axis=1, keepdims=True), random)
@@ -322,6 +326,7 @@ def _of_groups(groups: Ints, *, folds: int, seed: int) -> Ints:
     if not 2 <= folds <= count:
         raise InputError(f"folds must be between 2 and the number of groups, {count}, got {folds}")
     size = np.bincount(groups, minlength=count)
+    # The largest first: a large group that came last would leave one fold far larger.
     drawn = np.random.default_rng(seed).permutation(count)
     held = np.zeros(folds)
     fold = np.empty(count, np.intp)

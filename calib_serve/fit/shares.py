@@ -85,6 +85,7 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
         )
     shares = as_shares(new, artifact.classes)
     steps = _corrected(artifact, shares / old)
+    # Where it was corrected before, the shares of the calibration set: the reference is weighed by these.
     first = np.asarray(_corrected_to(artifact).get("old", old))
     on = artifact.data.get("measured_on")
     told = {} if on is None else {"measured_on": f"{on}, before the correction of class shares"}
@@ -120,6 +121,7 @@ def referenced(
     top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
     for part, probs in parts:
         top[part], confidence[part] = probs.argmax(axis=1), np.clip(probs.max(axis=1), 0, 1)
+    # As the new shares would have it, so that traffic under them shows no drift.
     weight = ratio[samples.labels] * samples.weights
     index, right = bin_index(confidence, bins=15), (top == samples.labels) * weight
     sums = [
@@ -160,6 +162,7 @@ def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
         # Rows of classes are normalised after they are looked up: scaled, they are Bayes' rule.
         steps[-1] = ProbTable(artifact.table.edges, artifact.table.values * (ratio / ratio.max())[:, None])
         return steps
+    # Bayes' rule: p_k times new_k / old_k, normalised, is a bias in logits.
     bias = np.log(ratio)
     if artifact.model.outputs in ("logit", "probability"):
         bias -= bias[0]  # of one number a sample, class 0 has a logit of 0
@@ -286,6 +289,7 @@ def estimate_prior(
         raise InputError(
             f"the calibration set had no sample of classes {missing}, whose shares cannot be told"
         )
+    # EM (Saerens 2002) needs calibrated probabilities; BBSE (Lipton 2018) counts predictions alone.
     likely = em(probs, old)
     counted, unknown = None, ""
     try:
@@ -331,6 +335,7 @@ def fitted_for_shares(
     fold cannot be fitted, of the samples themselves.
     """
     old, made = class_shares_of(artifact), for_shares(artifact, shares, how="given")
+    # Confidences of samples that were fitted to are too high, and a reference of them would be, too.
     if again is not None:
         try:
             held = _held_out(samples, again, old, shares, seed)

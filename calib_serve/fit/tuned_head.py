@@ -72,6 +72,7 @@ def fit_tuned_head(
     problem, t = _Problem.of(features, labels, head)
     fold = stratified(problem.labels, folds=folds, seed=seed)
     tried = _path(problem, fold, STRENGTHS if strength is None else (strength,), progress)
+    # The mean of its folds' changes is served; each was judged on the fold that it was not fitted to.
     best = min(tried, key=lambda one: one.nll)
     logits = problem.offset + best.added
     behind = fit_by_name(then, logits, problem.labels, seed=seed)
@@ -148,6 +149,7 @@ class _Problem:
             p[rows, self.labels] -= 1
             return value, ((p.T @ self.x) / n).ravel() + 2 * strength * theta
 
+        # The Hessian's diagonal where the search begins: along these axes the rest of it is small.
         p = softmax(self.offset + self.x @ start.T)
         curved = np.outer((p * (1 - p)).mean(axis=0), np.square(self.x).mean(axis=0)).ravel() + 2 * strength
         found = minimise(objective, start.ravel(), lambda g: g / curved, gap=_GAP)
@@ -190,6 +192,7 @@ def _path(
         tried.append(_Tried(strength, nll, added, np.asarray(sum(changes) / len(changes))))
         if progress:
             progress(done, len(strengths))
+        # The NLL along the path has one valley but for noise.
         if len(tried) > _PATIENCE and tried[-1].nll >= tried[-2].nll >= tried[-3].nll > min(
             one.nll for one in tried
         ):

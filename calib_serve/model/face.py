@@ -142,6 +142,7 @@ def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator
         raise ShapeError(
             f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
         )
+    # A batch at a time: inputs may be a file that is larger than memory.
     for start in range(0, len(inputs), size):
         rows = slice(start, min(start + size, len(inputs)))
         yield rows, checked_batch(np.asarray(inputs[rows]), start)
@@ -180,6 +181,7 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
 
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
+    # By numbers: the rows of a softmax add up to 1, and those of logits do not by chance.
     found, columns = measured(out, tolerance=_SUM_TOLERANCE), out.shape[1]
     kind = found if told is None else exact(told, columns)
     unit = found in PROBABILITIES
@@ -337,6 +339,7 @@ class CachedClassifier(Around):
         first = _rows_done(growing, count, (len(inputs), width))
         out = np.lib.format.open_memmap(growing, "r+" if first else "w+", np.float32, (len(inputs), width))
         _take_room(growing)
+        # To flush after every batch would cost as much as a small model's pass.
         step = self.batch_size * _BATCHES_AT_ONCE
         for start in range(first, len(inputs), step):
             rows = slice(start, min(start + step, len(inputs)))
@@ -389,6 +392,7 @@ def join(classifier: Classifier) -> Classifier:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return classifier
     if not dist.is_initialized():
+        # nccl moves tensors between GPUs, gloo between processes without one.
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     return RankedClassifier(classifier, dist.get_rank(), dist.get_world_size())
 
@@ -414,6 +418,7 @@ class RankedClassifier(Around):
         """Return the gradient summed over all inputs and all logits, on every rank."""
         mine = self._share(len(inputs))
 
+        # A rank's rows count from 0; the loss, which looks labels up by row, counts them in the whole.
         def of_all(logits: torch.Tensor, rows: slice) -> torch.Tensor:
             return loss(logits, slice(rows.start + mine.start, rows.stop + mine.start))
 

@@ -219,6 +219,7 @@ def _features(
 
 def _cut(graph: ModelProto, output: str) -> ModelProto:
     cut = copy.deepcopy(graph)
+    # Nodes behind the new output are dropped by onnxruntime itself.
     del cut.graph.output[:]
     cut.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
     return cut

@@ -32,6 +32,7 @@ def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArra
     """Return the labels (n,), after checking that they and the inputs' shape fit the model."""
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
+    # They stand for logits: Samples.of checks labels against so many classes.
     zeros = np.broadcast_to(np.float32(0), (len(inputs), classifier.classes))
     y = Samples.of(zeros, labels, outputs="logits").labels
     if (y == y[0]).all():
@@ -64,6 +65,7 @@ def fit_neural_clamping_efficient(
     y = checked(classifier, inputs, labels)
     found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
     shift = InputShift(found.delta)
+    # As in appendix F, T is searched behind the shift and not fitted along with it.
     logits = classifier.logits(inputs, shift=shift, progress=progress)
     searched = (
         fit_temperature(Samples.of(logits, y))
@@ -126,6 +128,7 @@ def entropy_shift(
         return -(log_p.exp() * log_p).sum(dim=1)
 
     gradient, logits = classifier.input_gradient(inputs, entropy, progress=progress)
+    # Bounds in each dimension: a shift may go as far as the input nearest to the range's end.
     low, high = data_bounds(inputs)
     delta = feasible_shift(gradient, low, high, input_range or (float(low.min()), float(high.max())))
     return EntropyShift(
@@ -153,6 +156,7 @@ def feasible_shift(
 
 def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the smallest and largest value of every input dimension, read in runs of ``rows``."""
+    # Memory-mapped inputs may be larger than memory.
     parts = [inputs[i : i + rows] for i in range(0, len(inputs), rows)]
     low = np.min([part.min(axis=0) for part in parts], axis=0)
     high = np.max([part.max(axis=0) for part in parts], axis=0)
@@ -165,5 +169,6 @@ def mean_entropy(probs: Floats) -> float:
     >>> round(mean_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])), 6)  # log(2) / 2
     0.346574
     """
+    # 0 log 0 is 0.
     p = np.asarray(probs, np.float64)
     return float(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1).mean())

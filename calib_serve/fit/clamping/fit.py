@@ -92,6 +92,7 @@ def fit_neural_clamping(
         resolution = _resolutions(classifier.input_shape, judge)
 
     def begin(objective: Objective, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        # The entropy's gradient is taken at the temperature that the model needs, not at 1.
         t = best_temperature(logits, objective.labels, objective.gamma) if start == "data" else 1.0
         return first_coefficients(
             objective, start, spread=PAPER.spread, seed=seed, temperature=t, input_range=input_range
@@ -110,6 +111,7 @@ def fit_neural_clamping(
     search = _Search(base, logits, candidates(gamma, penalty, resolution), solve, begin)
     chosen = search.choose(judge, folds=folds, seed=seed)
     objective, found = replace(search, settings=[chosen.setting]).solved()[0]
+    # Beside the scores, to see what delta adds to a temperature on the same folds.
     alone = _held_out_nll(logits, y, _fold_of(len(y), folds, seed))
     artifact = clamped(
         objective,
@@ -183,6 +185,7 @@ class _Search:
     def choose(self, judge: Judge, *, folds: int, seed: int) -> _Chosen:
         """Choose by the least NLL on held-out folds, or the least ECE of the calibration set itself."""
         labels = self.base.labels
+        # The paper's way (section 3.3), which is optimistic: delta was fitted to the same samples.
         if judge == "calibration-ece":
             if len(self.settings) == 1:
                 return _Chosen(self.settings[0], [])
@@ -195,6 +198,7 @@ class _Search:
         held_out = self._held_out(fold)
         scores = [_held_out_nll(z, labels, fold) for z in held_out]
         best = int(np.argmin(scores))
+        # Of held-out logits: a T that was fitted along with a delta that overfits is too low.
         t = best_temperature(held_out[best], labels, 0.0)
         return _Chosen(self.settings[best], self._table(scores), held_out[best], t)
 
@@ -237,4 +241,5 @@ def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: N
 def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:
     if not 2 <= folds <= n // 2:
         raise InputError(f"folds must lie in 2..{n // 2} for {n} samples, got {folds}")
+    # Without regard to classes: the folds only rank settings, all of them on the same ones.
     return np.random.default_rng(seed).permutation(n) % folds

@@ -88,6 +88,7 @@ class Objective:
         """Return the objective and its gradient."""
         if self.checkpoints is None:
             return self._evaluated(vector)
+        # A search that was killed asks for the same vectors again.
         key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
         saved = self.checkpoints.load(key)
         if saved is None:
@@ -109,6 +110,7 @@ class Objective:
             return focal(logits / t, y, gamma=self.gamma, reduction="none")
 
         gradient, logits = self.classifier.input_gradient(self.inputs, loss, shift=self.shift(theta))
+        # In float64, from the logits: the model's own pass is in float32.
         value, slope = focal_loss(logits, self.labels, t, self.gamma)
         along = self._reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
         if self.power == 1 and not theta.any():
@@ -130,6 +132,7 @@ class Objective:
     def _pull(self, theta: Vector) -> Vector:
         if self.power == 2:
             return 2 * self.weight * theta
+        # The gradient of a norm is its direction.
         return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
 
     def _reduced(self, delta: Vector) -> Vector:
@@ -151,6 +154,7 @@ def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float)
 
 def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> float:
     """Return the T of least mean focal loss of logits (n, K) / T; FitError where there is none."""
+    # Over log T, so that T > 0 needs no check.
     found = minimize_scalar(
         lambda log_t: focal_loss(logits, labels, math.exp(log_t), gamma)[0],
         bounds=_LOG_T,
@@ -218,6 +222,7 @@ class QuasiNewton:
         def evaluate(vector: Vector) -> tuple[float, Vector]:
             nonlocal best, least, calls
             value, gradient = objective(vector)
+            # scipy returns where it stopped, which need not be its best.
             if value < least:
                 best, least = vector.copy(), value
             calls += 1

@@ -103,6 +103,7 @@ class Augmentation:
         rows, columns = (self._moved(n, size, rng) for size in (height, width))
         flipped = rng.random(n) < self.flip
         columns[flipped] = columns[flipped, ::-1]
+        # Places outside are read from the rim first, and blackened below.
         out = np.take_along_axis(images, np.clip(rows, 0, height - 1)[:, None, :, None], axis=2)
         out = np.take_along_axis(out, np.clip(columns, 0, width - 1)[:, None, None, :], axis=3)
         outside = (rows < 0) | (rows >= height), (columns < 0) | (columns >= width)
@@ -179,6 +180,7 @@ def fit_neural_clamping_paper(
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
     settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
     runs = _runs(base, settings, first, solve)
+    # Section 3.3: the calibration set's own ECE decides on gamma.
     ece = [reference_bins(softmax(found.logits / found.temperature), y).ece() for _, _, found in runs]
     tried = [
         {"gamma": one.gamma, "penalty": one.penalty, "score": score}
@@ -289,6 +291,7 @@ class Descent:
                 gradient = self._gradient(objective, np.sort(drawn), theta, t, rng)
                 velocity = how.momentum * velocity + gradient
                 theta = theta - how.rate * velocity[:-1]
+                # T itself descends and not log T, as in the paper, so that it can fall below 0.
                 t -= how.rate * float(velocity[-1])
                 if not t > 0:
                     raise FitError(

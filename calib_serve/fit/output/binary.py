@@ -85,6 +85,7 @@ def fit_beta(samples: Samples) -> Artifact:
 
 def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, Minimum]:
     """Return the best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
+    # Convex: where the free optimum lies outside, the best lies on one of the two edges.
     best: tuple[Floats, Minimum] | None = None
     for kept in ([0, 1, 2], [0, 2], [1, 2]):
         found = logistic(x[:, kept], targets, weight)
@@ -150,6 +151,7 @@ def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
     ``x`` (n, d) finite, its constant a column like any other; ``targets`` (n,) within (0, 1); ``weight``
     (n,). Raises FitError where Newton's method does not converge.
     """
+    # Columns of size 1, whose squares neither overflow nor vanish.
     scale = np.abs(x).max(axis=0)
     scale[scale == 0] = 1
     x, share = x / scale, weight / weight.sum()
@@ -160,6 +162,7 @@ def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
         step = _newton((x * (share * p * (1 - p))[:, None]).T @ x, gradient)
         gap = float(gradient @ step) / 2
         length = 1.0
+        # Half steps, until the gain is a share of what the gradient promises (Armijo).
         while gap > _GAP and length > _SMALLEST:
             trial = _objective(x, targets, share, theta - length * step)
             if trial[0] <= value - 2 * _ARMIJO * length * gap:
@@ -182,5 +185,6 @@ def _newton(hessian: Floats, gradient: Floats) -> Floats:
     """Return the Newton step; features of very unlike sizes are scaled alike first."""
     size = np.sqrt(np.diag(hessian))
     size[size == 0] = 1
+    # Features that are multiples of one another, as of a constant score, make the Hessian singular.
     found = np.linalg.lstsq(hessian / np.outer(size, size), gradient / size, rcond=1e-13)[0]
     return np.asarray(found / size)

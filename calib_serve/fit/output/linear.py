@@ -46,6 +46,7 @@ def _fit(samples: Samples, shape: Shape, method: str, ridge: float) -> Artifact:
     if not (np.isfinite(ridge) and ridge > 0):
         raise InputError(f"ridge must be positive, got {ridge}")
     begin = temperature(samples)
+    # Behind a temperature W begins at I, and one small ridge suits logits of any size.
     scale = 1 / begin["temperature"]
     problem = Problem.of(samples, shape, scale=scale)
     (weight, bias), certificate = _solved(problem, Penalty(ridge, ridge, ridge), gap=1e-9)
@@ -160,6 +161,7 @@ def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray
 
 
 def _odir(classes: int, lam: float, mu: float) -> Penalty:
+    # Means, as in the paper's equation; published code sums the squares by default.
     return Penalty(lam / (classes * (classes - 1)), _DIAGONAL, mu / classes)
 
 

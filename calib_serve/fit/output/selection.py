@@ -286,12 +286,15 @@ def select(
     if len(samples) < len(whole):
         said = [*said, f"the method is chosen on {len(samples):,} of the {len(whole):,} samples"]
     fold = folds_of(samples, folds=folds, seed=seed)
+    # Fitted when its turn comes, and once; its folds are those of the choice.
     averaged = cache(lambda: Averaged.of(samples, fold))
     fits: dict[str, FoldFit] = {}
 
     def held_out(name: str, found: Mapping[str, HeldOut]) -> HeldOut:
         fit = averaged().held_out if name == _AVERAGE else partial(fit_fold, name, samples, fold, seed=seed)
+        # The race, the held-out results and the facts all ask for the same fits.
         fits[name] = cache(fit)
+        # The ECE of one fold is mostly noise, and the average is to be judged whole.
         rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
         return raced(fits[name], samples, fold, rivals, criterion)
 
@@ -411,6 +414,7 @@ def _harm(
     fall = float((auroc(held, own) - auroc(none, own))[0])
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
+    # Resamples are slow, and only asked for where the fall itself is too large.
     drawn = np.concatenate(
         [auroc(held, weights) - auroc(none, weights) for weights in _resampled(samples, seed)]
     )

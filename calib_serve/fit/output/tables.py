@@ -45,9 +45,9 @@ def fit_histogram_width(
 ) -> Artifact:
     """Fit bins of equal width, each with the observed frequency of its samples.
 
-    ``smoothing`` pseudo-samples at the bin's mean confidence (its middle,
-    where it is empty) keep the values between 0 and 1; 0 gives the plain frequencies. Raises InputError for
-    invalid arrays and options. Zadrozny 2001, section 3.
+    ``smoothing`` pseudo-samples at the bin's mean confidence (its middle, where it is empty) keep the values
+    between 0 and 1; 0 gives the plain frequencies. Raises InputError for options that cannot be right.
+    Zadrozny 2001, section 3.
     """
     of = of or _default(samples)
     check_table(of, bins, smoothing)
@@ -74,12 +74,12 @@ def fit_histogram_mass(
 def fit_isotonic(samples: Samples, *, of: Of = "each") -> Artifact:
     """Fit the rising step function of least squared error; one per class unless ``of="top"``.
 
-    On the calibration set it equals scikit-learn's up to rounding;
-    between two neighbouring steps ours changes half way, where scikit-learn's interpolates. Values are kept 1
-    / (K (n + 1)) away from 0 and 1, which a plain isotonic fit reaches. Raises InputError for invalid arrays.
-    Zadrozny 2002, section 3.
+    On the calibration set it equals scikit-learn's up to rounding; between two neighbouring steps ours
+    changes half way, where scikit-learn's interpolates. Values are kept 1 / (K (n + 1)) away from 0 and 1,
+    which a plain isotonic fit reaches. Zadrozny 2002, section 3.
     """
     check_table(of, 1, 0)
+    # One sample's weight over all classes: a plain fit reaches 0, where the NLL is infinite.
     floor = 1 / (samples.classes * (len(samples) + 1))
     rows = [isotonic_row(*column, floor) for column in _columns(samples, of)]
     return complete(
@@ -137,6 +137,7 @@ def histogram_row(
     p: Floats, came_true: Floats, weight: Floats, edges: Floats, smoothing: float
 ) -> tuple[Floats, Floats]:
     """Return ``edges`` and each bin's share of what came true, with ``smoothing`` samples at its mean."""
+    # Bins are (lo, hi], as everywhere: searchsorted from the left.
     index = np.searchsorted(edges, p)
     count, confidence, correct = (
         np.bincount(index, weights=weight * what, minlength=len(edges) + 1)
@@ -181,6 +182,7 @@ def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]
         yield np.minimum(confidence, 1.0), (predicted == samples.labels).astype(np.float64), weight
         return
     log_total = np.concatenate([logsumexp(z, axis=1) for _, z in samples.chunks(np.float64)])
+    # A class at a time: float64 probabilities of all are twice as large as float32 logits.
     for k in range(samples.classes):
         column = np.concatenate([z[:, k] for _, z in samples.chunks()]).astype(np.float64)
         yield np.minimum(np.exp(column - log_total), 1.0), (samples.labels == k).astype(np.float64), weight
@@ -284,6 +286,7 @@ class VennAbers:
         """Fit to probabilities (n, K), class ids (n,) and weights (n,) of a calibration set."""
         p, y = checked(probs, labels)
         weight = sample_weights(y, p.shape[1], sample_weight, None)
+        # Of mean 1: a predictor adds one whole sample to those that it knows.
         w = np.ones(len(y)) if weight is None else weight * (np.count_nonzero(weight) / weight.sum())
         columns = np.minimum(p.T.astype(np.float64), 1)
         return cls(tuple(_Row.of(c, (y == k).astype(np.float64), w) for k, c in enumerate(columns)))
@@ -309,9 +312,8 @@ class VennAbers:
 def fit_venn_abers(samples: Samples) -> Artifact:
     """Fit the merged probability of a Venn-Abers predictor, one table for each class against the rest.
 
-    p1 / (1 - p0 + p1) is the minimax choice under log-loss (Vovk and
-    Petej 2014, section 4); between classes it is normalised. Never 0 or 1, without a floor. Raises
-    InputError for invalid arrays.
+    p1 / (1 - p0 + p1) is the minimax choice under log-loss (Vovk and Petej 2014, section 4); between classes
+    it is normalised. Never 0 or 1, without a floor.
     """
     probs = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
     found = VennAbers.of(probs, samples.labels, sample_weight=samples.weight)
