@@ -149,12 +149,12 @@ def _platt(samples: LabelSamples) -> Artifact:
 def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> Artifact:
     check_table("each", bins, smoothing)
     floor = 1 / (2 * (len(samples) + 1))  # as two classes have it
-    edges = {"histogram-width": equal_width(bins), "histogram-mass": equal_mass(bins)}.get(method)
+    edges = {"histogram-width": equal_width, "histogram-mass": equal_mass}.get(method)
 
     def row(p: Floats, came_true: Floats, weight: Floats) -> tuple[Floats, Floats]:
         if edges is None:
             return isotonic_row(p, came_true, weight, floor)
-        return histogram_row(p, came_true, weight, edges(p), smoothing)
+        return histogram_row(p, came_true, weight, edges(p, bins), smoothing)
 
     shared, kept = _Shared(samples), _kept(samples)
     rows = []
@@ -165,7 +165,7 @@ def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> 
         else:
             rows.append(row(sigmoid(z), came_true.astype(np.float64), weight))
     options = {} if edges is None else {"bins": bins, "smoothing": smoothing}
-    packages = ("scikit-learn",) if edges is None else ()
+    packages = ("scipy",) if edges is None else ()
     return complete(
         [table_of(rows)],
         samples,

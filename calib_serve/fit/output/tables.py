@@ -49,9 +49,7 @@ def fit_histogram_width(
     between 0 and 1; 0 gives the plain frequencies. Raises InputError for options that cannot be right.
     Zadrozny 2001, section 3.
     """
-    of = of or _default(samples)
-    check_table(of, bins, smoothing)
-    return _histogram(samples, "histogram-width", equal_width(bins), of=of, bins=bins, smoothing=smoothing)
+    return _histogram(samples, "histogram-width", equal_width, of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_histogram_mass(
@@ -66,9 +64,7 @@ def fit_histogram_mass(
     Confidences that tie share a bin, so that there may be fewer than ``bins``. With ``of="each"`` and
     many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
     """
-    of = of or _default(samples)
-    check_table(of, bins, smoothing)
-    return _histogram(samples, "histogram-mass", equal_mass(bins), of=of, bins=bins, smoothing=smoothing)
+    return _histogram(samples, "histogram-mass", equal_mass, of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_isotonic(samples: Samples, *, of: Of = "each") -> Artifact:
@@ -103,24 +99,19 @@ def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> 
     return (x[changes] + x[changes + 1]) / 2, np.append(values[changes], values[-1])
 
 
-def equal_width(bins: int) -> Callable[[Floats], Floats]:
+def equal_width(p: Floats, bins: int) -> Floats:
     """Return the inner edges of bins of equal width, whatever the probabilities."""
-    edges = np.linspace(0, 1, bins + 1)[1:-1]
-    return lambda p: edges
+    return np.linspace(0, 1, bins + 1)[1:-1]
 
 
-def equal_mass(bins: int) -> Callable[[Floats], Floats]:
+def equal_mass(p: Floats, bins: int) -> Floats:
     """Return the inner edges of bins that hold equally many probabilities (n,); fewer where these tie."""
-    inner = np.linspace(0, 1, bins + 1)[1:-1]
-
-    def edges(p: Floats) -> Floats:
-        x = np.unique(_told_apart(p))
-        last = np.unique(np.searchsorted(x, np.quantile(_told_apart(p), inner, method="inverted_cdf")))
-        last = last[last < len(x) - 1]
-        # Half way: a model of few probabilities, as of trees, has most samples at one, which is rounded.
-        return np.asarray((x[last] + x[last + 1]) / 2)
-
-    return edges
+    told = _told_apart(p)
+    x, inner = np.unique(told), np.linspace(0, 1, bins + 1)[1:-1]
+    last = np.unique(np.searchsorted(x, np.quantile(told, inner, method="inverted_cdf")))
+    last = last[last < len(x) - 1]
+    # Half way: a model of few probabilities, as of trees, has most samples at one, which is rounded.
+    return np.asarray((x[last] + x[last + 1]) / 2)
 
 
 def _told_apart(p: Floats) -> Floats:
@@ -153,14 +144,16 @@ def histogram_row(
 def _histogram(
     samples: Samples,
     method: str,
-    edges_of: Callable[[Floats], Floats],
+    edges_of: Callable[[Floats, int], Floats],
     *,
-    of: Of,
+    of: Of | None,
     bins: int,
     smoothing: float,
 ) -> Artifact:
+    of = of or ("each" if samples.classes == 2 else "top")
+    check_table(of, bins, smoothing)
     rows = [
-        histogram_row(p, came_true, weight, edges_of(p), smoothing)
+        histogram_row(p, came_true, weight, edges_of(p, bins), smoothing)
         for p, came_true, weight in _columns(samples, of)
     ]
     return complete(
@@ -190,7 +183,7 @@ def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]
 
 def temperature_row(p: Floats, cooled: Floats) -> tuple[Floats, Floats]:
     """Return the row that is, step by step, a temperature: it makes ``cooled`` (n,) of probabilities (n,)."""
-    edges = equal_mass(_STEPS)(p)
+    edges = equal_mass(p, _STEPS)
     index = np.searchsorted(edges, p)
     count, total = (np.bincount(index, w, len(edges) + 1) for w in (None, cooled))
     bounds = np.concatenate([[0.0], edges, [1.0]])
@@ -204,10 +197,6 @@ def table_of(rows: list[tuple[Floats, Floats]]) -> ProbTable:
     edges = np.stack([np.pad(e, (0, most - 1 - len(e)), constant_values=1.0) for e, _ in rows])
     values = np.stack([np.pad(v, (0, most - len(v)), mode="edge") for _, v in rows])
     return ProbTable(edges, np.clip(values, 0, 1))
-
-
-def _default(samples: Samples) -> Of:
-    return "each" if samples.classes == 2 else "top"
 
 
 def check_table(of: str, bins: int, smoothing: float) -> None:
