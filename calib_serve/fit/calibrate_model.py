@@ -237,9 +237,8 @@ class _Work:
             raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
         measure = asked.cross_validate and held is None
         if method == "masked-head":
-            artifact = self._masked(
-                None if asked.train is None else self.checked(asked.train), options, measure
-            )
+            train = None if asked.train is None else self.checked(asked.train)
+            artifact = self._masked(train, options, measure)
         elif method == "tuned-head":
             artifact = self._tuned(options, measure)
         elif method == "neural-clamping":

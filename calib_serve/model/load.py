@@ -66,15 +66,16 @@ def load_model(
     code: load trusted models only. Raises ModelError for a model that cannot be loaded or is no classifier.
     """
     path = Path(spec)
-    options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
-    options["outputs"] = outputs
-    if mixed_precision:
-        options["mixed_precision"] = True
+    options: dict[str, Any] = {
+        "last_linear": last_linear,
+        "device": device,
+        "batch_size": batch_size,
+        "mixed_precision": mixed_precision,
+        "outputs": outputs,
+    }
+    if weights is not None and path.exists():
+        raise ModelError(f"{path} holds its own weights; give weights with a factory, package.module:name")
     if is_folder(path):
-        if weights is not None:
-            raise ModelError(
-                f"{path} holds its own weights; give weights with a factory, package.module:name"
-            )
         return load_folder(path, input_shape=input_shape, **options)
     if not path.is_file():
         if ":" not in str(spec):
@@ -90,8 +91,6 @@ def load_model(
             )
         options["input_shape"] = input_shape
         return _from_factory(str(spec), None if weights is None else Path(weights), options)
-    if weights is not None:
-        raise ModelError(f"{path} holds its own weights; give weights with a factory, package.module:name")
     kind = _kind(path)
     if kind == "onnx":
         from calib_serve.model.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
