@@ -28,6 +28,7 @@ from output_sets import Set, all_sets
 
 from calib_serve.errors import FitError
 from calib_serve.fit.output import fit_by_name, select
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 
 METHODS = ("none", "temperature", "structured-vector", "structured-matrix")
@@ -44,7 +45,7 @@ def look(draws: list[Set]) -> dict | None:
         calibration = found["cal_logits"], found["cal_labels"]
         with contextlib.suppress(FitError):  # every sample right: no temperature is best
             fitted = {method: fit_by_name(method, *calibration) for method in METHODS}
-            fitted["auto"] = select(*calibration)
+            fitted["auto"] = select(Samples.of(*calibration))
             test = found["test_logits"], found["test_labels"]
             rows.append({name: nll(one.of_logits(test[0]), test[1]) for name, one in fitted.items()})
             beyond.append(fitted["auto"].fit.get("beyond_temperature", {}).get("share", 0.0))

@@ -25,6 +25,7 @@ import peers
 
 from calib_serve.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.metrics.refinement import Separation
 
@@ -90,7 +91,7 @@ def run(sets, head, *, seed, epochs, samples):
         z, z_held = (head(h).double().numpy() for h in (test[0], held[0]))
     predicted, y = z.argmax(axis=1), test[1].numpy()
     correct = predicted == y
-    t = float(fit_temperature(z_held, held[1].numpy()).fit["temperature"])
+    t = float(fit_temperature(Samples.of(z_held, held[1].numpy())).fit["temperature"])
     found = {
         "largest probability": judged(softmax(z).max(axis=1), correct),
         "largest probability after TS": judged(softmax(z / t).max(axis=1), correct),

@@ -71,11 +71,12 @@ def scenario(n: int, k: int, kind: str, seed: int = 0) -> dict[str, np.ndarray]:
 def our_fit(name: str):
     from calib_serve.fit.output.candidates import fit_by_name
     from calib_serve.fit.output.selection import select
+    from calib_serve.fit.samples import Samples
 
     if name == SOFTMAX:
         return one_softmax
     if name == "auto":
-        return lambda z, y: select(z, y).probs
+        return lambda z, y: select(Samples.of(z, y)).probs
     method, _, how = name.partition(", ")
     options = {"one pair": {"lam": 1.0, "mu": 1.0}, "strength 1": {"strength": 1.0}}.get(how, {})
 

@@ -7,9 +7,10 @@ import torch
 from scipy.stats import spearmanr
 
 from calib_serve.errors import FitError
-from calib_serve.fit.output.binning import fit_histogram_width
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.tables import fit_histogram_width
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import accuracy, adaptive_ece, brier, classwise_ece, ece, refinement_auroc, softmax
 
 CAL_SIZES = (100, 250, 500, 1000, 2000)
@@ -49,13 +50,13 @@ def of_network(cal, test):
 
 def by_nll(cal):
     try:
-        return float(fit_temperature(*cal).fit["temperature"])
+        return float(fit_temperature(Samples.of(*cal)).fit["temperature"])
     except FitError:  # every calibration sample is right: no finite temperature is best
         return 1.0
 
 
 def by_pool(cal):
-    return float(fit_temperature_ece(*cal, grid="medium").fit["temperature"])
+    return float(fit_temperature_ece(Samples.of(*cal), grid="medium").fit["temperature"])
 
 
 def optimal(test):
@@ -66,7 +67,7 @@ def optimal(test):
 def after_histogram(cal, test):
     """ECE of the predicted class's share of right predictions in its bin (Wang 2021, section 2)."""
     z, y = test
-    share = fit_histogram_width(*cal, bins=15, of="top", smoothing=0).probs(z)
+    share = fit_histogram_width(Samples.of(*cal), bins=15, of="top", smoothing=0).probs(z)
     predicted = z.argmax(axis=1)
     confidence, right = share[np.arange(len(y)), predicted], predicted == y
     bins = np.clip(np.ceil(15 * confidence).astype(int) - 1, 0, 14)

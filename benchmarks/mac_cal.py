@@ -25,8 +25,7 @@ from head_data import NETWORKS, head_data, resnet20_model
 
 from calib_serve.errors import FitError
 from calib_serve.fit.losses import focal, label_smoothing
-from calib_serve.fit.masked import PAPER, fit_masked_head, reading
-from calib_serve.fit.masked.training import train_masked
+from calib_serve.fit.masked import PAPER, fit_masked_head, reading, train_masked
 from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import accuracy, ece, nll, softmax

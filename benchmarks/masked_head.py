@@ -27,9 +27,9 @@ import torch
 from cifar import data_dir, sheet
 
 from calib_serve.artifact import Head
-from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention
-from calib_serve.fit.masked.training import train_masked
+from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, train_masked
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import accuracy, adaptive_ece, ece, fpr95, mce, nll, ood_auroc, softmax
 from calib_serve.model import load_model
 
@@ -94,7 +94,7 @@ def vanilla(data, strange, split):
 
 
 def with_temperature(name, head, x, y, steer, test, strange):
-    t = fit_temperature(head(x[steer]), y[steer]).fit["temperature"]
+    t = fit_temperature(Samples.of(head(x[steer]), y[steer])).fit["temperature"]
     z, odd = head(x[test]), head(strange)
     return {name: scores(z, y[test], odd), f"{name} + TS": scores(z / t, y[test], odd / t)}
 

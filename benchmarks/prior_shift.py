@@ -26,9 +26,8 @@ import torch
 from safetensors.torch import load_file
 
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.fit.priors import confused
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.shares import estimate_prior, with_prior
+from calib_serve.fit.shares import confused, estimate_prior, with_prior
 from calib_serve.metrics import classwise_ece, nll
 from calib_serve.study.data import CORRUPTIONS, corrupt
 

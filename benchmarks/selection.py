@@ -25,6 +25,7 @@ import numpy as np
 import peers
 
 from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.policy import LabelPolicy
@@ -207,7 +208,9 @@ def real(folder):
     """Name, confidences and outcomes; of networks also by a fitted temperature, as they would be served."""
     for name in LOGITS:
         with np.load(folder / "logits" / f"{name}.npz") as data:
-            scaled = fit_temperature(data["cal_logits"], data["cal_labels"]).probs(data["test_logits"])
+            scaled = fit_temperature(Samples.of(data["cal_logits"], data["cal_labels"])).probs(
+                data["test_logits"]
+            )
             raw, labels = softmax(data["test_logits"]), data["test_labels"]
         for probs, how in ((raw, "raw"), (scaled, "calibrated")):
             c = np.minimum(probs.max(axis=1).astype(float), 1.0)

@@ -1,10 +1,14 @@
-"""The calibration that is served now, fitted again on recent samples and kept if there is evidence for it."""
+"""The calibration that is served now, fitted again on recent samples and kept if there is evidence for it.
+
+The evidence is prequential: every label is predicted by a fit to those before it alone, so that all labels
+judge, and it may be read after any number of them.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +18,12 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import FitError, InputError, OptionError
+from calib_serve.errors import CalibServeError, FitError, InputError, OptionError
 from calib_serve.fit.calibrate import calibrate
-from calib_serve.fit.prequential import prequential
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.fuse.torchserve import is_archive, served_artifact
+from calib_serve.metrics import log_probs
 from calib_serve.options.base import changed, fields_of
 from calib_serve.options.refit import GateOptions, RefitOptions, ServedRefitOptions
 from calib_serve.receipts import DAY
@@ -40,7 +44,7 @@ class Refitted:
     """The new artifact, or None where the evidence for it is too weak, and the numbers that decided.
 
     ``evidence`` is what a stake of 1 has become that bet, label by label, on a fit to the labels before
-    against the current artifact (``calib_serve.fit.prequential``); the new one is kept where it is at
+    against the current artifact (``calib_serve.refitting``); the new one is kept where it is at
     least ``1 / alpha``. ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, each
     under a fit to earlier ones; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
     ``lost`` names decisions of the current artifact that the new one does not have. ``shift`` is how far
@@ -61,7 +65,7 @@ class Refitted:
     shift: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {
             "kept": self.artifact is not None,
             "method": self.artifact.method if self.artifact else None,
@@ -79,7 +83,7 @@ class Refitted:
         }
 
     def says(self) -> str:
-        """Some lines for a person."""
+        """Say it in some lines, for a person."""
         lines = [
             f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance"
             for name, (psi, chance) in self.shift.items()
@@ -141,6 +145,7 @@ def refit(
     def fit(part: Samples) -> Artifact:
         return _fitted(current, part, options, progress)
 
+    # Every label judges, and none is lost to a part that is held out for it.
     ahead = prequential(
         samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=_fitted_to(current)
     )
@@ -151,6 +156,7 @@ def refit(
         Bins.tally(c, right).ece()
         for c, right in zip(ahead.confidence[:, held], ahead.right[:, held], strict=True)
     )
+    # Ville 1939: while the current one is right, this is reached with a chance of at most alpha.
     enough = ahead.log_evidence[-1] >= -math.log(options.alpha)
     decisions = (("prediction sets", current.sets), ("abstention", current.abstain))
     return Refitted(
@@ -169,13 +175,13 @@ def refit(
 
 
 def _fitted_to(current: Artifact) -> float:
-    """How many samples; infinity where it is not known, as if it were exact."""
+    """Count the samples it was fitted to; infinity where that is not known, as if it were exact."""
     n = current.data.get("samples")
     return float(n) if isinstance(n, int) and n > 0 else math.inf
 
 
 def _checked(current: Artifact, given: Scores) -> Samples:
-    """The samples, of the kind of scores that the current artifact was fitted on."""
+    """Check the samples, as of the kind of scores that the current artifact was fitted on."""
     if len(given) < _LEAST:
         raise FitError(f"{len(given)} labelled samples; at least {_LEAST} are needed to fit and to judge")
     samples = Samples.of(current.accepted(given))
@@ -190,7 +196,7 @@ def refit_served(
     progress: Progress | None = None,
     **given: Any,
 ) -> Refitted:
-    """``refit`` of what is ``served``, an archive or an artifact's folder, on its sampled predictions.
+    """Fit again what is ``served``, an archive or an artifact's folder, on its sampled predictions.
 
     ``samples``: the folder that the server keeps them in. Those of the last ``days`` are used and what came
     before since the last multiple of ``days`` (since 1970), so that the first sample stays the same for
@@ -215,7 +221,7 @@ def refit_served(
 
 
 def window_start(now: float, days: float) -> float:
-    """The multiple of ``days`` at which the samples begin, in seconds: one to two of them before ``now``.
+    """Return the multiple of ``days``, in seconds, at which the samples begin: one to two before ``now``.
 
     A window that moved with the clock would start other evidence at every ask.
 
@@ -226,7 +232,7 @@ def window_start(now: float, days: float) -> float:
 
 
 def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
-    """The artifact that is served now, and under which name and version."""
+    """Return the artifact that is served now, and under which name and version."""
     name, _, version = model.rpartition(":")
     if model and not (name and version):
         raise OptionError("model", f"is NAME:VERSION, got {model!r}")
@@ -241,7 +247,7 @@ def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
 
 
 def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
-    """Of what was served against what the artifact was fitted on, as far as it tells."""
+    """Compare what was served with what the artifact was fitted on, as far as it tells."""
     pairs = {}
     if current.reference is not None and current.reference.n:
         bins = bin_index(np.minimum(probs.max(axis=1), 1.0), bins=len(current.reference))
@@ -250,6 +256,7 @@ def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[flo
         pairs["predicted classes"] = (probs.argmax(axis=1), np.array(current.reference_classes))
     found = {}
     for name, (served, known) in pairs.items():
+        # The mean of a PSI where nothing has moved: its degrees of freedom over both sample sizes.
         chance = (np.count_nonzero(known) - 1) * (1 / len(served) + 1 / known.sum())
         found[name] = (psi(np.bincount(served, minlength=len(known)), known), float(chance))
     return found
@@ -258,7 +265,7 @@ def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[flo
 def _fitted(
     current: Artifact, samples: Samples, options: RefitOptions, progress: Progress | None
 ) -> Artifact:
-    """The current artifact with new output steps, and the reference bins of these samples."""
+    """Fit new output steps of the current artifact, with the reference bins of these samples."""
     fresh = calibrate(
         samples,
         samples.labels,
@@ -275,3 +282,124 @@ def _fitted(
         data={**fresh.data, "refit_of": current.fingerprint},
         contract=current.contract,  # a promise to users, whatever it is kept with
     )
+
+
+Floats = NDArray[np.float64]
+Probs = Callable[[NDArray[np.floating[Any]]], Floats]
+"""Logits (n, K) -> probabilities (n, K)."""
+
+FIRST = 100  # labels, to which the first fit is made
+_GROWTH = 1.5  # by how much the labels have grown until they are fitted again
+_OLD = 0.02  # the current calibration's share of what is bet on: a label costs at most log(0.02)
+
+
+@dataclass(frozen=True, eq=False)
+class Prequential:
+    """What the current calibration and the new ones said of each label, oldest first.
+
+    Each array is (2, n), of the current one and of a fit to earlier blocks: the ``nll`` of the label, the
+    ``confidence`` of the top class and whether it was ``right``. In the first block, and in one after which
+    nothing could be fitted, the second row is the current one's. ``log_evidence`` (n,) is after each label.
+    """
+
+    nll: Floats
+    confidence: Floats
+    right: NDArray[np.bool_]
+    log_evidence: Floats
+
+
+def prequential(
+    samples: Samples, current: Probs, fit: Callable[[Samples], Probs], *, fitted_to: float = math.inf
+) -> Prequential:
+    """Judge the current calibration against a ``fit`` to all that came before each block of samples.
+
+    ``fitted_to`` is how many samples the current one was fitted to. Raises the error of the last block's fit
+    where no block could be fitted.
+    """
+    n, y = len(samples), samples.labels
+    nll, confidence, right = np.empty((2, n)), np.empty((2, n)), np.empty((2, n), np.bool_)
+    pays = np.zeros(n)
+
+    def judge(row: int, part: slice, probs: Floats) -> None:
+        top = probs.argmax(axis=1)
+        rows = np.arange(len(probs))
+        nll[row, part] = -log_probs(probs[rows, y[part]])
+        confidence[row, part] = np.minimum(probs[rows, top], 1.0)
+        right[row, part] = top == y[part]
+
+    for part, z in samples.chunks(np.float64):
+        judge(0, part, current(z))
+    nll[1], confidence[1], right[1] = nll[0], confidence[0], right[0]
+    starts, failed = block_starts(n), list[CalibServeError]()
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        try:
+            new = fit(samples.take(slice(0, start)))
+        except CalibServeError as error:  # such as no finite optimum: then nothing is bet on this block
+            failed.append(error)
+            continue
+        # So far would as many served samples move a fit to the calibration set, by chance alone.
+        share = start / (fitted_to + start)
+        for part in samples.parts(within=slice(start, stop)):
+            z = samples.read(part, np.float64)
+            probs = new(z)
+            judge(1, part, probs)
+            pays[part] = payoff(current(z), probs, y[part], share=share)
+    if len(failed) == len(starts):
+        raise failed[-1]
+    return Prequential(nll, confidence, right, log_evidence(pays, starts))
+
+
+def block_starts(n: int) -> list[int]:
+    """Return where blocks begin: after ``FIRST`` samples, then whenever they are half as many again.
+
+    They do not depend on n, so with more samples at the end the same evidence goes on.
+
+    >>> block_starts(300)
+    [100, 150, 225]
+    """
+    found = [FIRST]
+    while (following := math.ceil(found[-1] * _GROWTH)) < n:
+        found.append(following)
+    return found
+
+
+def payoff(old: Floats, new: Floats, labels: NDArray[np.intp], *, share: float) -> Floats:
+    """Return what a bet on each label (n,) pays, as a logarithm: log q(y) over r(y).
+
+    ``old`` (n, K) are the current p, ``new`` those of a fit to what came before. q is nearly all of
+    the new ones and a little of p, and r is p moved to q by ``share``: proportional to p^(1 - share)
+    q^share, as a calibration that was fitted to few samples would itself be moved by so many served ones.
+    While labels follow p, or r, its exponential is at most 1 in expectation: the sums over classes of p q / r
+    and of q are at most 1 (Hoelder's inequality).
+
+    >>> p, q = np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]])
+    >>> np.exp(payoff(p, q, np.array([0]), share=0.0)).round(4).tolist()  # (0.98 + 0.02 / 2) / 0.5
+    [1.98]
+    """
+    log_p = log_probs(old)
+    log_q = np.logaddexp(math.log1p(-_OLD) + log_probs(new), math.log(_OLD) + log_p)
+    moved = np.exp((1 - share) * log_p + share * log_q).sum(axis=1)
+    rows = np.arange(len(labels))
+    return np.asarray((1 - share) * (log_q - log_p)[rows, labels] + np.log(moved))
+
+
+def log_evidence(pays: Floats, starts: list[int]) -> Floats:
+    """Return the logarithm of the evidence against the current calibration after each label, (n,).
+
+    ``pays`` (n,) is what each label's bet pays. The evidence that began at label s is what a stake of 1 has
+    become from there on: a test supermartingale while labels follow the current calibration (Ramdas 2023,
+    section 3.2), so with a chance of at most alpha it ever reaches 1 / alpha (Ville 1939). The stake is split
+    over the ``starts``, 1 / ((j + 1) (j + 2)) to the j-th: what early fits to few samples lose need not be
+    made good (van Erven 2012, the switch distribution).
+
+    >>> bets = log_evidence(np.log([1.98, 1.98]), [0, 1])
+    >>> np.exp(bets).round(4).tolist()  # 1.98 / 2 + 1 / 2, then 1.98 ** 2 / 2 + 1.98 / 6 + 1 / 3
+    [1.49, 2.6235]
+    """
+    worth = np.concatenate([[0.0], np.cumsum(pays)])
+    # What is left for starts that are still to come is not bet.
+    total = np.full(len(pays), -math.log(len(starts) + 1))
+    for j, start in enumerate(starts):
+        path = np.where(np.arange(len(pays)) < start, 0.0, worth[1:] - worth[start])
+        total = np.logaddexp(total, path - math.log((j + 1) * (j + 2)))
+    return np.asarray(total)

@@ -28,6 +28,7 @@ from sklearn.datasets import load_digits
 from calib_serve import calibrate, evaluate
 from calib_serve.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.pages import STATIC
 from calib_serve.receipts import DAY, Keyring
@@ -199,7 +200,7 @@ def main() -> None:
         parts = [(real[f"{split}_logits"], real[f"{split}_labels"]) for split in ("cal", "test")]
         save(before_and_after(*parts), "before-after")
     cal, test = digits_network()
-    artifact = fit_temperature(*cal)
+    artifact = fit_temperature(Samples.of(*cal))
     t = float(artifact.fit["temperature"])
     save(three_diagrams(test, t), "reliability")
     save(noise_floor_by_size(), "noise-floor")

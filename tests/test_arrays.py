@@ -15,6 +15,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError
 from calib_serve.fit.output import fit_temperature, select
+from calib_serve.fit.samples import Samples
 from calib_serve.report.prepare import class_table, reliability
 from calib_serve.study import optimal_temperature
 
@@ -101,8 +102,8 @@ def test_everything_that_takes_numbers_takes_them_from(kind: str) -> None:
         found = metrics.evaluate(scores, labels, replicates=5)
         expected = metrics.evaluate(plain, LABELS, replicates=5)
         assert found.brier.value == pytest.approx(expected.brier.value, **exact)
-    fitted = fit_temperature(logits, labels, sample_weight=convert(np.ones(200)))
-    expected_fit = fit_temperature(LOGITS, LABELS, sample_weight=np.ones(200))
+    fitted = fit_temperature(Samples.of(logits, labels, sample_weight=convert(np.ones(200))))
+    expected_fit = fit_temperature(Samples.of(LOGITS, LABELS, sample_weight=np.ones(200)))
     assert fitted.fit["temperature"] == pytest.approx(expected_fit.fit["temperature"], rel=1e-6)
     artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
     np.testing.assert_allclose(artifact.probs(logits), metrics.softmax(LOGITS / 2), rtol=1e-6)
@@ -124,10 +125,10 @@ def test_bfloat16_is_taken_at_its_own_precision() -> None:
         metrics.ece(PROBS, LABELS), abs=0.02
     )
     assert metrics.brier_terms(probs, LABELS).brier == pytest.approx(metrics.brier(PROBS, LABELS), abs=0.01)
-    found = fit_temperature(logits, torch.tensor(LABELS)).fit["temperature"]
-    assert found == pytest.approx(fit_temperature(LOGITS, LABELS).fit["temperature"], rel=0.02)
+    found = fit_temperature(Samples.of(logits, torch.tensor(LABELS))).fit["temperature"]
+    assert found == pytest.approx(fit_temperature(Samples.of(LOGITS, LABELS)).fit["temperature"], rel=0.02)
     numpys = np.asarray(LOGITS, library("ml_dtypes").bfloat16)
-    assert fit_temperature(numpys, LABELS).fit["temperature"] == pytest.approx(found)
+    assert fit_temperature(Samples.of(numpys, LABELS)).fit["temperature"] == pytest.approx(found)
 
 
 def _missing(kind: str, values: list[Any]) -> Any:
@@ -151,9 +152,9 @@ def test_a_missing_value_is_an_error_of_ours_wherever_it_is(kind: str) -> None:
     for refusing in (
         lambda: metrics.evaluate(probs, labels),
         lambda: metrics.evaluate(logits, labels),
-        lambda: fit_temperature(logits, labels),
-        lambda: select(logits, labels),
-        lambda: fit_temperature(logits, [0, 1, 1], sample_weight=labels),
+        lambda: fit_temperature(Samples.of(logits, labels)),
+        lambda: select(Samples.of(logits, labels)),
+        lambda: fit_temperature(Samples.of(logits, [0, 1, 1], sample_weight=labels)),
         lambda: metrics.evaluate(labels, [0, 1, 1]),
         lambda: Bins.tally([0.5, 0.6, 0.7], labels),
         lambda: Bins.tally(labels, [0, 1, 1]),
@@ -169,7 +170,7 @@ def test_text_is_an_error_of_ours(made: Callable[[list[str]], Any]) -> None:
         lambda: metrics.ece(PROBS[:3], text),
         lambda: metrics.ece(text, [0, 1, 1]),
         lambda: metrics.evaluate(text, [0, 1, 1]),
-        lambda: fit_temperature(text, [0, 1, 1]),
+        lambda: fit_temperature(Samples.of(text, [0, 1, 1])),
         lambda: Artifact((), method="none", classes=2).probs(text),
         lambda: bin_index(text),
         lambda: metrics.welch(text, [1.0, 2.0]),

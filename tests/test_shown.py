@@ -10,6 +10,7 @@ import pytest
 
 from calib_serve.artifact import Artifact, Head, Mixture, Score
 from calib_serve.fit.output import fit_by_name, select
+from calib_serve.fit.samples import Samples
 
 RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((300, 3))
@@ -49,7 +50,9 @@ def test_the_temperature_is_known_where_it_is_all_there_is(name: str) -> None:
 
 
 def test_the_selection_is_read_as_it_was_written(tmp_path) -> None:
-    fitted = select(LOGITS, LABELS, candidates=["temperature", "vector"], folds=3, criterion="brier")
+    fitted = select(
+        Samples.of(LOGITS, LABELS), candidates=["temperature", "vector"], folds=3, criterion="brier"
+    )
     artifact = Artifact.load(fitted.save(tmp_path / "a"))
     found = artifact.selection
     assert found == fitted.selection

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.bins import Bins
-    from calib_serve.fit.refinement import Refinement
+    from calib_serve.fit.measure import Refinement
     from calib_serve.metrics import Evaluation, LabelsEvaluation
     from calib_serve.scores import Scores
 
@@ -167,7 +167,7 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
     """What of the losses recalibration would remove; of labels nothing is told."""
-    from calib_serve.fit.refinement import recalibrated_losses
+    from calib_serve.fit.measure import recalibrated_losses
 
     if found.is_multilabel:
         return None

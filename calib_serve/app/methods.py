@@ -16,7 +16,7 @@ app = command(
     "calib-serve methods\ncalib-serve methods neural-clamping",
     details="An option is given to fit as --option KEY=VALUE.",
 )
-_NEVER = ("logits", "labels", "sample_weight", "class_weight", "class_names", "seed", "progress")
+_NEVER = ("samples", "class_names", "seed", "progress")
 
 
 @app.default

@@ -17,6 +17,7 @@ from calib_serve.fit.calibrate_model import recognisable
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.fit.masked import Masking, fit_masked_head
 from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.sessions import open_session
 from calib_serve.metrics import Evaluation, nll
@@ -81,7 +82,7 @@ def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
     classifier, data = deployed.classifier, deployed.digits
     images, labels = data.calibration.images, data.calibration.labels
     artifacts = {
-        "temperature": fit_temperature(classifier.logits(images), labels),
+        "temperature": fit_temperature(Samples.of(classifier.logits(images), labels)),
         "neural clamping": fit_neural_clamping(
             classifier, images, labels, clip=(0.0, 1.0), class_names=CLASS_NAMES, seed=seed
         ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Union
 
@@ -11,94 +11,25 @@ import numpy as np
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.absent import Absent, absent_of
-from calib_serve.fit.facts import HeldOutFacts
-from calib_serve.fit.floors import Floor, floor_of
-from calib_serve.fit.labels import (
-    LABEL_METHODS,
-    LabelSamples,
-    fit_labels,
-    held_out_label_facts,
-    label_options,
-    select_labels,
-)
-from calib_serve.fit.measure import cross_validated, measured, on_folds
-from calib_serve.fit.output import (
-    KEEPING,
-    TWO_CLASSES,
-    check_options,
-    default_candidates,
-    fit_by_name,
-    options_of,
-    select,
-)
-from calib_serve.fit.priors import check_correctable, confused
+from calib_serve.fit._unseen import Unseen
+from calib_serve.fit.labels import LabelSamples, fit_labels, label_options, select_labels
+from calib_serve.fit.measure import cross_validated, measured
+from calib_serve.fit.output import check_options, default_candidates, fit_by_name, options_of, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.shares import fitted_for_shares
+from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
 from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.options.base import divided
 from calib_serve.options.fit import FitOptions
 from calib_serve.scores import Outputs, Scores, alike
 from calib_serve.words import percent
 
-__all__ = ["calibrate", "calibrate_labels"]
-
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
 _AUTO = (*_OF_LABELS, "keep_predictions")
 _FOLDS = 5
 _ENOUGH = 50  # labels, to tell skill from chance
 
-
-def calibrate_labels(
-    samples: LabelSamples,
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    test: Scores | None,
-    class_names: Sequence[str],
-    cross_validate: bool,
-    seed: int,
-    progress: Progress | None,
-) -> Artifact:
-    """``calibrate`` of a multi-label model: a calibrator for each label."""
-    if method == "auto":
-        check_options("auto", options, _OF_LABELS)
-        tell = _teller(progress, options.get("candidates"))
-        artifact = select_labels(samples, **{**options, "seed": seed}, class_names=class_names, progress=tell)
-    else:
-        check_options(method, options, label_options(method))
-        if progress:
-            progress(method, 0, 1)
-        artifact = fit_labels(method, samples, **options)
-    artifact = replace(artifact, class_names=tuple(class_names))
-    if test is not None:
-        return _measured(artifact, test, seed)
-    if method == "auto" or not cross_validate:
-        return artifact
-    fit = partial(fit_labels, method, **options)
-
-    def facts(folds: int) -> HeldOutFacts:
-        return held_out_label_facts(samples, fit, folds=folds, class_names=class_names, seed=seed)
-
-    return on_folds(artifact, len(samples), facts)
-
-
-def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
-    return measured(
-        artifact,
-        test.logits,
-        artifact.of_logits(test.logits),
-        test.labelled(),
-        seed=seed,
-        sample_weight=test.weights,
-        groups=test.groups,
-    )
-
-
-def _teller(progress: Progress | None, candidates: Any) -> Any:
-    names = list(dict.fromkeys(("none", *(candidates or LABEL_METHODS))))
-    return None if progress is None else (lambda name: progress(name, names.index(name), len(names)))
+Test = Union[Scores, tuple[Any, Any]]
 
 
 def calibrate(
@@ -136,6 +67,7 @@ def calibrate(
     asked, own = divided(options or FitOptions(), given)
     weight: ClassWeight = asked.class_weight
     how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
+    # Samples were checked where they were made, and know neither names nor remarks.
     if isinstance(scores, Samples):
         samples = Samples.of(scores, labels, sample_weight=asked.sample_weight, class_weight=weight)
         names = asked.class_names or ()
@@ -147,7 +79,7 @@ def calibrate(
     if found.is_multilabel:
         if asked.prior is not None:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
-        artifact = calibrate_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
+        artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
     else:
         artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
     remarks = [*found.remarks, *artifact.fit.get("remarks", ()), *_without_skill(found)]
@@ -162,6 +94,7 @@ def _without_skill(scores: Scores) -> list[str]:
     """
     if scores.labels is None or scores.labels.ndim > 1 or len(scores) < _ENOUGH:
         return []
+    # The covariance of a class's score with its indicator, summed over classes: shuffled labels make it 0.
     centred = scores.logits - scores.logits.mean(axis=0)
     labels = scores.labels.astype(np.intp)
     shares = np.bincount(labels, minlength=scores.classes) / len(scores)
@@ -175,11 +108,8 @@ def _without_skill(scores: Scores) -> list[str]:
     ]
 
 
-Test = Union[Scores, tuple[Any, Any]]
-
-
 def _tested(test: Test, kind: Outputs, names: Sequence[str], ignore_label: Any = None) -> Scores:
-    """Samples to measure on, as those that were fitted to."""
+    """Return samples to measure on, of the kind of scores that were fitted to."""
     scores, labels = (test, None) if isinstance(test, Scores) else test
     found = Scores.of(
         scores,
@@ -210,96 +140,97 @@ def _fitted(
     seed: int,
     progress: Progress | None,
 ) -> Artifact:
-    """``calibrate`` of one class a sample."""
+    """Calibrate scores of one class a sample."""
     keeping = bool(options.get("keep_predictions"))
     if keeping and prior is not None:
         raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
-    setting = _Setting.of(samples, method, keeping=keeping, seed=seed)
+    # Looked for before any method is fitted: either would decide the fit alone.
+    unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
         check_options("auto", options, _AUTO)
-        of_auto = {**options, "class_names": class_names, "seed": seed}
-        artifact = setting.fitted(samples, lambda s: _chosen(s, of_auto, shares is not None, progress))
+        of_auto = {**options, "class_names": class_names, "seed": seed, "progress": progress}
+        artifact = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))
     else:
-        known = [name for name in options_of(method) if name not in ("sample_weight", "class_weight", "seed")]
-        check_options(method, options, known)
+        check_options(method, options, options_of(method))
         if shares is not None:
             check_correctable([method], samples.classes, options.get("of"))
         if progress:
             progress(method, 0, 1)
-        artifact = setting.fitted(samples, lambda s: fit_by_name(method, s, s.labels, seed=seed, **options))
-    remarks = [*setting.remarks(class_names), *artifact.fit.get("remarks", ())]
+        artifact = unseen.fitted(samples, partial(fit_by_name, method, seed=seed, **options))
+    remarks = [*unseen.remarks(class_names), *artifact.fit.get("remarks", ())]
     fit = {**artifact.fit, "remarks": remarks} if remarks else artifact.fit
     artifact = confused(replace(artifact, class_names=tuple(class_names), fit=fit), samples)
+    # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
     name, own = (artifact.method, {}) if method == "auto" else (method, options)
 
     def again(part: Samples) -> Artifact:
-        return setting.fitted(part, lambda s: fit_by_name(name, s, s.labels, seed=seed, **own))
+        return unseen.fitted(part, partial(fit_by_name, name, seed=seed, **own))
 
-    if test is None and cross_validate and (method != "auto" or setting.changes):
+    # The folds that auto chose by have measured it, unless it was fitted to other samples than are measured.
+    if test is None and cross_validate and (method != "auto" or unseen.changes):
         told = stage(progress, "cross-validation")
         artifact = cross_validated(artifact, samples, again, seed=seed, progress=told)
     if shares is not None:
         refit = again if cross_validate and test is None else None
         artifact = fitted_for_shares(artifact, samples, shares, refit, seed=seed)
-    if test is None:
-        return artifact
-    return _measured(artifact, test, seed)
+    return artifact if test is None else _measured(artifact, test, seed)
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """What a fit does not see of its samples: probabilities of exactly 0, and classes without a sample."""
-
-    floor: Floor | None
-    absent: Absent | None
-
-    @classmethod
-    def of(cls, samples: Samples, method: str, *, keeping: bool, seed: int) -> _Setting:
-        alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > len(_SIDES))
-        return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
-
-    @property
-    def changes(self) -> bool:
-        """Whether the samples are fitted otherwise than they are measured."""
-        return self.absent is not None or (self.floor is not None and self.floor.least is not None)
-
-    def fitted(self, samples: Samples, fit: Callable[[Samples], Artifact]) -> Artifact:
-        """What ``fit`` makes of the samples as it is to see them, for samples as they are."""
-        floored = samples if self.floor is None else self.floor.floored(samples)
-        made = fit(floored if self.absent is None else self.absent.without(floored))
-        made = made if self.absent is None else self.absent.back(made, floored)
-        return made if self.floor is None else self.floor.before(made, samples)
-
-    def remarks(self, class_names: Sequence[str]) -> list[str]:
-        """What to know of it, a sentence each."""
-        said = [] if self.floor is None else [self.floor.remark]
-        return said if self.absent is None else [*said, self.absent.remark(class_names)]
-
-
-_SIDES = ("negative", "positive")
-
-
-def _chosen(
-    samples: Samples, options: Mapping[str, Any], for_shares: bool, progress: Progress | None
-) -> Artifact:
-    """The method that cross-validation chooses; of too few samples for that a temperature, or none."""
+def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -> Artifact:
+    """Fit the method that cross-validation chooses; to too few samples for that a temperature, or none."""
     given = options.get("candidates")
     if for_shares and given:
         check_correctable(given, samples.classes)
-    units = len(samples) if samples.groups is None else int(samples.groups.max()) + 1
-    folds = options.get("folds") or min(_FOLDS, units // 2)
+    folds = options.get("folds") or min(_FOLDS, samples.units // 2)
+    # Fewer than four samples, or groups of them: folds would hold one each.
     if folds < 2:
-        return _of_few(samples, seed=options["seed"])
+        try:
+            return fit_by_name("temperature", samples, seed=options["seed"])
+        except FitError:
+            return fit_by_name("none", samples, seed=options["seed"])
     keeping = bool(options.get("keep_predictions"))
-    default = default_candidates(for_shares=for_shares, keeping=keeping)
-    names = list(dict.fromkeys(("none", *(given or default))))
-    tell = None if progress is None else (lambda name: progress(name, names.index(name), len(names)))
-    return select(samples, samples.labels, **{**options, "candidates": names, "folds": folds}, progress=tell)
+    names = given or default_candidates(for_shares=for_shares, keeping=keeping)
+    return select(samples, **{**options, "candidates": names, "folds": folds})
 
 
-def _of_few(samples: Samples, *, seed: int) -> Artifact:
-    try:
-        return fit_by_name("temperature", samples, samples.labels, seed=seed)
-    except FitError:
-        return fit_by_name("none", samples, samples.labels, seed=seed)
+def _fitted_to_labels(
+    samples: LabelSamples,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    test: Scores | None,
+    class_names: Sequence[str],
+    cross_validate: bool,
+    seed: int,
+    progress: Progress | None,
+) -> Artifact:
+    """Calibrate scores of a multi-label model: a calibrator for each label."""
+    if method == "auto":
+        check_options("auto", options, _OF_LABELS)
+        artifact = select_labels(
+            samples, **{**options, "seed": seed}, class_names=class_names, progress=progress
+        )
+    else:
+        check_options(method, options, label_options(method))
+        if progress:
+            progress(method, 0, 1)
+        artifact = fit_labels(method, samples, **options)
+    artifact = replace(artifact, class_names=tuple(class_names))
+    if test is not None:
+        return _measured(artifact, test, seed)
+    if method == "auto" or not cross_validate:
+        return artifact
+    return cross_validated(artifact, samples, partial(fit_labels, method, **options), seed=seed)
+
+
+def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
+    return measured(
+        artifact,
+        test.logits,
+        artifact.of_logits(test.logits),
+        test.labelled(),
+        seed=seed,
+        sample_weight=test.weights,
+        groups=test.groups,
+    )

@@ -24,8 +24,6 @@ from calib_serve.options.base import changed
 from calib_serve.options.evaluate import CompareOptions
 from calib_serve.scores import Scores, alike
 
-__all__ = ["Compared", "compare"]
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -42,7 +40,7 @@ class Compared:
     moved: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         if self.metrics is None:
             return {"method": self.method, "error": self.error}
         moved = None if math.isnan(self.moved) else self.moved
@@ -77,6 +75,7 @@ def compare(
         raise InputError(f"the samples to fit are {fitted.outputs}, those to test {tested.outputs}")
     field = (_of_labels if fitted.is_multilabel else _of_classes)(fitted, tested, asked.seed)
     names = list(field.methods) if methods == "all" else list(methods)
+    # Before anything is fitted: a wrong name may be the last one, after minutes.
     for name in names:
         if name != "auto":
             field.check(name)
@@ -87,6 +86,7 @@ def compare(
         began = time.perf_counter()
         try:
             artifact = field.select() if name == "auto" else field.fit(name)
+        # A method without an optimum should not cost the others.
         except CalibServeError as error:
             rows.append(Compared(name, error=str(error)))
             continue
@@ -130,8 +130,8 @@ def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
     return _Field(
         (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
         options_of,
-        lambda name: fit_by_name(name, fitted, fitted.labels, seed=seed),
-        lambda: select(fitted, fitted.labels, seed=seed),
+        lambda name: fit_by_name(name, fitted, seed=seed),
+        lambda: select(fitted, seed=seed),
         evaluate,
     )
 

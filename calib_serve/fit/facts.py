@@ -24,24 +24,13 @@ from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.shares import Confusion
 from calib_serve.scores import ONE_COLUMN, Outputs
 
-__all__ = [
-    "HeldOutFacts",
-    "complete",
-    "confusion_facts",
-    "data_fingerprint",
-    "judged",
-    "measured_on_folds",
-    "reference_bins",
-    "versions",
-]
-
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
 _SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion
 _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read in pieces
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """The versions of Python, this package, numpy, and the named packages that are installed."""
+    """Return the versions of Python, this package, numpy, and the named packages that are installed."""
     found = {name: _version(name) for name in ("calib-serve", "numpy", *packages)}
     return {"python": platform.python_version()} | {k: v for k, v in found.items() if v is not None}
 
@@ -55,7 +44,7 @@ def _version(package: str) -> str | None:
 
 
 def data_fingerprint(*arrays: NDArray[Any]) -> str:
-    """The sha256 of the arrays' types, shapes and bytes, in order; of long ones, of each 16 MiB's sha256.
+    """Hash the arrays' types, shapes and bytes, in order, by sha256; long ones by that of each 16 MiB.
 
     >>> data_fingerprint(np.zeros(2)) == data_fingerprint(np.zeros(2))
     True
@@ -81,7 +70,7 @@ def _sha256(array: NDArray[Any]) -> bytes:
 
 
 def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins: int = 15) -> Bins:
-    """The bins of calibrated probabilities (n, K) against class ids (n,), as a reference for monitoring.
+    """Bin calibrated probabilities (n, K) against class ids (n,), as a reference for monitoring.
 
     Of labels (n, L): every label's decision is a prediction, of confidence max(p, 1 - p).
     """
@@ -106,7 +95,7 @@ def complete(
     packages: Sequence[str] = (),
     reference: tuple[Bins, NDArray[np.intp]] | None = None,
 ) -> Artifact:
-    """An artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins and classes.
+    """Make an artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins, classes.
 
     ``samples`` hold the logits that the output steps act on; with an InputShift or a Head among
     the steps these are the logits of the model that already has them. ``reference`` are the bins and
@@ -155,7 +144,7 @@ def complete(
 
 
 def _shares(samples: Samples) -> dict[str, Any]:
-    """The class shares that probabilities fitted to these samples speak of: weighted ones, as the fit is."""
+    """Return the class shares that probabilities fitted to these samples speak of: weighted as the fit."""
     if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.part:
         return {}
     mass = np.bincount(samples.labels, weights=samples.weight, minlength=samples.classes)
@@ -165,7 +154,7 @@ def _shares(samples: Samples) -> dict[str, Any]:
 def confusion_facts(
     samples: Samples, predicted: NDArray[np.intp], confidence: NDArray[np.float64], *, on: str
 ) -> dict[str, Any]:
-    """What ``bbse`` needs: how often each class is predicted, and how surely, by label; or why it is unknown.
+    """Count what ``bbse`` needs: how often and how surely each class is predicted, by label; or say why not.
 
     ``predicted`` and ``confidence`` (n,) of the calibrated samples; ``on`` says which these are.
     """
@@ -178,7 +167,7 @@ def confusion_facts(
 
 
 def _weighs_classes_alone(samples: Samples) -> bool:
-    """Whether the samples of one class weigh the same: what a class looks like is then as it was sampled."""
+    """Tell whether samples of one class weigh the same: a class then looks as it was sampled."""
     if samples.weight is None:
         return True
     least, most = np.full(samples.classes, np.inf), np.zeros(samples.classes)
@@ -188,7 +177,7 @@ def _weighs_classes_alone(samples: Samples) -> bool:
 
 
 def _of_one_column(step: Step, outputs: Outputs) -> Step:
-    """A scale for each class of one logit z as one of z: of (0, z) nothing else is known.
+    """Turn a scale for each class of one logit z into one of z: of (0, z) nothing else is known.
 
     A number added to both logits then changes nothing. Log-probabilities of one probability are
     normalised, and a map of them says so. FitError for a map that would turn the order of z around.
@@ -232,7 +221,7 @@ class HeldOutFacts(NamedTuple):
 
 
 def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
-    """The artifact with what was found of ``samples`` calibration samples on ``folds``."""
+    """Return the artifact with what was found of ``samples`` calibration samples on ``folds``."""
     whole = samples == artifact.data.get("samples", samples)
     on: dict[str, Any] = {
         "measured_on": f"{folds} folds of {'' if whole else f'{samples:,} samples of '}the calibration set",
@@ -244,7 +233,7 @@ def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, sa
 
 
 def judged(artifact: Artifact, found: Verdict, moved: Moved | None = None) -> Artifact:
-    """The artifact that holds the verdict on the samples that it was measured on, and what it moved there."""
+    """Return the artifact with the verdict on the samples it was measured on, and what it moved there."""
     # It is calibrated: that again would be no advice.
     do = [MORE if artifact.steps and line == CALIBRATE else line for line in found.do]
     told: dict[str, Any] = {

@@ -12,39 +12,31 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, LogitMap, Score, Selection, Step
-from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.artifact import Artifact, LogitMap, Step
+from calib_serve.errors import FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
 from calib_serve.fit.output.binary import check_range, platt
-from calib_serve.fit.output.binning import (
+from calib_serve.fit.output.candidates import check_options
+from calib_serve.fit.output.selection import HeldOut, choose, harm_to_accuracy
+from calib_serve.fit.output.tables import (
     check_table,
     equal_mass,
     equal_width,
     histogram_row,
     isotonic_row,
     table_of,
+    temperature_row,
 )
-from calib_serve.fit.output.candidates import check_options
-from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, rank
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.progress import Progress
+from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.samples import group_codes
-from calib_serve.scores import LABELS, Outputs, Scores
-
-__all__ = [
-    "LABEL_METHODS",
-    "LabelSamples",
-    "fit_labels",
-    "held_out_label_facts",
-    "label_options",
-    "select_labels",
-]
+from calib_serve.scores import LABELS, Scores
 
 Floats = NDArray[np.float64]
 
@@ -55,29 +47,15 @@ class LabelSamples(Samples):
 
     @classmethod
     def of(
-        cls,
-        logits: Any,
-        labels: Any = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        class_weight: ClassWeight = None,
-        outputs: Outputs | None = None,
-        groups: ArrayLike | None = None,
+        cls, logits: Any, labels: Any = None, *, class_weight: ClassWeight = None, **how: Any
     ) -> LabelSamples:
-        """Of ``Scores``, or of what makes them: scores (n, L) of labels, and labels (n, L), each 0 or 1.
+        """Check ``Scores``, or what makes them: scores (n, L) of labels, and labels (n, L), each 0 or 1.
 
-        Raises ShapeError and InputError.
+        ``how`` are further arguments of ``Scores.of``. Raises ShapeError and InputError.
         """
         if class_weight is not None:
             raise InputError("class_weight is for one class a sample; give each sample a weight instead")
-        given = Scores.of(
-            logits,
-            labels,
-            outputs=outputs,
-            sample_weight=sample_weight,
-            groups=groups,
-            expected="label_logits",
-        )
+        given = Scores.of(logits, labels, expected="label_logits", **how)
         if not given.is_multilabel:
             raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {given.outputs}")
         codes = group_codes(given.groups, len(given))
@@ -89,13 +67,13 @@ class LabelSamples(Samples):
         return counted if weight is None else replace(counted, weight=weight * (len(weight) / weight.sum()))
 
     def label(self, k: int) -> tuple[Floats, NDArray[np.intp], Floats]:
-        """Log-odds, truths and weights of one label, each (n,)."""
+        """Return log-odds, truths and weights of one label, each (n,)."""
         rows = slice(None) if self.rows is None else self.rows
         z = np.asarray(self.logits[rows, k], np.float64)
-        return z, self.labels[:, k], np.ones(len(self)) if self.weight is None else self.weight
+        return z, self.labels[:, k], self.weights
 
     def pooled(self) -> Samples:
-        """Every label of every sample as a sample of two classes."""
+        """Take every label of every sample as a sample of two classes."""
         z: NDArray[Any] = self.read(slice(0, len(self))).reshape(-1, 1)
         weight = None if self.weight is None else np.repeat(self.weight, self.classes)
         return Samples(np.concatenate([np.zeros_like(z), z], axis=1), self.labels.reshape(-1), weight)
@@ -105,7 +83,6 @@ Row = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
 """(probabilities, whether the label is true, weights), each (n,), to inner edges and values."""
 
 _LEAST = 10  # samples in which a label is true, and in which it is not, below which it is not fitted alone
-_STEPS = 100  # of a table that stands for a temperature
 
 LABEL_METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -121,7 +98,7 @@ LABEL_METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def label_options(method: str) -> tuple[str, ...]:
-    """The names of a method's options; InputError for a method that labels do not have."""
+    """Return the names of a method's options; InputError for a method that labels do not have."""
     if method not in LABEL_METHODS:
         raise InputError(f"labels have no method {method!r}; choose auto, {', '.join(LABEL_METHODS)}")
     return LABEL_METHODS[method]
@@ -159,6 +136,7 @@ def _platt(samples: LabelSamples) -> Artifact:
         try:
             weight[k], bias[k], _ = platt(*samples.label(k))
         except FitError:
+            # A weight below 0 would turn the label's order around: the shared temperature keeps it.
             kept[k] = "more rarely true where its log-odds are higher"
     return complete(
         [LogitMap(weight, bias)],
@@ -171,12 +149,12 @@ def _platt(samples: LabelSamples) -> Artifact:
 def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> Artifact:
     check_table("each", bins, smoothing)
     floor = 1 / (2 * (len(samples) + 1))  # as two classes have it
-    edges = {"histogram-width": equal_width(bins), "histogram-mass": equal_mass(bins)}.get(method)
+    edges = {"histogram-width": equal_width, "histogram-mass": equal_mass}.get(method)
 
     def row(p: Floats, came_true: Floats, weight: Floats) -> tuple[Floats, Floats]:
         if edges is None:
             return isotonic_row(p, came_true, weight, floor)
-        return histogram_row(p, came_true, weight, edges(p), smoothing)
+        return histogram_row(p, came_true, weight, edges(p, bins), smoothing)
 
     shared, kept = _Shared(samples), _kept(samples)
     rows = []
@@ -187,7 +165,7 @@ def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> 
         else:
             rows.append(row(sigmoid(z), came_true.astype(np.float64), weight))
     options = {} if edges is None else {"bins": bins, "smoothing": smoothing}
-    packages = ("scikit-learn",) if edges is None else ()
+    packages = ("scipy",) if edges is None else ()
     return complete(
         [table_of(rows)],
         samples,
@@ -212,19 +190,11 @@ class _Shared:
             self.temperature, self.why = 1.0, str(error)
 
     def row(self, z: Floats) -> tuple[Floats, Floats]:
-        """A row of a table that is, step by step, the temperature: equally many samples a step."""
-        p = sigmoid(z)
-        edges = equal_mass(_STEPS)(p)
-        index, cooled = np.searchsorted(edges, p), sigmoid(z / self.temperature)
-        count, total = (
-            np.bincount(index, weights=w, minlength=len(edges) + 1) for w in (np.ones(len(p)), cooled)
-        )
-        bounds = np.concatenate([[0.0], edges, [1.0]])
-        middle = (bounds[1:] + bounds[:-1]) / 2  # of a step that holds nothing
-        return edges, np.where(count > 0, total / np.where(count > 0, count, 1), middle)
+        """Return a row of a table that is, step by step, the temperature: equally many samples a step."""
+        return temperature_row(sigmoid(z), sigmoid(z / self.temperature))
 
     def facts(self, kept: Mapping[int, str]) -> dict[str, Any]:
-        """What the manifest says: labels by the reason why they were not fitted alone."""
+        """Return what the manifest says: labels by the reason why they were not fitted alone."""
         reasons = {
             why: [k for k, given in kept.items() if given == why] for why in dict.fromkeys(kept.values())
         }
@@ -233,7 +203,7 @@ class _Shared:
 
 
 def _kept(samples: LabelSamples) -> dict[int, str]:
-    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
+    counted = samples.labels[samples.weights > 0]
     true = counted.sum(axis=0)
     few = np.flatnonzero(np.minimum(true, len(counted) - true) < _LEAST)
     return dict.fromkeys(few.tolist(), f"true, or not true, in fewer than {_LEAST} samples")
@@ -241,6 +211,7 @@ def _kept(samples: LabelSamples) -> dict[int, str]:
 
 Criterion = Literal["nll", "brier"]
 
+# Tables need hundreds of samples in which a label is true, so they are asked for by name.
 _CANDIDATES = ("none", "temperature", "platt")
 _REPLICATES = 200
 
@@ -255,7 +226,7 @@ def select_labels(
     level: float = 0.95,
     seed: int = 0,
     class_names: Sequence[str] = (),
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Artifact:
     """Cross-validate ``candidates``, fit the chosen one to all samples, and record how it was chosen.
 
@@ -268,38 +239,25 @@ def select_labels(
         label_options(name)
     if criterion not in ("nll", "brier"):
         raise InputError(f"the criterion for labels must be nll or brier, got {criterion!r}")
-    found: dict[str, HeldOut] = {}
-    refused: dict[str, str] = {}
-    for name in names:
-        if progress:
-            progress(name)
-        try:
-            probs = _held_out(samples, partial(fit_labels, name), folds, seed)
-        except CalibServeError as error:
-            refused[name] = str(error)
-            continue
-        found[name] = _described(probs, samples.labels)
-        if harm := harm_to_accuracy(found["none"], found[name], tolerance=tolerance, level=level):
-            refused[name] = harm
-    allowed = {name: held for name, held in found.items() if name not in refused}
-    if not allowed:
-        raise InputError(refused["none"])
-    best, chosen, scores = rank(found, allowed, criterion, samples, seed)
-    artifact = fit_labels(chosen, samples)
-    selection = Selection(
+
+    def held_out(name: str, _: Mapping[str, HeldOut]) -> HeldOut:
+        return _described(_held_out(samples, partial(fit_labels, name), folds, seed), samples.labels)
+
+    selection = choose(
+        names,
+        held_out,
+        partial(harm_to_accuracy, tolerance=tolerance, level=level),
+        samples,
         criterion=criterion,
-        rule=RULE,
         folds=folds,
         seed=seed,
         tolerance=tolerance,
         level=level,
-        best=best,
-        chosen=chosen,
-        scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
+        progress=progress,
     )
-    facts = held_out_label_facts(
-        samples, partial(fit_labels, chosen), folds=folds, class_names=class_names, level=level, seed=seed
-    )
+    fit = partial(fit_labels, selection.chosen)
+    facts = held_out_label_facts(samples, fit, folds=folds, class_names=class_names, level=level, seed=seed)
+    artifact = fit(samples)
     told = replace(artifact, fit={**artifact.fit, "selection": selection.as_dict()})
     return measured_on_folds(told, facts, folds=folds, samples=len(samples))
 
@@ -313,7 +271,7 @@ def held_out_label_facts(
     level: float = 0.95,
     seed: int = 0,
 ) -> HeldOutFacts:
-    """Metrics and verdict of every sample under a ``fit`` to the other folds."""
+    """Measure every sample under a ``fit`` to the other folds: metrics and verdict."""
     held = [_held_out(samples, made, folds, seed) for made in (partial(fit_labels, "none"), fit)]
     before, after = (_estimates(probs, samples, level, seed) for probs in held)
     return HeldOutFacts(before, after, judge_probs(held[1], samples.labels, class_names=class_names))
@@ -322,21 +280,19 @@ def held_out_label_facts(
 def _held_out(
     samples: LabelSamples, fit: Callable[[LabelSamples], Artifact], folds: int, seed: int
 ) -> Floats:
-    """Probabilities (n, L) of every sample under a ``fit`` to the other folds.
+    """Return probabilities (n, L) of every sample under a ``fit`` to the other folds.
 
     InputError for folds that the samples cannot fill.
     """
     fold = folds_of(samples, folds=folds, seed=seed)
     probs = np.empty(samples.labels.shape)
-    for f in range(folds):
-        held = np.flatnonzero(fold == f)
-        artifact = fit(samples.take(fold != f))
-        for part, chunk in samples.take(held).chunks(np.float64):
-            probs[held[part]] = artifact.of_logits(chunk)
+    for rows, p in samples.held_out(fold, lambda f: fit(samples.take(fold != f))):
+        probs[rows] = p
     return probs
 
 
 def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
+    # Means over a sample's labels: samples, not labels, are independent.
     confidence, right = decisions(probs, labels)
     true = np.where(labels == 1, probs, 1 - probs)
     means = (-log_probs(true), (1 - true) ** 2, confidence, right)

@@ -24,43 +24,19 @@ from torch.nn import functional
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = [
-    "Loss",
-    "Reduction",
-    "Weight",
-    "brier",
-    "brier_weight",
-    "cross_entropy",
-    "dual_focal",
-    "dual_focal_weight",
-    "entropy_regularised",
-    "flsd",
-    "flsd_weight",
-    "focal",
-    "focal_weight",
-    "inconsistency_weight",
-    "inverse_focal",
-    "inverse_focal_weight",
-    "label_smoothing",
-    "logit_norm_regularised",
-    "mixup",
-    "mmce",
-    "mmce_weighted",
-    "weighted_nll",
-]
-
 Reduction = Literal["mean", "sum", "none"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of logits (..., K) and class ids (...,)."""
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Half precision as single."""
+    """Return half precision as single."""
+    # bfloat16 holds 8 bits: a log_softmax in it is off by hundredths.
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def log_probs(logits: Tensor, labels: Tensor) -> Tensor:
-    """(..., K), checked together with class ids (...,)."""
+    """Return log-probabilities (..., K) of logits that are checked together with class ids (...,)."""
     if logits.ndim < 1 or logits.shape[-1] < 2 or labels.shape != logits.shape[:-1]:
         raise ShapeError(
             f"logits must be (..., K) with K >= 2 and labels (...,) class ids, got "
@@ -72,18 +48,19 @@ def log_probs(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def of_label(log_p: Tensor, labels: Tensor) -> Tensor:
-    """Log p_y (...,)."""
+    """Return log p_y (...,)."""
     return log_p.gather(-1, labels.long().unsqueeze(-1)).squeeze(-1)
 
 
 def log_others(log_p: Tensor, labels: Tensor) -> Tensor:
-    """log(1 - p_y), summed from the other classes: exact where p_y rounds to 1."""
+    """Return log(1 - p_y), summed from the other classes: exact where p_y rounds to 1."""
+    # 1 - exp(log p_y) is 0 in float32 from p_y = 1 - 3e-8 on, and its logarithm infinite.
     others = log_p.scatter(-1, labels.long().unsqueeze(-1), -torch.inf)
     return torch.logsumexp(others, dim=-1)
 
 
 def reduced(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Mean, sum or each."""
+    """Return the mean, the sum or each of the losses."""
     if reduction == "mean":
         return losses.mean()
     if reduction == "sum":
@@ -98,13 +75,13 @@ Weight = Callable[[Tensor, Tensor], Tensor]
 
 
 def focal_weight(*, gamma: float) -> Weight:
-    """(1 - p_y)^gamma (Lin 2017, eq. 4)."""
+    """Weigh by (1 - p_y)^gamma (Lin 2017, eq. 4)."""
     _check_exponent(gamma)
     return lambda log_p, labels: torch.exp(gamma * log_others(log_p, labels))
 
 
 def flsd_weight(*, low: float = 5.0, high: float = 3.0, threshold: float = 0.2) -> Weight:
-    """(1 - p_y)^gamma with gamma ``low`` where p_y < threshold, else ``high`` (Mukhoti 2020, FLSD-53)."""
+    """Weigh by (1 - p_y)^gamma, gamma ``low`` below the threshold, else ``high`` (Mukhoti 2020, FLSD-53)."""
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
         p_true = of_label(log_p, labels).exp()
@@ -114,7 +91,7 @@ def flsd_weight(*, low: float = 5.0, high: float = 3.0, threshold: float = 0.2) 
 
 
 def dual_focal_weight(*, gamma: float) -> Weight:
-    """(1 - p_y + p_j)^gamma, p_j the largest probability strictly below p_y: DFL (Tao 2023, eq. 5)."""
+    """Weigh by (1 - p_y + p_j)^gamma, p_j the next probability strictly below p_y: DFL (Tao 2023, eq. 5)."""
     _check_exponent(gamma)
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
@@ -127,13 +104,13 @@ def dual_focal_weight(*, gamma: float) -> Weight:
 
 
 def inverse_focal_weight(*, gamma: float) -> Weight:
-    """(1 + p_y)^gamma: weighs easy samples up (Wang 2021, eq. 4)."""
+    """Weigh by (1 + p_y)^gamma, easy samples up (Wang 2021, eq. 4)."""
     _check_exponent(gamma)
     return lambda log_p, labels: (1 + of_label(log_p, labels).exp()) ** gamma
 
 
 def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
-    """(sum_k |p_k - y_k|^beta)^(gamma / beta), the generalised Brier score of BSCE and BSCE-GRA (Lin 2025).
+    """Weigh by (sum_k |p_k - y_k|^beta)^(gamma / beta), the Brier score of BSCE and BSCE-GRA (Lin 2025).
 
     This is the authors' code. Their equation 11 reads sum_k |p_k - y_k|^gamma: its norm is of one number, so
     that beta drops out. With beta = 1 it is 2^gamma times the focal weight.
@@ -165,7 +142,7 @@ def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
 def inconsistency_weight(
     *, noise: float = 1.0, samples: int = 32, generator: torch.Generator | None = None
 ) -> Weight:
-    """1 - consistency: how often Gaussian noise on the logits changes the predicted class (Tao 2024).
+    """Weigh by 1 - consistency: how often noise on the logits changes the predicted class (Tao 2024).
 
     ``noise`` is its standard deviation. It is a count without a gradient, detached or not.
     """
@@ -174,6 +151,7 @@ def inconsistency_weight(
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
         predicted = log_p.argmax(dim=-1)
+        # An argmax has no gradient, so none is kept.
         changed = torch.zeros_like(predicted)
         for _ in range(samples):
             shaken = torch.empty_like(log_p).normal_(std=noise, generator=generator) + log_p.detach()
@@ -191,38 +169,39 @@ def _check_exponent(gamma: float) -> None:
 def weighted_nll(
     logits: Tensor, labels: Tensor, weight: Weight, *, detach: bool = False, reduction: Reduction = "mean"
 ) -> Tensor:
-    """u(p) * -log p_y; ``detach`` keeps the weight out of the gradient (Lin 2025, eq. 9)."""
+    """Return u(p) * -log p_y; ``detach`` keeps the weight out of the gradient (Lin 2025, eq. 9)."""
     log_p = log_probs(logits, labels)
+    # Detached for the weight alone: -log p_y keeps its gradient.
     u = weight(log_p.detach() if detach else log_p, labels)
     return reduced(-u * of_label(log_p, labels), reduction)
 
 
 def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0, reduction: Reduction = "mean") -> Tensor:
-    """-(1 - p_y)^gamma log p_y (Lin 2017, eq. 4); gamma = 0 is the cross-entropy."""
+    """Return -(1 - p_y)^gamma log p_y (Lin 2017, eq. 4); gamma = 0 is the cross-entropy."""
     return weighted_nll(logits, labels, focal_weight(gamma=gamma), reduction=reduction)
 
 
 def flsd(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Focal loss whose gamma depends on the sample: FLSD-53 (Mukhoti 2020)."""
+    """Return the focal loss whose gamma depends on the sample: FLSD-53 (Mukhoti 2020)."""
     return weighted_nll(logits, labels, flsd_weight(), reduction=reduction)
 
 
 def dual_focal(
     logits: Tensor, labels: Tensor, *, gamma: float = 5.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Dual focal loss, DFL: -(1 - p_y + p_j)^gamma log p_y (Tao 2023, eq. 5)."""
+    """Return the dual focal loss, DFL: -(1 - p_y + p_j)^gamma log p_y (Tao 2023, eq. 5)."""
     return weighted_nll(logits, labels, dual_focal_weight(gamma=gamma), reduction=reduction)
 
 
 def inverse_focal(
     logits: Tensor, labels: Tensor, *, gamma: float = 2.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """-(1 + p_y)^gamma log p_y (Wang 2021, eq. 4)."""
+    """Return -(1 + p_y)^gamma log p_y (Wang 2021, eq. 4)."""
     return weighted_nll(logits, labels, inverse_focal_weight(gamma=gamma), reduction=reduction)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """-log p_y.
+    """Return -log p_y.
 
     >>> import torch
     >>> float(cross_entropy(torch.zeros(1, 4), torch.tensor([0])).exp().round(decimals=4))
@@ -232,7 +211,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mea
 
 
 def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """sum_k (p_k - y_k)^2 (Brier 1950): the Brier loss, BL.
+    """Return sum_k (p_k - y_k)^2 (Brier 1950): the Brier loss, BL.
 
     >>> import torch
     >>> float(brier(torch.zeros(1, 2), torch.tensor([0])))
@@ -246,18 +225,20 @@ def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> T
 def label_smoothing(
     logits: Tensor, labels: Tensor, *, epsilon: float = 0.05, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Cross-entropy against (1 - epsilon) of the label, epsilon spread over all K: LS (Szegedy 2016)."""
+    """Return cross-entropy against (1 - epsilon) of the label, epsilon over all K: LS (Szegedy 2016)."""
     if not 0 <= epsilon < 1:
         raise InputError(f"epsilon must lie in [0, 1), got {epsilon}")
     log_p = log_probs(logits, labels)
+    # All K classes share epsilon, the label's own among them.
     return reduced(-(1 - epsilon) * of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
 
 
 def entropy_regularised(
     logits: Tensor, labels: Tensor, *, strength: float = 0.1, reduction: Reduction = "mean"
 ) -> Tensor:
-    """-log p_y - strength * entropy: entropy regularisation, ERL (Pereyra 2017; Singh 2021, eq. 10)."""
+    """Return -log p_y - strength * entropy: ERL (Pereyra 2017; Singh 2021, eq. 10)."""
     log_p = log_probs(logits, labels)
+    # A reward for entropy: it flattens the probabilities.
     entropy = -(log_p.exp() * log_p).sum(dim=-1)
     return reduced(-of_label(log_p, labels) - strength * entropy, reduction)
 
@@ -265,7 +246,7 @@ def entropy_regularised(
 def logit_norm_regularised(
     logits: Tensor, labels: Tensor, *, strength: float = 0.01, p: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """-log p_y + strength * ||z||_p of each sample's logits (Joo and Chung 2020; Wang 2021, sec. 3)."""
+    """Return -log p_y + strength * ||z||_p of a sample's logits (Joo and Chung 2020; Wang 2021, sec. 3)."""
     if p < 1:
         raise InputError(f"p must be at least 1 for a norm, got {p}")
     log_p = log_probs(logits, labels)
@@ -274,7 +255,7 @@ def logit_norm_regularised(
 
 
 def mixup(loss: Loss, logits: Tensor, labels: Tensor, partners: Tensor, share: float | Tensor) -> Tensor:
-    """``share`` of the loss against ``labels``, the rest against ``partners`` (Thulasidasan 2019).
+    """Return ``share`` of the loss against ``labels``, the rest against ``partners`` (Thulasidasan 2019).
 
     ``share`` is one number, or (...,) with a ``loss`` that does not reduce.
     """
@@ -285,7 +266,7 @@ _NOTHING = 1e-12  # a square below this is rounding, and the root has no gradien
 
 
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
-    """Maximum mean calibration error of the batch (Kumar 2018, eq. 5), kernel exp(-|r - r'| / width).
+    """Return the batch's maximum mean calibration error (Kumar 2018, eq. 5), kernel exp(-|r - r'| / width).
 
     The root of the mean over all pairs of samples of gap * kernel * gap, for gaps of right (1 or 0) less
     confidence r. One number per batch, to be added to a loss; memory grows with the batch size squared.
@@ -300,7 +281,7 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
 
 
 def mmce_weighted(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
-    """MMCE with right and wrong predictions weighed alike (Kumar 2018, eq. 6); 0 without either.
+    """Return MMCE with right and wrong predictions weighed alike (Kumar 2018, eq. 6); 0 without either.
 
     The form that the field trains with, as ``cross_entropy + 2 * mmce_weighted`` (Mukhoti 2020). Each pair
     sum is divided by its number of pairs once, as in the paper; published code divides means of the pairs
@@ -326,7 +307,7 @@ def _root(square: Tensor) -> Tensor:
 
 
 def _top(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Confidence and whether it is right, of all samples as one batch (n,)."""
+    """Return confidences and whether they are right, of all samples as one batch (n,)."""
     log_p = log_probs(logits, labels).flatten(0, -2)
     confidence, predicted = log_p.exp().max(dim=-1)
     return confidence, (predicted == labels.flatten()).to(confidence.dtype)

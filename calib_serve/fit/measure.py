@@ -1,4 +1,4 @@
-"""What a calibration changed, on samples that it was not fitted to, and the verdict on it."""
+"""What a calibration changed, on samples that it was not fitted to, and what one would change."""
 
 from __future__ import annotations
 
@@ -8,28 +8,24 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import some_of
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, FitError
-from calib_serve.fit.facts import HeldOutFacts, judged, measured_on_folds
-from calib_serve.fit.output import held_out_facts
-from calib_serve.fit.samples import Samples
+from calib_serve.fit.facts import judged, measured_on_folds
+from calib_serve.fit.labels import LabelSamples, held_out_label_facts
+from calib_serve.fit.output import facts_of_probabilities, fit_by_name, held_out_facts
+from calib_serve.fit.samples import Samples, folds_of, stratified
 from calib_serve.judgement import Level, Verdict, gain_of
 from calib_serve.judgement.decide import judge_probs
-from calib_serve.metrics import (
-    Estimate,
-    Evaluation,
-    LabelsEvaluation,
-    sigmoid,
-)
+from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LossTerms, log_probs, sigmoid, softmax
 from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.scores import ProbsView
+from calib_serve.metrics.proper import sample_losses
+from calib_serve.scores import Outputs, ProbsView, Scores
 from calib_serve.words import percent
-
-__all__ = ["cross_validated", "measured", "on_folds", "unmeasured", "verdict"]
 
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on
@@ -49,7 +45,7 @@ def measured(
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> Artifact:
-    """The artifact with every metric before and after and a verdict, on samples that nothing was fitted to.
+    """Return the artifact with metrics before and after and a verdict, on samples that nothing was fitted to.
 
     ``logits`` (n, K) of the model as it is, ``probs`` (n, K) calibrated, class ids ``labels`` (n,), of labels
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
@@ -80,44 +76,67 @@ def measured(
 def cross_validated(
     artifact: Artifact,
     samples: Samples,
-    fit: Callable[[Samples], Artifact],
+    fit: Callable[[Any], Artifact],
     *,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Artifact:
-    """The artifact with metrics before and after, of every sample under a ``fit`` to the other folds.
+    """Return the artifact with metrics before and after, of every sample under a ``fit`` to the other folds.
 
     Of very many samples that is told of some. Where a fold cannot be fitted, because a class or the samples
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
-    samples = samples.some(_MOST)
-    names = artifact.class_names
-
-    def facts(folds: int) -> HeldOutFacts:
-        return held_out_facts(samples, fit, folds=folds, class_names=names, seed=seed, progress=progress)
-
-    return on_folds(artifact, len(samples), facts)
-
-
-def on_folds(artifact: Artifact, samples: int, facts: Callable[[int], HeldOutFacts]) -> Artifact:
-    """The artifact with the ``facts`` of so many folds of its samples, or why there are none."""
-    folds = min(_FOLDS, samples // 2)
+    if not isinstance(samples, LabelSamples):
+        samples = samples.some(_MOST)
+    folds = min(_FOLDS, len(samples) // 2)
+    how: dict[str, Any] = {"folds": folds, "class_names": artifact.class_names, "seed": seed}
     if folds < 2:
-        return unmeasured(artifact, FitError(f"{samples} samples are too few to hold some of them out"))
+        return unmeasured(artifact, FitError(f"{len(samples)} samples are too few to hold some of them out"))
     try:
-        found = facts(folds)
+        if isinstance(samples, LabelSamples):
+            found = held_out_label_facts(samples, fit, **how)
+        else:
+            found = held_out_facts(samples, fit, progress=progress, **how)
     except CalibServeError as error:
         return unmeasured(artifact, error)
-    return measured_on_folds(artifact, found, folds=folds, samples=samples)
+    return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
+
+
+def cross_fitted(
+    artifact: Artifact,
+    logits: ArrayLike,
+    labels: ArrayLike,
+    probs_of: Callable[[NDArray[np.intp], NDArray[np.intp]], ArrayLike],
+    *,
+    seed: int = 0,
+) -> Artifact:
+    """Return the artifact of a model with metrics before and after, of samples that were held out of its fit.
+
+    ``logits`` (n, K) are of the model as it is. ``probs_of`` gets the rows of all folds but one, fits to
+    them, and returns probabilities of the rows of that one. Where a fold cannot be fitted, the artifact says
+    so as in ``cross_validated``.
+    """
+    samples = Samples.of(logits, labels, outputs="logits")
+    probs = np.empty(samples.logits.shape)
+    try:
+        fold = stratified(samples.labels, folds=min(_FOLDS, len(samples) // 2), seed=seed)
+        for f in np.unique(fold):
+            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+            probs[held] = probs_of(kept, held)
+    except CalibServeError as error:
+        return unmeasured(artifact, error)
+    plain, names = softmax(samples.logits), artifact.class_names
+    found = facts_of_probabilities(plain, probs, samples, class_names=names, seed=seed)
+    return measured_on_folds(artifact, found, folds=int(fold.max()) + 1, samples=len(samples))
 
 
 def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
-    """The artifact that says why there is nothing it could be measured on."""
+    """Return the artifact that says why there is nothing it could be measured on."""
     return replace(artifact, data={**artifact.data, "measured_on": f"nothing: {error}"})
 
 
 def verdict(artifact: Artifact) -> Verdict:
-    """What ``judge`` said of the samples that the artifact was measured on, and its ECE before and after.
+    """Return what ``judge`` said of the samples that it was measured on, and its ECE before and after.
 
     Of two classes also the ECE of P(y = 1), of labels that of P(label), and which labels were not fitted
     alone. Where nothing was judged, the level is "too_little".
@@ -172,7 +191,7 @@ class _Ece:
 
 
 def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
-    """How bad it is, from 0, and in words."""
+    """Judge how bad it is, from 0, and in words."""
     if not artifact.steps:
         return 0, "nothing was changed"
     floor, after = found.floor, found.after
@@ -199,7 +218,7 @@ def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
 
 
 def _lost(artifact: Artifact) -> list[str]:
-    """That accuracy falls, which confidence alone does not show."""
+    """Say that accuracy falls, which confidence alone does not show."""
     before, after = (m.get("accuracy") for m in (artifact.metrics_before, artifact.metrics_after))
     # Under other class shares other classes are right.
     if before is None or after is None or "prior" in artifact.fit or float(after) >= float(before) - _LOSS:
@@ -211,7 +230,7 @@ def _lost(artifact: Artifact) -> list[str]:
 
 
 def _kept(artifact: Artifact) -> list[str]:
-    """Which labels were not fitted alone, and why."""
+    """Say which labels were not fitted alone, and why."""
     said = []
     for why, labels in artifact.fit.get("kept_temperature", {}).items():
         names = [artifact.class_names[k] if artifact.class_names else str(k) for k in labels[:_NAMED]]
@@ -221,3 +240,96 @@ def _kept(artifact: Artifact) -> list[str]:
             f"{artifact.fit['shared_temperature']:.3g}, as each is {why}: {', '.join(names)}{more}."
         )
     return said
+
+
+_ENOUGH = 20_000  # samples, of which half teach a calibration as much as four fifths
+_RECALIBRATED = 50_000  # samples that are recalibrated
+_MANY = 1 << 20  # logits, above which only a temperature is fitted: others take minutes
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """NLL and Brier score as calibration and refinement, under a recalibration by ``method``."""
+
+    method: str
+    nll: LossTerms
+    brier: LossTerms
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        terms = {name: vars(found) for name, found in (("nll", self.nll), ("brier", self.brier))}
+        parts = {name: {k: e.as_dict() for k, e in found.items()} for name, found in terms.items()}
+        return {"recalibration": self.method, **parts}
+
+    def says(self) -> str:
+        """Say it in one sentence.
+
+        >>> from calib_serve.metrics import Estimate
+        >>> terms = LossTerms(Estimate(0.312), Estimate(0.021, 0.015, 0.027), Estimate(0.291))
+        >>> Refinement("temperature", terms, terms).says()[:65]
+        'Of the NLL 0.3120, 0.0210 (0.0150 to 0.0270) is calibration error'
+        """
+        whole, part, rest = self.nll.loss, self.nll.calibration, self.nll.refinement
+        said = f"{part:.4f}" + ("" if math.isnan(part.low) else f" ({part.low:.4f} to {part.high:.4f})")
+        by = f"recalibration ({self.method}, cross-validated)"
+        if part.low > 0 or (math.isnan(part.low) and part > 0):
+            return (
+                f"Of the NLL {whole:.4f}, {said} is calibration error that {by} would remove; {rest:.4f} is "
+                "refinement."
+            )
+        return (
+            f"Of the NLL {whole:.4f}, {by} would remove nothing that these samples could show: {said}. It is "
+            "refinement: another model or more training lowers it, no calibration does."
+        )
+
+
+def recalibrated_losses(
+    scores: Any,
+    labels: Any = None,
+    *,
+    outputs: Outputs | None = None,
+    method: str | None = None,
+    folds: int | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Refinement | None:
+    """Decompose the losses of scores and labels, each sample recalibrated by a fit to the other folds.
+
+    ``scores``, ``labels`` and ``outputs`` as in ``Scores.of``, with the weights and groups of ``Scores``.
+    ``method`` is by default beta for two classes and structured vector scaling for more, or a temperature for
+    more than a million logits and where those cannot be fitted. Of very many samples some are told of. What
+    it cannot mend counts as refinement, so calibration is a lower bound. None where nothing can be fitted, as
+    to few samples or where every answer is right. Berta 2025.
+    """
+    given = Scores.of(scores, labels, outputs=outputs)
+    samples = Samples.of(given.take(some_of(len(given), _RECALIBRATED)))
+    folds = min(folds or (_FOLDS if len(samples) < _ENOUGH else 2), len(samples) // 2)
+    if folds < 2:
+        return None
+    best = "beta" if samples.classes == 2 else "structured-vector"
+    best = best if samples.size <= _MANY else "temperature"
+    for name in (method,) if method else tuple(dict.fromkeys((best, "temperature"))):
+        try:
+            return _decomposed(samples, name, folds=folds, level=level, seed=seed)
+        except CalibServeError:
+            if method:
+                raise
+    return None
+
+
+def _decomposed(samples: Samples, method: str, *, folds: int, level: float, seed: int) -> Refinement:
+    fold = folds_of(samples, folds=folds, seed=seed)
+    losses = np.empty((2, 2, len(samples)))
+    for rows, z in samples.chunks(np.float64):
+        losses[0][:, rows] = _losses(softmax(z), samples.labels[rows])
+    for held, probs in samples.held_out(fold, lambda f: fit_by_name(method, samples.take(fold != f))):
+        losses[1][:, held] = _losses(probs, samples.labels[held])
+    of: dict[str, Any] = {"level": level, "groups": samples.groups, "weight": samples.weight}
+    nll, brier = (LossTerms.of(*losses[:, k], **of) for k in range(2))
+    return Refinement(method, nll, brier)
+
+
+def _losses(probs: NDArray[np.float64], labels: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the NLL and Brier score (2, n) of each sample."""
+    p_true = probs[np.arange(len(labels)), labels]
+    return np.stack([-log_probs(p_true), sample_losses(probs, labels, "brier")])  # finite where p_true is 0

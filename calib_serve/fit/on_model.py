@@ -17,9 +17,8 @@ from calib_serve.model import Classifier, Progress, calibrated_probs
 from calib_serve.model.face import Around
 
 if TYPE_CHECKING:
-    from calib_serve.model.face import Floats, Loss
+    from calib_serve.model.face import Floats, Made
 
-__all__ = ["ON_MODEL", "FitOnModel"]
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -52,7 +51,7 @@ class FitOnModel:
         object.__setattr__(self, "classifier", _Recalled(self.classifier))
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
-        """``method`` fitted to inputs (n, *input_shape) and class ids (n,), without measuring it."""
+        """Fit ``method`` to inputs (n, *input_shape) and class ids (n,), without measuring it."""
         name, plus, then = method.partition("+")
         if plus and not then:
             raise InputError(f"{method!r}: name the output method behind the +, as in {name}+temperature")
@@ -69,7 +68,7 @@ class FitOnModel:
         )
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of inputs (n, *input_shape)."""
+        """Return calibrated probabilities (n, K) of inputs (n, *input_shape)."""
         return calibrated_probs(self.classifier, inputs, artifact)
 
 
@@ -79,31 +78,13 @@ class _Recalled(Around):
 
     last: dict[str, tuple[Any, NDArray[np.float32]]] = field(default_factory=dict)
 
-    def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """See ``Classifier``."""
-        return self._asked("logits", inputs, shift, progress)
-
-    def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """See ``Classifier``."""
-        return self._asked("features", inputs, shift, progress)
-
-    def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """See ``Classifier``."""
-        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
-
-    def _asked(
-        self, what: str, inputs: Floats, shift: InputShift | None, progress: Progress | None
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
         kept = self.last.get(what)
         if shift is None and kept is not None and kept[0] is inputs:
             return kept[1]
-        found: NDArray[np.float32] = getattr(self.inner, what)(inputs, shift=shift, progress=progress)
+        found = super()._run(what, inputs, shift, progress)
         if shift is None:
             self.last[what] = (inputs, found)  # held, so that no other array can be taken for it
         return found

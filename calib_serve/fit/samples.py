@@ -1,15 +1,27 @@
-"""The calibration set as every output fitter sees it: checked once, read in chunks of rows."""
+"""The calibration set as every fitter sees it: checked once, read in chunks of rows, held out in folds.
+
+Folds part no group, and no row that is there twice. They depend on what the samples are and on the seed,
+not on their order: a row that is repeated, and one that weighs as much, are in the same fold, and so are
+all the other rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Union
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import are_counts, as_array, as_floats, repeated, some_of
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import Outputs, Scores
@@ -17,14 +29,17 @@ from calib_serve.scores import Outputs, Scores
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ClassWeight", "Samples", "sample_weights"]
 
 Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.intp]
+Out = TypeVar("Out")
 ClassWeight = Union[ArrayLike, Literal["balanced"], None]
 
 # Values a chunk holds: a few chunks in float64 fit a core's cache, and never double the memory of
 # logits that are memory-mapped from disk.
 _CHUNK = 1 << 17
+_WORTH_THREADS = 1 << 20  # values; below, starting threads costs more than they save
+_SPANS_PER_CORE = 4  # to balance the load
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +74,7 @@ class Samples:
         outputs: Outputs | None = None,
         groups: ArrayLike | None = None,
     ) -> Samples:
-        """Of ``Scores``, or of what makes them: scores and labels as ``Scores.of`` takes them.
+        """Check ``Scores``, or what makes them: scores and labels as ``Scores.of`` takes them.
 
         Soft labels (n, K) count each row for each class, by its share. A class weight multiplies the weight
         of its samples; "balanced" makes every class that occurs weigh the same. Checked ``Samples`` may be
@@ -81,33 +96,34 @@ class Samples:
 
     @classmethod
     def of_kind(cls, logits: ArrayLike, labels: ArrayLike, outputs: Outputs, **more: Any) -> Samples:
-        """As ``of``, of logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
+        """Check, as ``of``, logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
         return replace(cls.of(logits, labels, outputs="logits", **more), outputs=outputs)
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
-        """Without the rows of weight 0; each as often as its weight says, where these are counts."""
+        """Leave out rows of weight 0; take each as often as its weight says, where these are counts."""
         kept = np.flatnonzero(weight)
         if are_counts(weight):
             return self._of_rows(repeated(weight), None)
         return self._of_rows(kept, weight[kept])
 
     def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
+        # All rows in order need no index: chunks are then views of the file.
         whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
         groups = None if self.groups is None else _recoded(self.groups[rows])
         rows_of = None if whole else rows
         return replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
 
     def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
-        """Each row once for each class that it may be of, with that share; all of a row stay together."""
+        """Take each row once for each class that it may be of, with that share; they stay together."""
         shares = soft if weight is None else soft * weight[:, None]
         rows, labels = np.nonzero(shares)
         groups = rows if self.groups is None else self.groups[rows]
         return replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=_recoded(groups))
 
     def _reweighted(
-        self, labels: ArrayLike, sample_weight: ArrayLike | None, class_weight: ClassWeight
+        self, labels: ArrayLike | None, sample_weight: ArrayLike | None, class_weight: ClassWeight
     ) -> Samples:
-        if labels is not self.labels and not np.array_equal(as_array(labels, "labels"), self.labels):
+        if labels is not None and not np.array_equal(as_array(labels, "labels"), self.labels):
             raise InputError(
                 "these samples have labels already, and other ones were given; pass samples.labels, or make "
                 "new samples of the logits"
@@ -123,57 +139,93 @@ class Samples:
 
     @property
     def classes(self) -> int:
-        """K."""
+        """Return K."""
         return int(self.logits.shape[1])
 
     @property
     def size(self) -> int:
-        """The number of logits."""
+        """Return the number of logits."""
         return len(self) * self.classes
 
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Return the weights (n,), ones where all are equal."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @property
+    def units(self) -> int:
+        """Return how many samples, or groups of them, are independent."""
+        return len(self) if self.groups is None else int(self.groups.max()) + 1
+
+    def weighted_sum(self, terms: NDArray[Any], part: slice = slice(None)) -> Any:
+        """Sum terms (..., m) of a run of samples, each times its weight."""
+        return terms.sum(axis=-1) if self.weight is None else terms @ self.weight[part]
+
     def parts(self, values: int = _CHUNK, *, within: slice | None = None) -> Iterator[slice]:
-        """Runs of samples that hold about ``values`` logits each, of all or of those ``within`` a run."""
+        """Yield runs of about ``values`` logits each, of all samples or of those ``within`` a run."""
         step = max(1, values // self.classes)
         first, last = (0, len(self)) if within is None else (within.start, within.stop)
         for start in range(first, last, step):
             yield slice(start, min(start + step, last))
 
     def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> Floats:
-        """The logits of a run of samples, converted to ``dtype`` if given."""
+        """Return the logits of a run of samples, converted to ``dtype`` if given."""
         chunk = self.logits[part if self.rows is None else self.rows[part]]
         return np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
 
     def chunks(
         self, dtype: type[np.floating[Any]] | None = None, *, values: int = _CHUNK
     ) -> Iterator[tuple[slice, Floats]]:
-        """Runs of samples with their logits, one after the other."""
+        """Yield runs of samples with their logits, one after the other."""
         for part in self.parts(values):
             yield part, self.read(part, dtype)
 
+    def over_cores(self, function: Callable[[slice], Out]) -> list[Out]:
+        """Call ``function`` with runs of samples that cover them, in order, on all cores if that pays."""
+        n = len(self)
+        if self.size < _WORTH_THREADS or cores() == 1:
+            return [function(slice(0, n))]
+        step = -(-n // (cores() * _SPANS_PER_CORE))
+        with ThreadPoolExecutor(cores()) as pool:
+            return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))
+
+    def held_out(
+        self, fold: Ints, fit: Callable[[int], Artifact]
+    ) -> Iterator[tuple[Ints, NDArray[np.float64]]]:
+        """Yield rows of each fold, a chunk at a time, and their probabilities under its ``fit``.
+
+        ``fit`` of a fold is one to all the other folds.
+        """
+        for f in range(int(fold.max()) + 1):
+            index, artifact = np.flatnonzero(fold == f), fit(f)
+            for part, z in self.take(index).chunks(np.float64):
+                yield index[part], artifact.of_logits(z)
+
     def take(self, index: slice | NDArray[Any]) -> Self:
-        """A part of the samples, by position or mask; weights get mean 1 again."""
+        """Take a part of the samples, by position or mask; weights get mean 1 again."""
         rows = (np.arange(len(self)) if self.rows is None else self.rows)[index]
         weight = None if self.weight is None else self.weight[index]
         if weight is not None:
+            # Of mean 1 in every part, so that a penalty weighs the same against the NLL.
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
         groups = None if self.groups is None else _recoded(self.groups[index])
         return replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
 
     def some(self, most: int) -> Self:
-        """All, or of very many ``most`` that are spread over them."""
+        """Take all, or of very many ``most`` that are spread over them."""
         return self if len(self) <= most else self.take(some_of(len(self), most))
 
 
 def _recoded(groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Codes from 0 without gaps."""
+    """Return codes from 0 without gaps."""
     return np.unique(groups, return_inverse=True)[1].astype(np.intp)
 
 
 def sample_weights(
     labels: NDArray[np.intp], classes: int, sample: ArrayLike | None, of_class: ClassWeight
 ) -> NDArray[np.float64] | None:
-    """Weights (n,) of mean 1 of class ids (n,), or None where none are given; InputError for bad ones."""
+    """Return weights (n,) of mean 1 of class ids (n,), None where none are given; refuse bad ones."""
     if sample is None and of_class is None:
         return None
     weight = np.ones(len(labels)) if sample is None else as_floats(sample, "sample_weight")
@@ -182,6 +234,7 @@ def sample_weights(
     if isinstance(of_class, str):
         if of_class != "balanced":
             raise InputError(f"class_weight must be (K,) numbers or 'balanced', got {of_class!r}")
+        # Classes whose samples all weigh 0 would be divided by 0: then nothing is balanced.
         mass = np.bincount(labels, weights=weight, minlength=classes)
         weight = weight / mass[labels] if (mass[labels] > 0).all() else weight
     elif of_class is not None:
@@ -192,3 +245,140 @@ def sample_weights(
     if not np.isfinite(weight).all() or (weight < 0).any() or weight.sum() == 0:
         raise InputError("weights must be finite, not negative and not all zero")
     return np.asarray(weight * (len(weight) / weight.sum()))
+
+
+_MANY = 1_000_000  # samples, above which rows are not compared: as many hide what is repeated
+_DIGITS = 1e9  # of a row's content that tell it from others
+
+
+def content(samples: Samples) -> NDArray[np.float64]:
+    """Return a number (n,) that tells rows of logits apart; a constant added to a row makes no other row."""
+    same = np.empty(len(samples))
+    # A random projection: equal rows have equal numbers, and others all but surely not.
+    random = np.random.default_rng(0).standard_normal(samples.classes)
+    for part, z in samples.chunks(np.float64):
+        same[part] = np.einsum("nk,k->n", z - z.max(axis=1, keepdims=True), random)
+    return same
+
+
+def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
+    """Return the fold (n,) of each sample, every class spread evenly over all of them.
+
+    Rows of which there are many, as of a model of few distinct scores, are spread like any other. InputError
+    for more folds than there are samples, or groups.
+    """
+    classes = samples.labels if samples.labels.ndim == 1 else np.zeros(len(samples), np.intp)
+    if samples.groups is not None:
+        return _of_groups(samples.groups, folds=folds, seed=seed)
+    if len(samples) > _MANY:
+        return stratified(classes, folds=folds, seed=seed)
+    return stratified(classes, folds=folds, seed=seed, same=content(samples))
+
+
+def stratified(
+    labels: NDArray[Any], *, folds: int, seed: int, same: NDArray[np.float64] | None = None
+) -> Ints:
+    """Return the fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
+
+    ``same`` (n,) is what rows are known by: equal ones share a fold, in whatever order they come.
+
+    >>> stratified(np.array([0, 0, 1, 1]), folds=2, seed=0).reshape(2, 2).sum(axis=1).tolist()
+    [1, 1]
+    """
+    n = len(labels)
+    if not 2 <= folds <= n:
+        raise InputError(f"folds must be between 2 and the number of samples, {n}, got {folds}")
+    rng = np.random.default_rng(seed)
+    if same is None:
+        return _dealt(labels, rng, folds)
+    order, unit = _units(labels, same, most=max(n // (20 * folds), 1))
+    first = np.flatnonzero(np.diff(unit, prepend=-1))
+    fold = np.empty(n, np.intp)
+    fold[order] = _dealt(labels[order[first]], rng, folds)[unit]
+    # Few distinct rows may leave a fold empty: then they are spread, too.
+    return fold if len(np.unique(fold)) == folds else _dealt(labels, rng, folds)
+
+
+def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Ints:
+    n = len(labels)
+    shuffled = rng.permutation(n)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    fold = np.empty(n, np.intp)
+    fold[by_class] = np.arange(n) % folds
+    return fold
+
+
+def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tuple[Ints, Ints]:
+    """Order the rows by what they are; return the unit (n,) of each in it, too. Large units fall apart."""
+    scale = float(np.abs(same).max(initial=0)) or 1.0
+    known = np.rint(same * (_DIGITS / scale))  # the last bits of a sum are no difference
+    order = np.lexsort((known, labels))
+    new = np.ones(len(order), bool)
+    new[1:] = (np.diff(known[order]) != 0) | (np.diff(labels[order]) != 0)
+    unit = np.cumsum(new) - 1
+    new |= np.bincount(unit)[unit] > most
+    return order, np.cumsum(new) - 1
+
+
+def _of_groups(groups: Ints, *, folds: int, seed: int) -> Ints:
+    """Put whole groups, the largest first, each into the fold that holds least by then."""
+    count = int(groups.max()) + 1
+    if not 2 <= folds <= count:
+        raise InputError(f"folds must be between 2 and the number of groups, {count}, got {folds}")
+    size = np.bincount(groups, minlength=count)
+    # The largest first: a large group that came last would leave one fold far larger.
+    drawn = np.random.default_rng(seed).permutation(count)
+    held = np.zeros(folds)
+    fold = np.empty(count, np.intp)
+    for group in drawn[np.argsort(-size[drawn], kind="stable")]:
+        fold[group] = held.argmin()
+        held[fold[group]] += size[group]
+    return fold[groups]
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """Count the cores this process may use: by the system, its affinity and its container's quota."""
+    count = getattr(os, "process_cpu_count", os.cpu_count)() or 1  # Python 3.13 heeds PYTHON_CPU_COUNT
+    if hasattr(os, "sched_getaffinity"):
+        count = min(count, len(os.sched_getaffinity(0)))
+    quota = _quota(_CGROUPS)
+    return count if quota is None else max(1, min(count, int(quota)))
+
+
+@cache
+def _quota(root: Path) -> float | None:
+    """Return the cores that a container's control group (version 2, else 1) grants, None without a limit.
+
+    A container sees its own group as the root. A host's process is not limited by the root.
+    """
+    try:
+        granted, period = (root / "cpu.max").read_text().split()
+        return None if granted == "max" else int(granted) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        pass
+    try:
+        granted, period = ((root / "cpu" / f"cpu.cfs_{of}_us").read_text() for of in ("quota", "period"))
+        return int(granted) / int(period) if int(granted) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+@contextmanager
+def one_thread(values: int) -> Iterator[None]:
+    """Run linear algebra on one thread for problems of so few ``values`` that more threads only wait.
+
+    By threadpoolctl, where scikit-learn brought it along; else the environment decides (OMP_NUM_THREADS).
+    """
+    if values >= _WORTH_THREADS:
+        yield
+        return
+    try:
+        limits: Any = import_module("threadpoolctl").threadpool_limits
+    except ImportError:
+        yield
+        return
+    with limits(1, "blas"):
+        yield

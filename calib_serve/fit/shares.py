@@ -1,20 +1,25 @@
-"""Class shares other than the calibration set's: estimated from traffic without labels, and corrected for."""
+"""Class shares other than the calibration set's: estimated from traffic without labels, and corrected for.
+
+The correction is Bayes' rule as a part of the steps, and acts on what is calibrated. Weighing the
+calibration samples by new / old share instead would fit the same steps to other samples: a temperature,
+which treats all classes alike, cannot express a change of their shares however it is fitted, and a few
+heavy samples add noise. So there is this one way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact
-from calib_serve.bins import bin_index
+from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
+from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import CalibServeError, InputError
-from calib_serve.fit.priors import class_shares_of, for_shares, referenced
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve import folds_of
+from calib_serve.fit.facts import confusion_facts
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics.shares import (
     Confusion,
     EmShares,
@@ -28,9 +33,178 @@ from calib_serve.metrics.shares import (
 )
 from calib_serve.scores import Outputs, Scores
 
-__all__ = ["PriorEstimate", "estimate_prior", "fitted_for_shares", "with_prior"]
-
 Floats = NDArray[np.float64]
+
+_MOST = 1_000_000  # samples that are counted
+_FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
+
+_MIXTURES = ("temperature-mixture", "ensemble-temperature")
+
+_LOST = "its class shares were corrected without labelled samples; fit it again, with these as prior"
+
+
+def class_shares_of(artifact: Artifact) -> Floats:
+    """Return the class shares (K,) that its probabilities speak of: of the calibration set, or corrected to.
+
+    InputError where the artifact does not say.
+    """
+    if artifact.is_multilabel:
+        raise InputError(
+            "class shares are of classes of which one is true; the labels of a multi-label model have a "
+            "share each, which is not corrected: fit it on data like those that will be served"
+        )
+    known = _corrected_to(artifact).get("new") or artifact.data.get("class_shares")
+    if known is None:
+        raise InputError(
+            "the artifact does not say under which class shares it was fitted: it has more than 1,000 "
+            "classes, or was not made by a fit; fit it again"
+        )
+    return np.asarray(known, np.float64)
+
+
+def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
+    """Return the artifact, right before, with probabilities that are right under class shares ``new`` (K,).
+
+    ``fit["prior"]`` holds the old and new shares and ``how`` the new ones are known. What was measured before
+    and after is of the calibration without this correction. The reference and the confusion are not kept:
+    they are of other probabilities; see ``referenced``. Raises InputError where the correction cannot be
+    expressed by the steps, where a class was not in the calibration set, and for prediction sets and
+    abstention, which were found under the old shares.
+    """
+    old = class_shares_of(artifact)
+    if artifact.sets is not None or artifact.abstain is not None:
+        raise InputError(
+            "its prediction sets and abstention were found under the old class shares and would not keep "
+            "their promise; correct the artifact without them, and find them anew on samples of new shares"
+        )
+    if not (old > 0).all():
+        missing = np.flatnonzero(old <= 0)[:10].tolist()
+        raise InputError(
+            f"no calibration sample is of classes {missing}: there is nothing to correct them from; "
+            "calibrate on samples of every class"
+        )
+    shares = as_shares(new, artifact.classes)
+    steps = _corrected(artifact, shares / old)
+    # Where it was corrected before, the shares of the calibration set: the reference is weighed by these.
+    first = np.asarray(_corrected_to(artifact).get("old", old))
+    on = artifact.data.get("measured_on")
+    told = {} if on is None else {"measured_on": f"{on}, before the correction of class shares"}
+    made = replace(
+        artifact.only(*steps),
+        fit={**artifact.fit, "prior": {"old": first, "new": shares, "how": how}},
+        data={**artifact.data, **told, "confusion": {"unknown": _LOST}},
+        reference=None,
+        reference_classes=(),
+        contract=artifact.contract,  # a promise to users, whatever it is kept with
+    )
+    kept = artifact.examples
+    if kept is None:
+        return made
+    return replace(made, examples=Examples(kept.logits, made.of_logits(kept.logits)))
+
+
+def referenced(
+    artifact: Artifact,
+    samples: Samples,
+    parts: Iterable[tuple[slice | NDArray[np.intp], Floats]],
+    *,
+    on: str = "calibration set",
+) -> Artifact:
+    """Return the artifact with reference bins, classes and confusion of calibrated ``parts`` of its samples.
+
+    ``parts``: which samples, and their probabilities (m, K) under this very artifact. Each sample weighs as
+    its class does under ``fit["prior"]``, so that the reference is what traffic of these shares will show.
+    """
+    ratio = np.ones(samples.classes)
+    if prior := _corrected_to(artifact):
+        ratio = np.asarray(prior["new"]) / np.asarray(prior["old"])
+    top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
+    for part, probs in parts:
+        top[part], confidence[part] = probs.argmax(axis=1), np.clip(probs.max(axis=1), 0, 1)
+    # As the new shares would have it, so that traffic under them shows no drift.
+    weight = ratio[samples.labels] * samples.weights
+    index, right = bin_index(confidence, bins=15), (top == samples.labels) * weight
+    sums = [
+        np.bincount(index, weights=w, minlength=15).astype(np.float64)
+        for w in (weight, weight * confidence, right)
+    ]
+    classes = np.bincount(top, weights=weight, minlength=samples.classes)
+    return replace(
+        artifact,
+        reference=Bins(*sums),
+        reference_classes=tuple(int(n) for n in np.rint(classes)),
+        data={**artifact.data, "confusion": confusion_facts(samples, top, confidence, on=on)},
+    )
+
+
+def _corrected_to(artifact: Artifact) -> Mapping[str, Any]:
+    """Return ``fit["prior"]``: the shares that a correction led from and to; empty without one."""
+    prior = artifact.fit.get("prior")
+    return prior if isinstance(prior, Mapping) else {}
+
+
+def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
+    """Return steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to ``_FLOOR`` stays."""
+    steps = list(artifact.steps)
+    mixture = artifact.mixture
+    if mixture is not None and (len(mixture.scales) > 1 or mixture.weights[-1] > _FLOOR):
+        raise InputError(
+            "a mixture of temperatures, or with a uniform part above 1 %, has no place for a correction of "
+            "class shares behind it; fit with "
+            "temperature, structured-vector, structured-matrix, or another method without a mixture"
+        )
+    if artifact.table is not None:
+        if artifact.table.classes is None:
+            raise InputError(
+                "a table of the top confidence has no place for a correction of class shares; fit it with "
+                "--of each (of='each'), or with a method without a table"
+            )
+        # Rows of classes are normalised after they are looked up: scaled, they are Bayes' rule.
+        steps[-1] = ProbTable(artifact.table.edges, artifact.table.values * (ratio / ratio.max())[:, None])
+        return steps
+    # Bayes' rule: p_k times new_k / old_k, normalised, is a bias in logits.
+    bias = np.log(ratio)
+    if artifact.model.outputs in ("logit", "probability"):
+        bias -= bias[0]  # of one number a sample, class 0 has a logit of 0
+    behind = []
+    if mixture is not None:  # the uniform part is a floor, and stays one
+        behind, bias = [steps.pop()], bias / mixture.scales[0]
+    last = steps.pop() if steps and isinstance(steps[-1], LogitMap) else LogitMap(np.array(1.0))
+    assert isinstance(last, LogitMap)
+    if last.bias is not None:
+        bias = bias + last.bias
+    return [*steps, LogitMap(last.weight, bias, last.on, last.least), *behind]
+
+
+def confused(artifact: Artifact, samples: Samples) -> Artifact:
+    """Return the artifact with its confusion on the calibration set, where the fit has not counted one."""
+    if "confusion" in artifact.data:
+        return artifact
+    samples = samples.some(_MOST)
+    top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
+    for part, chunk in samples.chunks():
+        probs = artifact.of_logits(chunk)
+        top[part], confidence[part] = probs.argmax(axis=1), probs.max(axis=1)
+    facts = confusion_facts(samples, top, confidence, on="calibration set")
+    return replace(artifact, data={**artifact.data, "confusion": facts})
+
+
+def check_correctable(methods: Iterable[str], classes: int, of: str | None = None) -> None:
+    """Raise InputError, before any fit, for methods that class shares cannot be corrected behind."""
+    if bad := [name for name in methods if not correctable(name, classes, of)]:
+        raise InputError(
+            f"behind {', '.join(bad)} class shares cannot be corrected: a mixture, or a table of the top "
+            "class, has no place for it; choose another method, a table with --of each (of='each'), or no "
+            "prior"
+        )
+
+
+def correctable(method: str, classes: int, of: str | None = None) -> bool:
+    """Tell whether class shares can be corrected behind a method; ``of`` is a table's."""
+    tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
+    return not (method in _MIXTURES or tables or (method == "isotonic" and of == "top"))
+
+
 Parts = Iterator[tuple[Union[slice, NDArray[np.intp]], Floats]]
 
 _FOLDS = 5
@@ -54,19 +228,19 @@ class PriorEstimate:
 
     @property
     def kind(self) -> str:
-        """One of same, moved, other (more than class shares has changed), unknown."""
+        """Return one of same, moved, other (more than class shares has changed), unknown."""
         return "unknown" if self.counted is None else self.counted.kind
 
     @property
     def says(self) -> str:
-        """In a sentence or two."""
+        """Say it in a sentence or two."""
         if self.counted is None:
             return f"Whether class shares alone have changed cannot be tested: {self.unknown}."
         return self.counted.says(self.class_names)
 
     @property
     def prior(self) -> Floats:
-        """Shares (K,) to correct by, drawn towards the old ones as far as chance goes.
+        """Return shares (K,) to correct by, drawn towards the old ones as far as chance goes.
 
         InputError unless the tests say that class shares, and nothing else, have moved.
         """
@@ -75,7 +249,7 @@ class PriorEstimate:
         return self.counted.shrunk
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         likely = {"shares": self.likely.shares.tolist(), "error": self.likely.error.tolist()}
         counted = None if self.counted is None else self.counted.as_dict(self.class_names)
         found = {"kind": self.kind, "says": self.says, "old": self.old.tolist()}
@@ -89,7 +263,7 @@ def estimate_prior(
     outputs: Outputs | None = None,
     calibrated: bool = False,
 ) -> PriorEstimate:
-    """The class shares of samples without labels, and whether shares alone differ from the calibration set.
+    """Estimate class shares of samples without labels, and whether shares alone differ from the fit's.
 
     ``scores`` as for ``artifact.probs``, of the kind ``outputs``; or, with ``calibrated``, what the
     calibrated model returned, by default probabilities. Samples are taken to be independent. Raises
@@ -115,6 +289,7 @@ def estimate_prior(
         raise InputError(
             f"the calibration set had no sample of classes {missing}, whose shares cannot be told"
         )
+    # EM (Saerens 2002) needs calibrated probabilities; BBSE (Lipton 2018) counts predictions alone.
     likely = em(probs, old)
     counted, unknown = None, ""
     try:
@@ -127,7 +302,7 @@ def estimate_prior(
 
 
 def with_prior(artifact: Artifact, prior: PriorEstimate | Given) -> Artifact:
-    """The artifact corrected to other class shares: (K,), a mapping of class names to them, or an estimate.
+    """Correct an artifact to other class shares: (K,), a mapping of class names to them, or an estimate.
 
     An estimate is refused unless class shares alone have moved. The artifact has no reference for monitoring
     any more: where you still have the calibration set, ``calibrate`` with ``prior`` keeps all of it. Raises
@@ -154,12 +329,13 @@ def fitted_for_shares(
     *,
     seed: int = 0,
 ) -> Artifact:
-    """``artifact``, fitted to ``samples``, corrected to ``shares`` (K,), with its reference and confusion.
+    """Correct ``artifact``, fitted to ``samples``, to ``shares`` (K,), with its reference and confusion.
 
     These are of held-out folds where ``again`` fits the method to a part of the samples, else, and where a
     fold cannot be fitted, of the samples themselves.
     """
     old, made = class_shares_of(artifact), for_shares(artifact, shares, how="given")
+    # Confidences of samples that were fitted to are too high, and a reference of them would be, too.
     if again is not None:
         try:
             held = _held_out(samples, again, old, shares, seed)
@@ -173,10 +349,8 @@ def _held_out(
     samples: Samples, again: Callable[[Samples], Artifact], old: Floats, new: Floats, seed: int
 ) -> Parts:
     fold = folds_of(samples, folds=min(_FOLDS, len(samples) // 2), seed=seed)
-    for f in range(int(fold.max()) + 1):
-        fitted, index = again(samples.take(fold != f)), np.flatnonzero(fold == f)
-        for part, chunk in samples.take(index).chunks(np.float64):
-            yield index[part], corrected(fitted.of_logits(chunk), old, new)
+    for rows, probs in samples.held_out(fold, lambda f: again(samples.take(fold != f))):
+        yield rows, corrected(probs, old, new)
 
 
 def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) -> Floats:
@@ -189,13 +363,13 @@ def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) 
 
 
 def _returned(artifact: Artifact, scores: Any, outputs: Outputs | None) -> Floats:
-    """What a calibrated model returned, as probabilities in the artifact's order of classes."""
+    """Return what a calibrated model did, as probabilities in the artifact's order of classes."""
     found = Scores.of(scores, outputs=outputs, expected="probabilities", name="the calibrated probabilities")
     return checked_probs(found.in_order(artifact.class_names).probs[:])
 
 
 def _seen(probs: Floats, bins: int) -> Floats:
-    """How often each class is predicted with a confidence in each bin (K, B)."""
+    """Return how often each class is predicted with a confidence in each bin (K, B)."""
     classes = probs.shape[1]
     index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
     return np.bincount(index, minlength=classes * bins).reshape(classes, bins).astype(np.float64)

@@ -24,13 +24,10 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve import stratified
-from calib_serve.fit.solve.lbfgs import minimise
+from calib_serve.fit.samples import Samples, stratified
+from calib_serve.fit.softmax_regression import minimise
 from calib_serve.metrics import softmax
 from calib_serve.model import Progress
-
-__all__ = ["STRENGTHS", "fit_tuned_head"]
 
 Floats = NDArray[np.floating[Any]]
 Exact = NDArray[np.float64]
@@ -55,7 +52,7 @@ def fit_tuned_head(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
-    """The deployed ``head`` fitted to features (n, d) and class ids (n,) of the calibration set.
+    """Fit the deployed ``head`` to features (n, d) and class ids (n,) of the calibration set.
 
     ``strength`` of the penalty, above 0, infinity for none of the change; by default the best of
     ``STRENGTHS`` on ``folds`` folds. ``then``: the output method behind it, fitted to the logits of each
@@ -75,6 +72,7 @@ def fit_tuned_head(
     problem, t = _Problem.of(features, labels, head)
     fold = stratified(problem.labels, folds=folds, seed=seed)
     tried = _path(problem, fold, STRENGTHS if strength is None else (strength,), progress)
+    # The mean of its folds' changes is served; each was judged on the fold that it was not fitted to.
     best = min(tried, key=lambda one: one.nll)
     logits = problem.offset + best.added
     behind = fit_by_name(then, logits, problem.labels, seed=seed)
@@ -115,7 +113,7 @@ class _Problem:
 
     @classmethod
     def of(cls, features: Floats, labels: ArrayLike, head: Head) -> tuple[_Problem, float]:
-        """The problem of the calibration set, and the temperature of the deployed head on it."""
+        """Make the problem of the calibration set; return the deployed head's temperature on it, too."""
         if len(head.weights) != 1:
             raise InputError(f"the deployed head must be one linear layer, got {len(head.weights)}")
         if features.ndim != 2 or features.dtype.kind != "f":
@@ -131,11 +129,11 @@ class _Problem:
         return cls(np.asarray(z / t, np.float64), scaled @ axes, samples.labels, axes, unit), t
 
     def take(self, rows: NDArray[np.bool_]) -> _Problem:
-        """A part of the samples."""
+        """Take a part of the samples."""
         return _Problem(self.offset[rows], self.x[rows], self.labels[rows], self.axes, self.unit)
 
     def solve(self, strength: float, start: Exact) -> Exact:
-        """D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
+        """Return D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
         if np.isinf(strength):
             return np.zeros_like(start)
         n, shape = len(self.x), start.shape
@@ -151,13 +149,14 @@ class _Problem:
             p[rows, self.labels] -= 1
             return value, ((p.T @ self.x) / n).ravel() + 2 * strength * theta
 
+        # The Hessian's diagonal where the search begins: along these axes the rest of it is small.
         p = softmax(self.offset + self.x @ start.T)
         curved = np.outer((p * (1 - p)).mean(axis=0), np.square(self.x).mean(axis=0)).ravel() + 2 * strength
         found = minimise(objective, start.ravel(), lambda g: g / curved, gap=_GAP)
         return np.asarray(found.x.reshape(shape))
 
     def moved(self, head: Head, t: float, change: Exact) -> Head:
-        """The deployed head at temperature ``t``, moved by ``change``, for features as they come."""
+        """Return the deployed head at temperature ``t``, moved by ``change``, for features as they come."""
         step = change @ self.axes.T
         weight = head.weights[0].astype(np.float64) / t + step[:, :-1] / self.unit
         return Head((weight,), (head.biases[0].astype(np.float64) / t + step[:, -1],))
@@ -179,7 +178,7 @@ class _Tried:
 def _path(
     problem: _Problem, fold: NDArray[np.intp], strengths: Sequence[float], progress: Progress | None
 ) -> list[_Tried]:
-    """Each strength on all folds, from where the one before it ended, until weaker ones only get worse."""
+    """Try each strength on all folds, from where the one before ended, until weaker ones only get worse."""
     parts = [problem.take(fold != f) for f in range(int(fold.max()) + 1)]
     changes = [np.zeros((problem.offset.shape[1], problem.x.shape[1])) for _ in parts]
     tried: list[_Tried] = []
@@ -193,6 +192,7 @@ def _path(
         tried.append(_Tried(strength, nll, added, np.asarray(sum(changes) / len(changes))))
         if progress:
             progress(done, len(strengths))
+        # The NLL along the path has one valley but for noise.
         if len(tried) > _PATIENCE and tried[-1].nll >= tried[-2].nll >= tried[-3].nll > min(
             one.nll for one in tried
         ):

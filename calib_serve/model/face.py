@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -41,9 +41,11 @@ from calib_serve.scores import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+GIVE_SHAPE = "as input_shape=(3, 224, 224), or --option input_shape=3,224,224"
 _SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
 
 Floats = NDArray[np.floating[Any]]
+Made = Literal["logits", "features"]
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
 
@@ -61,12 +63,12 @@ class Classifier(Protocol):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input, without the batch."""
+        """Return the shape of one input, without the batch."""
         ...
 
     @property
     def classes(self) -> int:
-        """K."""
+        """Return K."""
         ...
 
     @property
@@ -76,22 +78,22 @@ class Classifier(Protocol):
 
     @property
     def outputs(self) -> Outputs:
-        """The kind of scores that the model itself returns, as measured."""
+        """Return the kind of scores that the model itself returns, as measured."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the model file's bytes."""
+        """Return the sha256 of the model file's bytes."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Inputs per batch."""
+        """Return the inputs per batch."""
         ...
 
     @property
     def head(self) -> Head:
-        """The last linear layer; raises ModelError where there is none to replace."""
+        """Return the last linear layer; raises ModelError where there is none to replace."""
         ...
 
     def facts(self) -> ModelFacts:
@@ -140,6 +142,7 @@ def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator
         raise ShapeError(
             f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
         )
+    # A batch at a time: inputs may be a file that is larger than memory.
     for start in range(0, len(inputs), size):
         rows = slice(start, min(start + size, len(inputs)))
         yield rows, checked_batch(np.asarray(inputs[rows]), start)
@@ -178,6 +181,7 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
 
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
+    # By numbers: the rows of a softmax add up to 1, and those of logits do not by chance.
     found, columns = measured(out, tolerance=_SUM_TOLERANCE), out.shape[1]
     kind = found if told is None else exact(told, columns)
     unit = found in PROBABILITIES
@@ -194,18 +198,18 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """Forwards the metadata of ``inner``; subclasses compute logits, features and gradients."""
+    """A classifier around another, ``inner``: subclasses change how logits and features are made."""
 
     inner: Classifier
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Return the shape of one input."""
         return self.inner.input_shape
 
     @property
     def classes(self) -> int:
-        """K."""
+        """Return K."""
         return self.inner.classes
 
     @property
@@ -215,27 +219,52 @@ class Around:
 
     @property
     def outputs(self) -> Outputs:
-        """The kind of scores that the model returns."""
+        """Return the kind of scores that the model returns."""
         return self.inner.outputs
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the model file's bytes."""
+        """Return the sha256 of the model file's bytes."""
         return self.inner.fingerprint
 
     @property
     def batch_size(self) -> int:
-        """Inputs per batch."""
+        """Return how many inputs a batch has."""
         return self.inner.batch_size
 
     @property
     def head(self) -> Head:
-        """The last linear layer."""
+        """Return the last linear layer."""
         return self.inner.head
 
     def facts(self) -> ModelFacts:
         """Return facts about the model for an artifact's manifest."""
         return self.inner.facts()
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return logits (n, K)."""
+        return self._run("logits", inputs, shift, progress)
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Return inputs (n, d) of the last linear layer."""
+        return self._run("features", inputs, shift, progress)
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
+        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
+
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
+    ) -> NDArray[np.float32]:
+        """Return what ``inner`` makes of the inputs."""
+        made = self.inner.logits if what == "logits" else self.inner.features
+        return made(inputs, shift=shift, progress=progress)
 
 
 def calibrated_probs(
@@ -277,27 +306,11 @@ class CachedClassifier(Around):
 
     folder: Path
 
-    def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K), memory-mapped."""
-        return self._kept("logits", self.classes, inputs, shift, progress)
-
-    def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Return features (n, d), memory-mapped."""
-        return self._kept("features", self.head.weights[0].shape[1], inputs, shift, progress)
-
-    def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
-        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
-
-    def _kept(
-        self, what: str, width: int, inputs: Floats, shift: InputShift | None, progress: Progress | None
-    ) -> NDArray[np.float32]:
+        """Return logits or features, memory-mapped."""
+        width = self.classes if what == "logits" else self.head.weights[0].shape[1]
         done = self.folder / f"{what}-{self._key(inputs, shift)}.npy"
         if not done.exists():
             run = partial(getattr(self.inner, what), shift=shift)
@@ -326,6 +339,7 @@ class CachedClassifier(Around):
         first = _rows_done(growing, count, (len(inputs), width))
         out = np.lib.format.open_memmap(growing, "r+" if first else "w+", np.float32, (len(inputs), width))
         _take_room(growing)
+        # To flush after every batch would cost as much as a small model's pass.
         step = self.batch_size * _BATCHES_AT_ONCE
         for start in range(first, len(inputs), step):
             rows = slice(start, min(start + step, len(inputs)))
@@ -378,6 +392,7 @@ def join(classifier: Classifier) -> Classifier:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return classifier
     if not dist.is_initialized():
+        # nccl moves tensors between GPUs, gloo between processes without one.
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     return RankedClassifier(classifier, dist.get_rank(), dist.get_world_size())
 
@@ -389,23 +404,13 @@ class RankedClassifier(Around):
     rank: int
     world: int
 
-    def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    def _run(
+        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K) of all inputs, on every rank."""
+        """Return logits or features of all inputs, on every rank."""
         mine = self._share(len(inputs))
-        return self._gathered(
-            self.inner.logits(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
-        )
-
-    def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Return features (n, d) of all inputs, on every rank."""
-        mine = self._share(len(inputs))
-        return self._gathered(
-            self.inner.features(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
-        )
+        part = super()._run(what, inputs[mine], shift, progress)
+        return self._gathered(part, mine, len(inputs))
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
@@ -413,6 +418,7 @@ class RankedClassifier(Around):
         """Return the gradient summed over all inputs and all logits, on every rank."""
         mine = self._share(len(inputs))
 
+        # A rank's rows count from 0; the loss, which looks labels up by row, counts them in the whole.
         def of_all(logits: torch.Tensor, rows: slice) -> torch.Tensor:
             return loss(logits, slice(rows.start + mine.start, rows.stop + mine.start))
 

@@ -55,7 +55,7 @@ class Folder:
 
     @property
     def classes(self) -> int:
-        """K, or the number of labels."""
+        """Return K, or the number of labels."""
         return len(self.names)
 
 

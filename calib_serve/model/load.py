@@ -17,7 +17,7 @@ from torch import nn
 from calib_serve.data import Dataset, load_data
 from calib_serve.errors import InputError, ModelError
 from calib_serve.files import named, open_regular, sha256
-from calib_serve.model.face import Classifier, check_sizes
+from calib_serve.model.face import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.model.hugging_face import data_of, is_folder, load_folder
 from calib_serve.model.torch_classifier import from_module
 from calib_serve.pictures import Preprocessing
@@ -66,15 +66,16 @@ def load_model(
     code: load trusted models only. Raises ModelError for a model that cannot be loaded or is no classifier.
     """
     path = Path(spec)
-    options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
-    options["outputs"] = outputs
-    if mixed_precision:
-        options["mixed_precision"] = True
+    options: dict[str, Any] = {
+        "last_linear": last_linear,
+        "device": device,
+        "batch_size": batch_size,
+        "mixed_precision": mixed_precision,
+        "outputs": outputs,
+    }
+    if weights is not None and path.exists():
+        raise ModelError(f"{path} holds its own weights; give weights with a factory, package.module:name")
     if is_folder(path):
-        if weights is not None:
-            raise ModelError(
-                f"{path} holds its own weights; give weights with a factory, package.module:name"
-            )
         return load_folder(path, input_shape=input_shape, **options)
     if not path.is_file():
         if ":" not in str(spec):
@@ -86,12 +87,10 @@ def load_model(
             )
         if input_shape is None:
             raise ModelError(
-                f"a factory does not say what its model takes: give input_shape for {spec} (--input-shape)"
+                f"a factory does not say what its model takes: give that of {spec}, {GIVE_SHAPE}"
             )
         options["input_shape"] = input_shape
         return _from_factory(str(spec), None if weights is None else Path(weights), options)
-    if weights is not None:
-        raise ModelError(f"{path} holds its own weights; give weights with a factory, package.module:name")
     kind = _kind(path)
     if kind == "onnx":
         from calib_serve.model.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
@@ -106,9 +105,7 @@ def load_model(
     network, known = _torchscript(path) if kind == "torchscript" else _exported(path, input_shape)
     options["input_shape"] = input_shape or known
     if options["input_shape"] is None:
-        raise ModelError(
-            f"a TorchScript file does not say what it takes: give input_shape for {path} (--input-shape)"
-        )
+        raise ModelError(f"a TorchScript file does not say what it takes: give that of {path}, {GIVE_SHAPE}")
     return from_module(network, fingerprint=file_fingerprint(path), source=path.name, **options)
 
 

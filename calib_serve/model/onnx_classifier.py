@@ -15,6 +15,7 @@ from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
 from calib_serve.files import MOST_PROTOBUF, read_whole
 from calib_serve.model.face import (
+    GIVE_SHAPE,
     Floats,
     Loss,
     Progress,
@@ -56,12 +57,12 @@ class OnnxClassifier:
 
     @property
     def differentiable(self) -> bool:
-        """Onnxruntime gives no gradients."""
+        """Tell that onnxruntime gives no gradients."""
         return False
 
     @property
     def head(self) -> Head:
-        """The last linear layer."""
+        """Return the last linear layer."""
         if self.last is None:
             raise ModelError(str(self.body))
         return self.last
@@ -92,7 +93,7 @@ class OnnxClassifier:
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NoReturn:
-        """Not available: raises ModelError."""
+        """Raise ModelError: onnxruntime gives no gradients."""
         raise ModelError(
             f"{self.source} is an ONNX file, and onnxruntime gives no gradients; fit on the model it was "
             "exported from (.pt2 or module:factory) and fuse the artifact into the ONNX file"
@@ -173,7 +174,7 @@ def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
         raise ModelError(f"{path} must take one float32 tensor, it takes {kinds}")
     sizes = taken[0].shape[1:]
     if not all(isinstance(size, int) for size in sizes):
-        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape (--input-shape)")
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give it, {GIVE_SHAPE}")
     return tuple(sizes)
 
 
@@ -218,6 +219,7 @@ def _features(
 
 def _cut(graph: ModelProto, output: str) -> ModelProto:
     cut = copy.deepcopy(graph)
+    # Nodes behind the new output are dropped by onnxruntime itself.
     del cut.graph.output[:]
     cut.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
     return cut

@@ -104,6 +104,7 @@ def _proved(network: nn.Module, name: str, probe: Tensor, logits: Tensor) -> Las
     weight, bias = parameters[f"{dot}weight"], parameters.get(f"{dot}bias")
     old_weight = weight.detach().clone()
     old_bias = logits.new_zeros(len(old_weight)) if bias is None else bias.detach().clone()
+    # With I for W and 0 for b the layer hands on its input.
     weight.data = torch.eye(old_weight.shape[1], dtype=weight.dtype, device=weight.device)
     if bias is not None:
         bias.data = bias.new_zeros(old_weight.shape[1])
@@ -219,12 +220,12 @@ class TorchClassifier:
 
     @property
     def differentiable(self) -> bool:
-        """Torch gives input gradients, but for ids."""
+        """Tell whether there are input gradients: torch gives them, but for ids."""
         return self.continuous
 
     @property
     def head(self) -> Head:
-        """The last linear layer."""
+        """Return the last linear layer."""
         return self._last().head
 
     def facts(self) -> ModelFacts:
@@ -263,6 +264,7 @@ class TorchClassifier:
         logits = np.empty((len(inputs), self.classes), np.float32)
         delta = _delta(shift, self.input_shape, self.device)
         for rows, batch in batches(inputs, self.batch_size, self.input_shape):
+            # One delta for all inputs: its gradient is the sum of theirs.
             delta.requires_grad_()
             x = _shifted(_tensor(batch, self.device), delta, shift)
             with _full_float32():

@@ -17,7 +17,7 @@ from calib_serve.arrays import as_floats
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError
-from calib_serve.fit.output import fit_temperature, fit_temperature_ece
+from calib_serve.fit.output import fit_by_name
 from calib_serve.metrics import (
     accuracy,
     adaptive_ece,
@@ -203,9 +203,9 @@ def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study
     z, y = checked_logits(*in_logits(test))
     fitted = in_logits(cal)
     fits = {
-        "fitted by NLL on cal": fit_temperature(*fitted),
-        "fitted by ECE on cal": fit_temperature_ece(*fitted, grid="medium", bins=bins),
-        "best for test": fit_temperature_ece(z, y, grid="medium", bins=bins),
+        "fitted by NLL on cal": fit_by_name("temperature", *fitted),
+        "fitted by ECE on cal": fit_by_name("temperature-ece", *fitted, grid="medium", bins=bins),
+        "best for test": fit_by_name("temperature-ece", z, y, grid="medium", bins=bins),
     }
     chosen = {"none": 1.0} | {name: float(fit.fit["temperature"]) for name, fit in fits.items()}
     found = {name: float(ece_by_temperature(z, y, [t], bins=bins)[0]) for name, t in chosen.items()}

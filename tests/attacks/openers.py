@@ -26,7 +26,7 @@ from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
 from calib_serve.data import load_data, read_texts
 from calib_serve.errors import FuseError
-from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.triton._repository import Pack

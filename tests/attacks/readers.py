@@ -36,7 +36,7 @@ from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
 from calib_serve.data import load_data, read_texts
 from calib_serve.errors import CalibServeError, InputError
-from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.model import load_model

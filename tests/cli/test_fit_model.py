@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 import torch
 from command_line import invoke
@@ -12,6 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calib_serve.artifact import Artifact
+from calib_serve.errors import ModelError
+from calib_serve.model import load_model
 
 
 def network() -> nn.Module:
@@ -76,6 +81,36 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
     assert artifact.data["measured_on"] == "test"
     if method == "neural-clamping":
         assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ("1,6,6", ""),
+        ("36", r"takes inputs of shape \(n, 36\), got \(n, 1, 6, 6\)"),
+        ("1,5,5", "refuses inputs of shape"),
+        ("wide", "--option input_shape is the sizes of one input, such as 3,224,224, got 'wide'"),
+        ("1,-6,6", "--option input_shape is the sizes of one input"),
+    ],
+)
+def test_the_shape_of_an_input_is_an_option_and_named_so(asked, tmp_path, shape: str, says: str) -> None:
+    options = ["--method", "none", "--option", f"input_shape={shape}", "-o", str(tmp_path / "artifact")]
+    done = run([*asked, *options])
+    assert bool(done.exit_code) == bool(says), done.output
+    assert re.search(says, " ".join(done.output.split()))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("suffix", [".ts", ".onnx"])
+def test_a_file_that_does_not_say_its_shape_asks_for_what_can_be_given(tmp_path, suffix: str) -> None:
+    path = tmp_path / f"net{suffix}"
+    if suffix == ".ts":
+        torch.jit.trace(network().eval(), torch.zeros(2, 1, 6, 6)).save(path)
+    else:
+        graph = "g (float[n, m] x) => (float[n, m] y) { y = Identity(x) }"
+        onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'), path)
+    with pytest.raises(ModelError, match=r"as input_shape=.*, or --option input_shape=3,224,224"):
+        load_model(path)
 
 
 def test_auto_keeps_the_simpler_method_unless_clamping_gains(asked, tmp_path) -> None:

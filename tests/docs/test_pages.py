@@ -33,6 +33,7 @@ from terminal import Terminal, http_ok, http_text
 
 from calib_serve import load_artifact, load_model
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece, softmax
 from calib_serve.model import calibrated_probs
 
@@ -92,7 +93,9 @@ def a_model_of_letters(t: Terminal) -> None:
     program = torch.export.export(network, (torch.zeros(2, 26),), dynamic_shapes=batch)
     torch.export.save(program, t.folder / "net.pt2")
     rng = np.random.default_rng(0)
-    fit_temperature(3 * rng.standard_normal((500, 2)), rng.integers(0, 2, 500)).save(t.folder / "fitted")
+    fit_temperature(Samples.of(3 * rng.standard_normal((500, 2)), rng.integers(0, 2, 500))).save(
+        t.folder / "fitted"
+    )
     t.copy("config.properties", "handlers")
     shutil.copy(ROOT / "examples" / "own_handler.py", t.folder)
 

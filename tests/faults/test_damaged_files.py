@@ -23,7 +23,7 @@ from calib_serve.errors import (
     CalibServeError,
     LedgerError,
 )
-from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.watch.ledger import Ledger

@@ -12,7 +12,7 @@ from ledgers import accept, make_label
 from small_models import archive, linear_onnx, temperature
 
 from calib_serve import Keyring
-from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog

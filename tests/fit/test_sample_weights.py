@@ -22,10 +22,10 @@ def test_weights_given_with_samples_count_as_with_arrays() -> None:
         {"class_weight": "balanced"},
         {"class_weight": [1.0, 2.0, 3.0], "sample_weight": WEIGHT},
     ):
-        expected = fit_temperature(LOGITS, LABELS, **options).fit["temperature"]
-        assert fit_temperature(samples, LABELS, **options).fit["temperature"] == expected
-        assert expected != fit_temperature(LOGITS, LABELS).fit["temperature"]
-    chosen = select(samples, LABELS, candidates=["temperature"], sample_weight=WEIGHT)
+        expected = fit_temperature(Samples.of(LOGITS, LABELS, **options)).fit["temperature"]
+        assert fit_temperature(Samples.of(samples, LABELS, **options)).fit["temperature"] == expected
+        assert expected != fit_temperature(Samples.of(LOGITS, LABELS)).fit["temperature"]
+    chosen = select(Samples.of(samples, LABELS, sample_weight=WEIGHT), candidates=["temperature"])
     assert chosen.data["weighted"]
 
 

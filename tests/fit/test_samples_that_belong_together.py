@@ -11,8 +11,7 @@ from scipy.optimize import minimize_scalar
 from calib_serve import calibrate
 from calib_serve.errors import InputError
 from calib_serve.fit.output import fit_temperature
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.scores import log_softmax, softmax
 
 
@@ -63,8 +62,8 @@ def test_folds_depend_on_rows_and_not_on_their_order(seed: int) -> None:
 
 def test_one_hot_soft_labels_are_hard_ones_and_others_have_the_soft_cross_entropy() -> None:
     z, y = drawn(800)
-    hard = fit_temperature(z, y).fit["temperature"]
-    assert fit_temperature(z, np.eye(4)[y]).fit["temperature"] == pytest.approx(hard, rel=1e-12)
+    hard = fit_temperature(Samples.of(z, y)).fit["temperature"]
+    assert fit_temperature(Samples.of(z, np.eye(4)[y])).fit["temperature"] == pytest.approx(hard, rel=1e-12)
     soft = 0.8 * np.eye(4)[y] + 0.2 * softmax(np.random.default_rng(5).normal(size=z.shape))
     soft /= soft.sum(axis=1, keepdims=True)
 
@@ -72,7 +71,7 @@ def test_one_hot_soft_labels_are_hard_ones_and_others_have_the_soft_cross_entrop
         return float(-(soft * log_softmax(z / t)).sum(axis=1).mean())
 
     best = minimize_scalar(loss, bounds=(0.2, 20), method="bounded", options={"xatol": 1e-11})
-    assert fit_temperature(z, soft).fit["temperature"] == pytest.approx(best.x, rel=1e-6)
+    assert fit_temperature(Samples.of(z, soft)).fit["temperature"] == pytest.approx(best.x, rel=1e-6)
     found = calibrate(z, soft, "structured-vector")
     assert found.after["nll"]["value"] == pytest.approx(loss(best.x), abs=0.05)
 

@@ -8,6 +8,7 @@ import pytest
 from calib_serve.artifact import Artifact, Head
 from calib_serve.errors import FitError, InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.fit.tuned_head import STRENGTHS, fit_tuned_head
 from calib_serve.metrics import nll, softmax
 
@@ -33,7 +34,7 @@ def error(artifact: Artifact, test: tuple[np.ndarray, np.ndarray] = TEST) -> flo
 
 def test_at_infinite_strength_it_is_the_deployed_head_and_its_temperature() -> None:
     artifact = fit_tuned_head(*CAL, ROUGH, strength=np.inf)
-    alone = fit_temperature(ROUGH(CAL[0].astype(np.float64)), CAL[1])
+    alone = fit_temperature(Samples.of(ROUGH(CAL[0].astype(np.float64)), CAL[1]))
     np.testing.assert_allclose(
         artifact.probs(artifact.head(TEST[0])), alone.probs(ROUGH(TEST[0])), rtol=1e-4, atol=1e-7
     )

@@ -14,6 +14,7 @@ from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.judgement import CALIBRATE, DEPLOY, Verdict
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels, softmax
 from calib_serve.metrics.comparison import Moved
@@ -150,7 +151,7 @@ def test_on_a_real_shift_the_remedy_is_data(data_dir: Path) -> None:
         cal, test = (
             tuple(arrays[f"{part}_{what}"] for what in ("logits", "labels")) for part in ("cal", "test")
         )
-    artifact = fit_temperature(*cal)
+    artifact = fit_temperature(Samples.of(*cal))
     after = artifact.probs(test[0]), test[1]
     found = verdict(after, before=(softmax(test[0]), test[1]), artifact=artifact)
     assert found.level == "off"

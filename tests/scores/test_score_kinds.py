@@ -15,6 +15,7 @@ from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model.face import finite_logits
 from calib_serve.scores import Outputs, Scores, from_probs, measured, to_logits, to_probs
@@ -44,7 +45,9 @@ def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray,
     for taken in (softmax(z), softmax(z).astype(np.float32), 100 * softmax(z)):
         found = calibrate(taken, y, "temperature", cross_validate=False)
         assert found.model.outputs == "probabilities"
-        assert found.fit["temperature"] == pytest.approx(fit_temperature(z, y).fit["temperature"], rel=1e-4)
+        assert found.fit["temperature"] == pytest.approx(
+            fit_temperature(Samples.of(z, y)).fit["temperature"], rel=1e-4
+        )
         assert "read as" in found.fit["remarks"][0]
     one = calibrate(softmax(z)[:, 1], y == 1, "platt", cross_validate=False)
     assert one.model.outputs == "probability"
@@ -68,12 +71,12 @@ def test_a_scale_for_each_class_takes_only_what_it_was_fitted_on(
     overconfident: tuple[np.ndarray, np.ndarray],
 ) -> None:
     z, y = overconfident
-    vector = fit_vector(z, y)
+    vector = fit_vector(Samples.of(z, y))
     assert vector.takes("logits")
     assert not vector.takes("probabilities")
     with pytest.raises(InputError, match="fitted on logits"):
         vector.check_takes("log_probs", "these scores")
-    assert fit_temperature(z, y).takes("probabilities"), "a temperature is the same on both"
+    assert fit_temperature(Samples.of(z, y)).takes("probabilities"), "a temperature is the same on both"
     both = Artifact((LogitMap(np.eye(4), np.ones(4)),), method="matrix", classes=4)
     assert both.takes("log_probs"), "rows that add up to the same make it the same"
 
@@ -81,7 +84,7 @@ def test_a_scale_for_each_class_takes_only_what_it_was_fitted_on(
 def test_examples_travel_with_the_artifact(
     overconfident: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
-    fitted = fit_vector(*overconfident)
+    fitted = fit_vector(Samples.of(*overconfident))
     assert fitted.examples is not None
     read = Artifact.load(fitted.save(tmp_path / "artifact"))
     assert read.examples is not None
@@ -151,8 +154,8 @@ def test_a_file_of_probabilities_gives_the_temperature_that_the_model_gives(
     dtype: type, sure: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
     probs, labels = sure
-    served = fit_temperature(finite_logits(probs, "probabilities", "the test"), labels)
+    served = fit_temperature(Samples.of(finite_logits(probs, "probabilities", "the test"), labels))
     np.savez(tmp_path / "p.npz", probs=probs.astype(dtype), labels=labels)
     found = Scores.read(tmp_path / "p.npz")
-    fitted = fit_temperature(found.logits, labels)
+    fitted = fit_temperature(Samples.of(found.logits, labels))
     assert fitted.fit["temperature"] == pytest.approx(served.fit["temperature"], rel=1e-5)

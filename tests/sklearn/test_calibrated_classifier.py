@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.sklearn import CalibratedClassifier, ScoreCalibrator
 
@@ -51,7 +52,7 @@ def test_the_temperature_is_that_of_cross_validated_scores(estimator, scores_of,
     held_out = cross_val_predict(estimator, x, y, cv=StratifiedKFold(4), method=scores_of)
     if scores_of == "predict_proba":
         held_out = np.log(np.maximum(held_out, np.finfo(np.float32).tiny))
-    expected = fit_temperature(held_out, y).fit["temperature"]
+    expected = fit_temperature(Samples.of(held_out, y)).fit["temperature"]
     assert model.artifact_.fit["temperature"] == pytest.approx(expected, rel=1e-9)
     assert (model.response_method_, model.method_) == (scores_of, "temperature")
     whole = clone(estimator).fit(x, y)
@@ -98,7 +99,7 @@ def test_weights_reach_the_classifier_and_the_calibration():
     for train, test in cv:
         held_out[test] = GaussianNB().fit(x[train], y[train], weight[train]).predict_proba(x[test])
     logs = np.log(np.maximum(held_out, np.finfo(np.float32).tiny))
-    expected = fit_temperature(logs, y, sample_weight=weight).fit["temperature"]
+    expected = fit_temperature(Samples.of(logs, y, sample_weight=weight)).fit["temperature"]
     assert model.artifact_.fit["temperature"] == pytest.approx(expected)
 
 

@@ -8,6 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_by_name, select
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import log_softmax, softmax
 from calib_serve.sklearn import ScoreCalibrator
 
@@ -54,7 +55,7 @@ def test_it_is_the_fit_by_name_and_the_choice():
     expected = fit_by_name("structured-vector", LOGITS, LABELS)
     np.testing.assert_array_equal(named.predict_proba(LOGITS), expected.probs(LOGITS))
     chosen = ScoreCalibrator(random_state=3).fit(LOGITS, LABELS)
-    expected = select(LOGITS, LABELS, seed=3)
+    expected = select(Samples.of(LOGITS, LABELS), seed=3)
     np.testing.assert_array_equal(chosen.predict_proba(LOGITS), expected.probs(LOGITS))
     assert chosen.method_ == expected.method == "structured-average"
     assert chosen.artifact_.fit["selection"] == expected.fit["selection"]

@@ -36,7 +36,7 @@ CONTEXT.set_forkserver_preload(
         ),
         *(
             "calib_serve.fit.clamping.fit",
-            "calib_serve.fit.masked.fit",
+            "calib_serve.fit.masked",
             "calib_serve.fuse.torchserve._repacking",
         ),
         *("calib_serve.fuse.onnx._fuse", "calib_serve.model", "calib_serve.watch.http.app"),

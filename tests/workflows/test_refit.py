@@ -11,9 +11,9 @@ from calib_serve import Artifact, calibrate, refit
 from calib_serve.artifact import Head, LogitMap
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output import fit_by_name
-from calib_serve.fit.prequential import Prequential, edges, prequential
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
+from calib_serve.refitting import Prequential, block_starts, prequential
 
 
 def drifted(n: int, sure: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +77,7 @@ def test_no_label_is_judged_by_a_fit_that_has_seen_it() -> None:
     np.testing.assert_array_equal(first.nll[1, :225], second.nll[1, :225])
     np.testing.assert_array_equal(first.confidence[:, :338], second.confidence[:, :338])
     assert (first.confidence[1, 338:] != second.confidence[1, 338:]).any()
-    assert edges(400) == [100, 150, 225, 338]
+    assert block_starts(400) == [100, 150, 225, 338]
 
 
 def test_a_right_calibration_is_hardly_ever_replaced_however_often_it_is_asked() -> None:

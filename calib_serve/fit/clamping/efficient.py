@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.errors import InputError
-from calib_serve.fit.clamping.facts import checked
+from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.temperature import fit_temperature
@@ -26,16 +25,19 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
-__all__ = [
-    "EntropyShift",
-    "data_bounds",
-    "entropy_shift",
-    "feasible_shift",
-    "fit_neural_clamping_efficient",
-    "mean_entropy",
-]
-
 Floats = NDArray[np.floating[Any]]
+
+
+def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
+    """Return the labels (n,), after checking that they and the inputs' shape fit the model."""
+    if inputs.shape[1:] != classifier.input_shape:
+        raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
+    # They stand for logits: Samples.of checks labels against so many classes.
+    zeros = np.broadcast_to(np.float32(0), (len(inputs), classifier.classes))
+    y = Samples.of(zeros, labels, outputs="logits").labels
+    if (y == y[0]).all():
+        raise InputError(f"all {len(y)} samples are of class {y[0]}; calibrate on every class that is served")
+    return y
 
 
 def fit_neural_clamping_efficient(
@@ -49,7 +51,7 @@ def fit_neural_clamping_efficient(
     class_names: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Artifact:
-    """NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
+    """Fit NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
 
     One backward and one forward pass. ``search`` is the least calibration ECE over a ``grid`` of T (the
     paper's by default, "fine": up to 5 in steps of 0.001; a name of ``GRIDS``, or temperatures), or the T of
@@ -63,11 +65,12 @@ def fit_neural_clamping_efficient(
     y = checked(classifier, inputs, labels)
     found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
     shift = InputShift(found.delta)
+    # As in appendix F, T is searched behind the shift and not fitted along with it.
     logits = classifier.logits(inputs, shift=shift, progress=progress)
     searched = (
-        fit_temperature(logits, y)
+        fit_temperature(Samples.of(logits, y))
         if search == "nll"
-        else fit_temperature_ece(logits, y, grid="fine" if grid is None else grid)
+        else fit_temperature_ece(Samples.of(logits, y), grid="fine" if grid is None else grid)
     )
     t = float(searched.fit["temperature"])
     before = mean_entropy(softmax(found.logits))
@@ -115,7 +118,7 @@ def entropy_shift(
     input_range: tuple[float, float] | None = None,
     progress: Progress | None = None,
 ) -> EntropyShift:
-    """The shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
+    """Return the shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
 
     ``input_range`` is the feasible [a, b]; by default the range that the inputs take as a whole.
     """
@@ -125,6 +128,7 @@ def entropy_shift(
         return -(log_p.exp() * log_p).sum(dim=1)
 
     gradient, logits = classifier.input_gradient(inputs, entropy, progress=progress)
+    # Bounds in each dimension: a shift may go as far as the input nearest to the range's end.
     low, high = data_bounds(inputs)
     delta = feasible_shift(gradient, low, high, input_range or (float(low.min()), float(high.max())))
     return EntropyShift(
@@ -135,7 +139,7 @@ def entropy_shift(
 def feasible_shift(
     gradient: Floats, low: Floats, high: Floats, input_range: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """The best shift: b - high where the gradient rises, a - low where it falls, 0 elsewhere (eq. 19, 20).
+    """Return the best shift: b - high where the gradient rises, a - low where it falls, else 0 (eq. 19, 20).
 
     >>> feasible_shift(
     ...     np.array([2.0, -1.0, 0.0]), np.array([0.1, 0.25, 0.0]), np.array([0.75, 1.0, 0.5]), (0.0, 1.0)
@@ -151,7 +155,8 @@ def feasible_shift(
 
 
 def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The smallest and largest value of every input dimension, read in runs of ``rows``."""
+    """Return the smallest and largest value of every input dimension, read in runs of ``rows``."""
+    # Memory-mapped inputs may be larger than memory.
     parts = [inputs[i : i + rows] for i in range(0, len(inputs), rows)]
     low = np.min([part.min(axis=0) for part in parts], axis=0)
     high = np.max([part.max(axis=0) for part in parts], axis=0)
@@ -159,10 +164,11 @@ def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64
 
 
 def mean_entropy(probs: Floats) -> float:
-    """Mean entropy in nats of probabilities (n, K).
+    """Return the mean entropy in nats of probabilities (n, K).
 
     >>> round(mean_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])), 6)  # log(2) / 2
     0.346574
     """
+    # 0 log 0 is 0.
     p = np.asarray(probs, np.float64)
     return float(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1).mean())

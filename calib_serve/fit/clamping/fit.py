@@ -9,43 +9,45 @@ those samples: a shift that memorised its images is then at least not overconfid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
-from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fit.clamping.choice import (
-    Judge,
+from calib_serve.fit.clamping.efficient import checked
+from calib_serve.fit.clamping.objective import (
+    Candidate,
+    Objective,
     Penalty,
+    QuasiNewton,
+    Solution,
+    Solver,
+    Start,
+    best_temperature,
     candidates,
-    choose,
-    held_out_nll_of_temperature,
-    held_out_probs,
-    solved,
+    clamped,
+    first_coefficients,
+    focal_loss,
+    unit_of_delta,
 )
-from calib_serve.fit.clamping.efficient import entropy_shift
-from calib_serve.fit.clamping.facts import checked, search_facts, unit_of_delta
-from calib_serve.fit.clamping.objective import Objective, QuasiNewton, Solver, best_temperature
 from calib_serve.fit.clamping.schedules import PAPER
-from calib_serve.fit.facts import complete, data_fingerprint, measured_on_folds
-from calib_serve.fit.output.held_out import facts_of_probabilities
+from calib_serve.fit.facts import measured_on_folds, reference_bins
+from calib_serve.fit.output.selection import facts_of_probabilities
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
-
-__all__ = ["GAMMAS", "fit_neural_clamping"]
 
 GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 """The paper's candidates: 0 to 1 in steps of 0.05 (section 3.3)."""
 
 Floats = NDArray[np.floating[Any]]
-Start = Literal["zero", "data", "random"]
+Judge = Literal["folds", "calibration-ece"]
 
 
 def fit_neural_clamping(
@@ -69,7 +71,7 @@ def fit_neural_clamping(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
-    """The shift delta and temperature T of least focal loss plus a penalty on delta (eq. 9).
+    """Fit the shift delta and temperature T of least focal loss plus a penalty on delta (eq. 9).
 
     ``inputs`` (n, *input_shape) as the model takes them, ``labels`` (n,) class ids. ``gamma`` of the
     focal loss, ``penalty`` ("tenth" of the uncalibrated loss, the paper's rule, or lambda itself) and
@@ -88,8 +90,14 @@ def fit_neural_clamping(
     y = checked(classifier, inputs, labels)
     if resolution == "auto":
         resolution = _resolutions(classifier.input_shape, judge)
-    settings = candidates(gamma, penalty, resolution)
-    solve = solver or QuasiNewton(progress=progress)
+
+    def begin(objective: Objective, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        # The entropy's gradient is taken at the temperature that the model needs, not at 1.
+        t = best_temperature(logits, objective.labels, objective.gamma) if start == "data" else 1.0
+        return first_coefficients(
+            objective, start, spread=PAPER.spread, seed=seed, temperature=t, input_range=input_range
+        )
+
     base = Objective(
         classifier,
         inputs,
@@ -99,64 +107,139 @@ def fit_neural_clamping(
         clip=clip,
         checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
     )
-    begin = _Begin(start, input_range, seed)
-    logits = classifier.logits(inputs)
-    chosen = choose(base, logits, settings, solve, begin, judge=judge, folds=folds, seed=seed)
-    objective, found = solved(base, logits, [chosen.setting], solve, begin)[0]
-    temperature = chosen.temperature or found.temperature
-    artifact = complete(
-        [objective.shift(found.coefficients), LogitMap.temperature(temperature)],
-        Samples.of(found.logits if chosen.logits is None else chosen.logits, y, outputs="logits"),
-        method="neural-clamping",
-        fit={
-            "temperature": temperature,
-            **search_facts(chosen.setting, objective, found, logits),
+    solve, logits = solver or QuasiNewton(progress=progress), classifier.logits(inputs)
+    search = _Search(base, logits, candidates(gamma, penalty, resolution), solve, begin)
+    chosen = search.choose(judge, folds=folds, seed=seed)
+    objective, found = replace(search, settings=[chosen.setting]).solved()[0]
+    # Beside the scores, to see what delta adds to a temperature on the same folds.
+    alone = _held_out_nll(logits, y, _fold_of(len(y), folds, seed))
+    artifact = clamped(
+        objective,
+        chosen.setting,
+        found,
+        uncalibrated=logits,
+        facts={
             "place": "input" if normalisation is None else "after normalisation",
             "start": start,
             "solver": type(solve).__name__,
             "judge": judge,
             "candidates": chosen.scores,
-            "held_out_nll_of_temperature_alone": held_out_nll_of_temperature(
-                logits, y, folds=folds, seed=seed
-            ),
+            "held_out_nll_of_temperature_alone": alone,
             "seed": seed,
         },
-        data={"inputs_sha256": data_fingerprint(np.asarray(inputs))},
-        model=classifier.facts(),
         class_names=class_names,
-        packages=("torch", "scipy"),
+        temperature=chosen.temperature,
+        logits=chosen.logits,
     )
     if chosen.logits is None:
         return artifact
-    held_out = held_out_probs(chosen.logits, y, folds=folds, seed=seed)
-    facts = facts_of_probabilities(softmax(logits), held_out, y, class_names=class_names, seed=seed)
+    held_out = _held_out_probs(chosen.logits, y, _fold_of(len(y), folds, seed))
+    samples = Samples.of(chosen.logits, y, outputs="logits")
+    facts = facts_of_probabilities(softmax(logits), held_out, samples, class_names=class_names, seed=seed)
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
 
 
 def _resolutions(shape: tuple[int, ...], judge: Judge) -> tuple[int | None, ...]:
-    """Full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
+    """Return full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
     image = len(shape) == 3 and min(shape[1:]) >= 8
     return (4, None) if image and judge == "folds" else (None,)
 
 
-@dataclass(frozen=True)
-class _Begin:
-    """Delta's first coefficients."""
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """The best setting, every score, and held-out results of the best.
 
-    start: Start
-    input_range: tuple[float, float] | None
-    seed: int
+    ``logits`` are those of every calibration input under a shift that was fitted without its fold, and
+    ``temperature`` is the one of least NLL for them; both None where nothing was held out.
+    """
 
-    def __call__(self, objective: Objective, logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        size = int(np.prod(objective.shape))
-        if self.start == "zero":
-            return np.zeros(size)
-        if self.start == "random":
-            return np.random.default_rng(self.seed).normal(0, PAPER.spread, size)
-        if self.start != "data":
-            raise InputError(f"start must be 'zero', 'data' or 'random', got {self.start!r}")
-        t = best_temperature(logits, objective.labels, objective.gamma)
-        found = entropy_shift(
-            objective.classifier, objective.inputs, temperature=t, input_range=self.input_range
-        )
-        return objective.coefficients(found.delta)
+    setting: Candidate
+    scores: list[dict[str, Any]]
+    logits: NDArray[np.float32] | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Settings to choose among on the inputs of ``base``, whose uncalibrated ``logits`` (n, K) are known.
+
+    ``begin`` makes delta's first coefficients of an objective and its inputs' uncalibrated logits.
+    """
+
+    base: Objective
+    logits: NDArray[np.float32]
+    settings: Sequence[Candidate]
+    solve: Solver
+    begin: Callable[[Objective, NDArray[np.float32]], NDArray[np.float64]]
+
+    def solved(self) -> list[tuple[Objective, Solution]]:
+        """Solve each setting; each starts where its neighbour of the same resolution ended."""
+        found: list[tuple[Objective, Solution]] = []
+        for setting in self.settings:
+            objective = setting.objective(self.base, self.logits)
+            near = found[-1][1] if found and found[-1][0].resolution == setting.resolution else None
+            first = self.begin(objective, self.logits) if near is None else near.coefficients
+            found.append((objective, self.solve(objective, first)))
+        return found
+
+    def choose(self, judge: Judge, *, folds: int, seed: int) -> _Chosen:
+        """Choose by the least NLL on held-out folds, or the least ECE of the calibration set itself."""
+        labels = self.base.labels
+        # The paper's way (section 3.3), which is optimistic: delta was fitted to the same samples.
+        if judge == "calibration-ece":
+            if len(self.settings) == 1:
+                return _Chosen(self.settings[0], [])
+            ends = [one for _, one in self.solved()]
+            scores = [reference_bins(softmax(e.logits / e.temperature), labels).ece() for e in ends]
+            return _Chosen(self.settings[int(np.argmin(scores))], self._table(scores))
+        if judge != "folds":
+            raise InputError(f"judge must be 'folds' or 'calibration-ece', got {judge!r}")
+        fold = _fold_of(len(labels), folds, seed)
+        held_out = self._held_out(fold)
+        scores = [_held_out_nll(z, labels, fold) for z in held_out]
+        best = int(np.argmin(scores))
+        # Of held-out logits: a T that was fitted along with a delta that overfits is too low.
+        t = best_temperature(held_out[best], labels, 0.0)
+        return _Chosen(self.settings[best], self._table(scores), held_out[best], t)
+
+    def _held_out(self, fold: NDArray[np.intp]) -> list[NDArray[np.float32]]:
+        """Return each setting's logits of every sample, under the shift that was fitted without its fold."""
+        base, found = self.base, [np.empty_like(self.logits) for _ in self.settings]
+        for f in np.unique(fold):
+            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+            part = replace(base, inputs=base.inputs[kept], labels=base.labels[kept])
+            ends = replace(self, base=part, logits=self.logits[kept]).solved()
+            for z, (objective, one) in zip(found, ends, strict=True):
+                z[held] = base.classifier.logits(base.inputs[held], shift=objective.shift(one.coefficients))
+        return found
+
+    def _table(self, scores: Sequence[float]) -> list[dict[str, Any]]:
+        return [{**vars(s), "score": score} for s, score in zip(self.settings, scores, strict=True)]
+
+
+def _held_out_probs(
+    logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Return probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
+    probs = np.empty(logits.shape)
+    for f in np.unique(fold):
+        kept, held = fold != f, fold == f
+        probs[held] = softmax(logits[held] / best_temperature(logits[kept], labels[kept], 0.0))
+    return probs
+
+
+def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:
+    """Return the NLL of held-out logits, each fold's at the T of least NLL for the others."""
+    total = 0.0
+    for f in np.unique(fold):
+        kept, held = fold != f, fold == f
+        t = best_temperature(logits[kept], labels[kept], 0.0)
+        total += focal_loss(logits[held], labels[held], t, 0.0)[0] * int(held.sum())
+    return total / len(labels)
+
+
+def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:
+    if not 2 <= folds <= n // 2:
+        raise InputError(f"folds must lie in 2..{n // 2} for {n} samples, got {folds}")
+    # Without regard to classes: the folds only rank settings, all of them on the same ones.
+    return np.random.default_rng(seed).permutation(n) % folds

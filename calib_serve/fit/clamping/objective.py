@@ -7,33 +7,26 @@ forward and backward pass over the calibration set.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize, minimize_scalar
 
-from calib_serve.artifact import InputShift
+from calib_serve.artifact import Artifact, InputShift, LogitMap
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fit.facts import data_fingerprint
+from calib_serve.fit.clamping.efficient import entropy_shift
+from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.losses import focal
+from calib_serve.fit.progress import Checkpoints
+from calib_serve.fit.samples import Samples
 from calib_serve.model import Classifier, Progress
-
-__all__ = [
-    "Objective",
-    "QuasiNewton",
-    "Solution",
-    "Solver",
-    "best_temperature",
-    "focal_loss",
-    "solution",
-]
 
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]
@@ -69,13 +62,13 @@ class Objective:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of delta's coefficients."""
+        """Return the shape of delta's coefficients."""
         if self.resolution is None:
             return self.classifier.input_shape
         return (self.classifier.input_shape[0], self.resolution, self.resolution)
 
     def delta(self, coefficients: Floats) -> Vector:
-        """The shift of these coefficients, before ``scale``."""
+        """Return the shift of these coefficients, before ``scale``."""
         theta: Vector = np.asarray(coefficients, np.float64).reshape(self.shape)
         if not self._enlarge:
             return theta
@@ -83,18 +76,19 @@ class Objective:
         return enlarged
 
     def coefficients(self, shift: Floats) -> Vector:
-        """The coefficients nearest to a shift of the model's inputs."""
+        """Return the coefficients nearest to a shift of the model's inputs."""
         return self._reduced(np.asarray(shift, np.float64) / self.scale)
 
     def shift(self, coefficients: Floats) -> InputShift:
-        """What is added to the model's inputs."""
+        """Return what is added to the model's inputs."""
         low, high = self.clip or (None, None)
         return InputShift(self.delta(coefficients) * self.scale, low, high)
 
     def __call__(self, vector: Vector) -> tuple[float, Vector]:
-        """The objective and its gradient."""
+        """Return the objective and its gradient."""
         if self.checkpoints is None:
             return self._evaluated(vector)
+        # A search that was killed asks for the same vectors again.
         key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
         saved = self.checkpoints.load(key)
         if saved is None:
@@ -104,7 +98,7 @@ class Objective:
         return float(saved["value"]), saved["gradient"]
 
     def logits(self, coefficients: Floats) -> NDArray[np.float32]:
-        """Logits of the shifted inputs."""
+        """Return logits of the shifted inputs."""
         return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
 
     def _evaluated(self, vector: Vector) -> tuple[float, Vector]:
@@ -116,6 +110,7 @@ class Objective:
             return focal(logits / t, y, gamma=self.gamma, reduction="none")
 
         gradient, logits = self.classifier.input_gradient(self.inputs, loss, shift=self.shift(theta))
+        # In float64, from the logits: the model's own pass is in float32.
         value, slope = focal_loss(logits, self.labels, t, self.gamma)
         along = self._reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
         if self.power == 1 and not theta.any():
@@ -125,22 +120,23 @@ class Objective:
 
     @cached_property
     def _identity(self) -> str:
-        """All that a value depends on besides the vector."""
+        """Name all that a value depends on besides the vector."""
         data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
         settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
         return f"clamping {self.classifier.fingerprint} {self.classifier.batch_size} {data} {settings}"
 
     def penalty(self, coefficients: Floats) -> float:
-        """Lambda times the norm of delta, which is the norm of its coefficients."""
+        """Return lambda times the norm of delta, which is the norm of its coefficients."""
         return self.weight * float(np.linalg.norm(coefficients)) ** self.power
 
     def _pull(self, theta: Vector) -> Vector:
         if self.power == 2:
             return 2 * self.weight * theta
+        # The gradient of a norm is its direction.
         return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
 
     def _reduced(self, delta: Vector) -> Vector:
-        """The adjoint of ``delta``: a gradient of the shift as one of its coefficients."""
+        """Apply the adjoint of ``delta``: turn a gradient of the shift into one of its coefficients."""
         if not self._enlarge:
             return delta.ravel()
         reduced: Vector = np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])
@@ -148,7 +144,7 @@ class Objective:
 
 
 def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
-    """The mean focal loss of logits (n, K) / T and its derivative with respect to log T, in float64."""
+    """Return the mean focal loss of logits (n, K) / T and its derivative by log T, in float64."""
     z = torch.from_numpy(np.asarray(logits, np.float64))
     log_t = torch.tensor(math.log(t), dtype=torch.float64, requires_grad=True)
     value = focal(z / log_t.exp(), torch.from_numpy(labels), gamma=gamma).mean()
@@ -157,7 +153,8 @@ def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float)
 
 
 def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> float:
-    """The T of least mean focal loss of logits (n, K) / T; FitError where there is none."""
+    """Return the T of least mean focal loss of logits (n, K) / T; FitError where there is none."""
+    # Over log T, so that T > 0 needs no check.
     found = minimize_scalar(
         lambda log_t: focal_loss(logits, labels, math.exp(log_t), gamma)[0],
         bounds=_LOG_T,
@@ -173,7 +170,7 @@ def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> 
 
 
 def _enlargers(shape: tuple[int, ...], resolution: int | None) -> tuple[Vector, ...]:
-    """Orthonormal bases (size, r) of bilinear enlargement from r coefficients, by axis."""
+    """Return orthonormal bases (size, r) of bilinear enlargement from r coefficients, by axis."""
     if resolution is None:
         return ()
     if len(shape) != 3 or not 1 <= resolution <= min(shape[1:]):
@@ -218,13 +215,14 @@ class QuasiNewton:
     progress: Progress | None = None
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
-        """The solution from these coefficients on."""
+        """Search from these coefficients on."""
         t = best_temperature(objective.logits(start), objective.labels, objective.gamma)
         best, least, calls = np.append(start, math.log(t)), math.inf, 0
 
         def evaluate(vector: Vector) -> tuple[float, Vector]:
             nonlocal best, least, calls
             value, gradient = objective(vector)
+            # scipy returns where it stopped, which need not be its best.
             if value < least:
                 best, least = vector.copy(), value
             calls += 1
@@ -251,6 +249,134 @@ class QuasiNewton:
 def solution(
     objective: Objective, coefficients: Vector, t: float, logits: NDArray[np.float32], *, passes: int
 ) -> Solution:
-    """The solution at these coefficients and T, whose logits are known."""
+    """Return the solution at these coefficients and T, whose logits are known."""
     value = focal_loss(logits, objective.labels, t, objective.gamma)[0] + objective.penalty(coefficients)
     return Solution(coefficients, t, value, passes, logits)
+
+
+Penalty = Union[float, Literal["tenth"]]
+Start = Literal["zero", "data", "random"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of the objective that a search may choose among."""
+
+    gamma: float
+    penalty: Penalty
+    resolution: int | None
+
+    def objective(self, base: Objective, logits: NDArray[np.float32]) -> Objective:
+        """Return eq. 9 under this setting; ``logits`` (n, K) are those where the search begins."""
+        weight = self.penalty
+        if weight == "tenth":  # "to be 1/10 of the initial loss" (section 4.1)
+            weight = focal_loss(logits, base.labels, 1.0, self.gamma)[0] / 10
+        return replace(base, gamma=self.gamma, weight=float(weight), resolution=self.resolution)
+
+
+def candidates(
+    gamma: float | Sequence[float],
+    penalty: Penalty | Sequence[Penalty],
+    resolution: int | Sequence[int | None] | None,
+) -> list[Candidate]:
+    """Return every combination, resolutions outermost so that neighbours can start from each other."""
+    settings = [
+        Candidate(g, p, r)
+        for r, p, g in itertools.product(_several(resolution), _several(penalty), _several(gamma))
+    ]
+    for one in settings:
+        if not 0 <= one.gamma <= 10:
+            raise InputError(f"gamma must lie in 0..10, got {one.gamma}")
+        if not (one.penalty == "tenth" or (not isinstance(one.penalty, str) and one.penalty >= 0)):
+            raise InputError(f"penalty must be 'tenth' or a number of at least 0, got {one.penalty!r}")
+    return settings
+
+
+def _several(value: Any) -> Sequence[Any]:
+    if isinstance(value, (list, tuple)):
+        if not value:
+            raise InputError("an empty list leaves nothing to choose from")
+        return value
+    return (value,)
+
+
+def first_coefficients(
+    objective: Objective,
+    start: Start,
+    *,
+    spread: float,
+    seed: int,
+    temperature: float = 1.0,
+    input_range: tuple[float, float] | None = None,
+) -> Vector:
+    """Return delta's first coefficients: 0, drawn from N(0, ``spread``^2), or by Theorem 3.2 of the data."""
+    size = int(np.prod(objective.shape))
+    if start == "zero":
+        return np.zeros(size)
+    if start == "random":
+        return np.random.default_rng(seed).normal(0, spread, size)
+    if start != "data":
+        raise InputError(f"start must be 'zero', 'data' or 'random', got {start!r}")
+    found = entropy_shift(
+        objective.classifier, objective.inputs, temperature=temperature, input_range=input_range
+    )
+    return objective.coefficients(found.delta)
+
+
+def unit_of_delta(
+    normalisation: tuple[ArrayLike, ArrayLike] | None, shape: tuple[int, ...]
+) -> float | Floats:
+    """Return delta's unit in input space: each channel's standard deviation, or 1 before normalisation."""
+    if normalisation is None:
+        return 1.0
+    std = np.atleast_1d(np.asarray(normalisation[1], np.float64))
+    if std.shape not in ((1,), (shape[0],)) or not (std > 0).all():
+        raise InputError(f"normalisation's std must be {shape[0]} positive numbers, got {std.tolist()}")
+    return np.broadcast_to(std.reshape(-1, *[1] * (len(shape) - 1)), shape)
+
+
+def clamped(
+    objective: Objective,
+    setting: Candidate,
+    found: Solution,
+    *,
+    uncalibrated: NDArray[np.float32],
+    facts: Mapping[str, Any],
+    class_names: Sequence[str],
+    temperature: float | None = None,
+    logits: NDArray[np.float32] | None = None,
+) -> Artifact:
+    """Return the artifact of a solution, with what the search found and what temperature scaling alone does.
+
+    ``temperature`` and ``logits`` are the solution's unless held-out folds gave others.
+    """
+    y, gamma = objective.labels, objective.gamma
+    t = found.temperature if temperature is None else temperature
+    alone = best_temperature(uncalibrated, y, gamma)
+    return complete(
+        [objective.shift(found.coefficients), LogitMap.temperature(t)],
+        Samples.of(found.logits if logits is None else logits, y, outputs="logits"),
+        method="neural-clamping",
+        fit={
+            "temperature": t,
+            "objective": "focal loss" if gamma else "nll",
+            "gamma": gamma,
+            "penalty": setting.penalty,
+            "lambda": objective.weight,
+            "norm_power": objective.power,
+            "resolution": setting.resolution,
+            "temperature_fitted": found.temperature,
+            "temperature_alone": alone,
+            "delta_norm": float(np.linalg.norm(found.coefficients)),
+            "loss_before": focal_loss(uncalibrated, y, 1.0, gamma)[0],
+            "loss_of_temperature_alone": focal_loss(uncalibrated, y, alone, gamma)[0],
+            "loss": found.objective - objective.penalty(found.coefficients),
+            "objective_value": found.objective,
+            "passes": found.passes,
+            **facts,
+        },
+        data={"inputs_sha256": data_fingerprint(np.asarray(objective.inputs))},
+        model=objective.classifier.facts(),
+        class_names=class_names,
+        packages=("torch", "scipy"),
+    )

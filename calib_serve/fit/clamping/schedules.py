@@ -15,29 +15,27 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fit.clamping.choice import Candidate, Penalty, candidates
-from calib_serve.fit.clamping.efficient import entropy_shift
-from calib_serve.fit.clamping.facts import checked, search_facts, unit_of_delta
-from calib_serve.fit.clamping.objective import Objective, Solution, focal_loss, solution
-from calib_serve.fit.facts import complete, data_fingerprint, reference_bins
-from calib_serve.fit.samples import Samples
+from calib_serve.fit.clamping.efficient import checked
+from calib_serve.fit.clamping.objective import (
+    Candidate,
+    Objective,
+    Penalty,
+    Solution,
+    candidates,
+    clamped,
+    first_coefficients,
+    solution,
+    unit_of_delta,
+)
+from calib_serve.fit.facts import reference_bins
+from calib_serve.fit.progress import Checkpoints
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
-__all__ = [
-    "PAPER",
-    "TOOLKIT",
-    "Augmentation",
-    "Descent",
-    "Schedule",
-    "fit_neural_clamping_paper",
-    "fit_neural_clamping_toolkit",
-]
-
 Floats = NDArray[np.floating[Any]]
+Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Augmentation:
 
     @classmethod
     def of(cls, images: Floats, mean: ArrayLike, *, flip: float = 0.5) -> Augmentation:
-        """The toolkit's of CIFAR-100 (32 pixels: padding 4, square 4), in proportion for other sizes.
+        """Return the toolkit's of CIFAR-100 (32 pixels: padding 4, square 4), in proportion for other sizes.
 
         Padding is black, the least value of a channel; the square is blank, the ``mean`` (C,) of the
         normalisation. InputError for inputs that are not images (n, C, H, W).
@@ -100,11 +98,12 @@ class Augmentation:
         )
 
     def __call__(self, images: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Every image (n, C, H, W) varied once."""
+        """Vary every image (n, C, H, W) once."""
         n, _, height, width = images.shape
         rows, columns = (self._moved(n, size, rng) for size in (height, width))
         flipped = rng.random(n) < self.flip
         columns[flipped] = columns[flipped, ::-1]
+        # Places outside are read from the rim first, and blackened below.
         out = np.take_along_axis(images, np.clip(rows, 0, height - 1)[:, None, :, None], axis=2)
         out = np.take_along_axis(out, np.clip(columns, 0, width - 1)[:, None, None, :], axis=3)
         outside = (rows < 0) | (rows >= height), (columns < 0) | (columns >= width)
@@ -117,7 +116,7 @@ class Augmentation:
         return _filled(out, tall[:, :, None] & wide[:, None, :], self.blank)
 
     def _moved(self, n: int, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The places (n, size) that a crop of each image is read from, some of them outside."""
+        """Draw the places (n, size) that a crop of each image is read from, some of them outside."""
         by = rng.integers(-self.padding, self.padding + 1, size=(n, 1))
         return np.asarray(np.arange(size) + by, np.int64)
 
@@ -164,7 +163,7 @@ def fit_neural_clamping_paper(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
-    """Delta and T by the paper's schedule (section 4.1, appendix A).
+    """Fit delta and T by the paper's schedule (section 4.1, appendix A).
 
     ``inputs`` (n, *input_shape), ``labels`` (n,). Lists of ``gamma`` and ``penalty`` are tried in separate
     runs, and the one of least calibration ECE is taken. ``start`` draws delta from N(0, 0.01), or is the
@@ -172,17 +171,20 @@ def fit_neural_clamping_paper(
     inputs, or behind their ``normalisation`` (mean, std). Nor is the power of the norm. Raises ShapeError and
     InputError for data that does not fit the model, FitError where T falls to 0.
     """
+    if start not in ("random", "data"):
+        raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
+    if start == "random" and input_range is not None:
+        raise InputError("input_range bounds the data-driven start; give start='data' with it")
     y = checked(classifier, inputs, labels)
     base = _objective(classifier, inputs, y, normalisation, checkpoints, power=norm_power)
-    first = _first(base, start, schedule, input_range, seed)
-    runs = [
-        _run(base, one, first, Descent(schedule, seed, progress=progress))
-        for one in candidates(gamma, penalty, None)
-    ]
+    first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
+    settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
+    runs = _runs(base, settings, first, solve)
+    # Section 3.3: the calibration set's own ECE decides on gamma.
     ece = [reference_bins(softmax(found.logits / found.temperature), y).ece() for _, _, found in runs]
     tried = [
         {"gamma": one.gamma, "penalty": one.penalty, "score": score}
-        for (one, _, _), score in zip(runs, ece, strict=True)
+        for one, score in zip(settings, ece, strict=True)
     ]
     facts = {"start": start, "judge": "calibration-ece", "candidates": tried if len(tried) > 1 else []}
     return _artifact(runs[int(np.argmin(ece))], schedule, normalisation, class_names, {**facts, "seed": seed})
@@ -202,7 +204,7 @@ def fit_neural_clamping_toolkit(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
-    """Delta and T as the public toolkit fits them: behind the normalisation, on images that vary.
+    """Fit delta and T as the public toolkit does: behind the normalisation, on images that vary.
 
     ``inputs`` (n, C, H, W) and the ``normalisation`` (mean, std) that the model begins with; (0, 1) where the
     inputs are normalised already. One ``gamma`` and one ``penalty``, times the norm of delta. Its focal loss
@@ -215,8 +217,8 @@ def fit_neural_clamping_toolkit(
         raise InputError("the toolkit chooses nothing: give one gamma and one penalty, a number")
     augmentation = Augmentation.of(inputs, normalisation[0]) if schedule.augmented else None
     base = _objective(classifier, inputs, y, normalisation, checkpoints)
-    first = _first(base, "random", schedule, None, seed)
-    run = _run(base, chosen[0], first, Descent(schedule, seed, augmentation, progress))
+    first = first_coefficients(base, "random", spread=schedule.spread, seed=seed)
+    (run,) = _runs(base, chosen, first, Descent(schedule, seed, augmentation, progress))
     return _artifact(run, schedule, normalisation, class_names, {"start": "random", "seed": seed})
 
 
@@ -242,31 +244,12 @@ def _objective(
     )
 
 
-def _first(
-    base: Objective,
-    start: Literal["random", "data"],
-    schedule: Schedule,
-    input_range: tuple[float, float] | None,
-    seed: int,
-) -> NDArray[np.float64]:
-    """Delta's first entries."""
-    if start == "random":
-        if input_range is not None:
-            raise InputError("input_range bounds the data-driven start; give start='data' with it")
-        return np.random.default_rng(seed).normal(0, schedule.spread, int(np.prod(base.shape)))
-    if start != "data":
-        raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
-    return base.coefficients(entropy_shift(base.classifier, base.inputs, input_range=input_range).delta)
-
-
-def _run(base: Objective, one: Candidate, first: NDArray[np.float64], solve: Descent) -> Run:
-    """One setting from the common start on."""
-    weight = one.penalty
-    if weight == "tenth":
-        # "Initial loss" is read as the loss where the descent begins: at the first delta, with T = 1.
-        weight = focal_loss(base.logits(first), base.labels, 1.0, one.gamma)[0] / 10
-    objective = replace(base, gamma=one.gamma, weight=float(weight))
-    return one, objective, solve(objective, first)
+def _runs(base: Objective, settings: Sequence[Candidate], first: Vector, solve: Descent) -> list[Run]:
+    """Descend under every setting, from the common start on."""
+    # "Initial loss", of which the penalty is a tenth, is read as the one at the first delta, with T = 1.
+    logits = base.logits(first)
+    objectives = [one.objective(base, logits) for one in settings]
+    return [(one, o, solve(o, first)) for one, o in zip(settings, objectives, strict=True)]
 
 
 def _artifact(
@@ -277,27 +260,15 @@ def _artifact(
     facts: dict[str, Any],
 ) -> Artifact:
     one, objective, found = run
-    logits = objective.classifier.logits(objective.inputs)
-    return complete(
-        [objective.shift(found.coefficients), LogitMap.temperature(found.temperature)],
-        Samples.of(found.logits, objective.labels, outputs="logits"),
-        method="neural-clamping",
-        fit={
-            "temperature": found.temperature,
-            **search_facts(one, objective, found, logits),
-            "place": "input" if normalisation is None else "after normalisation",
-            "solver": "Descent",
-            "schedule": asdict(schedule),
-            **facts,
-        },
-        data={"inputs_sha256": data_fingerprint(np.asarray(objective.inputs))},
-        model=objective.classifier.facts(),
+    place = "input" if normalisation is None else "after normalisation"
+    return clamped(
+        objective,
+        one,
+        found,
+        uncalibrated=objective.classifier.logits(objective.inputs),
+        facts={"place": place, "solver": "Descent", "schedule": asdict(schedule), **facts},
         class_names=class_names,
-        packages=("torch",),
     )
-
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -310,7 +281,7 @@ class Descent:
     progress: Progress | None = None
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
-        """The solution after the last step; FitError where T falls to 0 or below."""
+        """Search to the last step; FitError where T falls to 0 or below."""
         rng, how = np.random.default_rng(self.seed), self.schedule
         theta, t = start.astype(np.float64).copy(), 1.0
         velocity = np.zeros(len(theta) + 1)
@@ -320,6 +291,7 @@ class Descent:
                 gradient = self._gradient(objective, np.sort(drawn), theta, t, rng)
                 velocity = how.momentum * velocity + gradient
                 theta = theta - how.rate * velocity[:-1]
+                # T itself descends and not log T, as in the paper, so that it can fall below 0.
                 t -= how.rate * float(velocity[-1])
                 if not t > 0:
                     raise FitError(
@@ -332,7 +304,7 @@ class Descent:
     def _gradient(
         self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float, rng: np.random.Generator
     ) -> Vector:
-        """Of one batch, with respect to delta and T."""
+        """Return the gradient of one batch with respect to delta and T."""
         # In order, so that memory-mapped inputs are read forwards.
         images = objective.inputs[rows]
         if self.augmentation is not None:
@@ -344,5 +316,5 @@ class Descent:
 
 
 def _filled(images: Floats, where: NDArray[np.bool_], value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
+    """Return images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
     return np.where(where[:, None], value[:, None, None], images).astype(np.float32)

@@ -9,10 +9,14 @@ from calib_serve.fit.output.candidates import (
     options_of,
 )
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
-from calib_serve.fit.output.held_out import facts_of_probabilities, held_out_facts
-from calib_serve.fit.output.selection import default_candidates, select
+from calib_serve.fit.output.selection import (
+    default_candidates,
+    facts_of_probabilities,
+    held_out_facts,
+    select,
+)
+from calib_serve.fit.output.tables import VennAbers, fit_venn_abers
 from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.fit.output.venn_abers import VennAbers, fit_venn_abers
 
 __all__ = [
     "CANDIDATES",

@@ -17,33 +17,21 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
 from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.output.base import Base, base
 from calib_serve.fit.output.binary import platt
-from calib_serve.fit.output.structured import penalty_of
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.folds import folds_of
-from calib_serve.fit.solve.parallel import one_thread
-from calib_serve.fit.solve.preconditioner import Solve
-from calib_serve.fit.solve.softmax_regression import Problem
+from calib_serve.fit.output.linear import penalty_of
+from calib_serve.fit.output.temperature import Base, base
+from calib_serve.fit.samples import Samples, folds_of, one_thread
+from calib_serve.fit.softmax_regression import Problem, Shape, Solve
+from calib_serve.metrics import log_softmax
 from calib_serve.metrics.samples import mean_error
 from calib_serve.words import percent
-
-__all__ = [
-    "Averaged",
-    "Folds",
-    "Member",
-    "fit_structured_average",
-    "scalars",
-    "structured",
-]
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +49,7 @@ class Evidence:
 
     @property
     def share(self) -> float:
-        """The share of a calibration that is more than a temperature, in its average with the temperature."""
+        """Return the share of what is more than a temperature, in its average with the temperature."""
         if not (self.gain > 0 and math.isfinite(self.standard_error)):
             return 0.0
         return self.gain**2 / (self.gain**2 + self.standard_error**2)
@@ -103,11 +91,11 @@ class Averaged:
             return cls(samples, fold, t, found, tuple(members))
 
     def weights(self, without: int | None = None) -> dict[str, float]:
-        """Each member's weight by the held-out samples, of all folds or all ``without`` one."""
+        """Return each member's weight by the held-out samples, of all folds or all ``without`` one."""
         return self._weighed(without)[0]
 
     def _weighed(self, without: int | None = None) -> tuple[dict[str, float], Evidence]:
-        """The members' weights by name, and the evidence that decided on the temperature's share of them."""
+        """Return the members' weights by name, and the evidence that decided on the temperature's share."""
         kept = np.flatnonzero(self.fold != (-1 if without is None else without))
         losses = np.stack([member.losses[kept] for member in self.members])
         total = losses.sum(axis=1)
@@ -123,12 +111,12 @@ class Averaged:
         return dict(zip(names, (weight / weight.sum()).tolist(), strict=True)), evidence
 
     def held_out(self, f: int) -> Artifact:
-        """Fitted and weighed without fold ``f``."""
+        """Fit and weigh without fold ``f``."""
         steps = self._steps([f], self.weights(without=f))
         return Artifact(tuple(steps), method="structured-average", classes=self.samples.classes)
 
     def artifact(self, samples: Samples | None = None) -> Artifact:
-        """The average over all folds; ``samples`` are all that those here were drawn from."""
+        """Return the average over all folds; ``samples`` are all that those here were drawn from."""
         weights, evidence = self._weighed()
         folds = int(self.fold.max()) + 1
         facts = {
@@ -164,30 +152,23 @@ class Averaged:
 
 
 def fit_structured_average(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
-    """Structured scaling averaged over strengths, with a uniform share: what ``auto`` begins with.
+    """Fit structured scaling averaged over strengths, with a uniform share: what ``auto`` begins with.
 
-    ``logits`` (n, K), ``labels`` (n,). Weights, temperature and uniform share come from ``folds`` folds.
-    Raises InputError for invalid arrays, FitError where the logits say nothing about the labels. Berta 2025;
-    Yang 2001.
+    Weights, temperature and uniform share come from ``folds`` folds. Raises FitError where the logits say
+    nothing about the labels. Berta 2025; Yang 2001.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
-    >>> artifact = fit_structured_average(z, y)
+    >>> artifact = fit_structured_average(Samples.of(z, y))
     >>> bool(abs(artifact.of_logits(np.array([[0.0, 2.0]]))[0, 1] - 0.75) < 0.01)
     True
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return Averaged.of(samples, folds_of(samples, folds=folds, seed=seed)).artifact()
 
-
-Shape = Literal["full", "diagonal"]
 
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 _FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes
@@ -225,11 +206,10 @@ class Folds:
 
     @classmethod
     def of(cls, samples: Samples, fold: NDArray[np.intp], t: float, base: Base) -> Folds:
-        """Samples whose features are log-softmax of z / t; the mixture's noise weighs little in training."""
+        """Make samples of features log-softmax(z / t); the mixture's noise weighs little in training."""
         x = np.empty((len(samples), samples.classes), np.float32 if samples.size > _SINGLE else np.float64)
         for part, z in samples.chunks(np.float64):
-            d = (z - z.max(axis=1, keepdims=True)) / t
-            x[part] = d - np.log(np.exp(d).sum(axis=1, keepdims=True))
+            x[part] = log_softmax(z / t)
         whole, ratio = replace(samples, logits=x, rows=None), t / base.t
         index = [np.flatnonzero(fold == f) for f in range(int(fold.max()) + 1)]
         rests = [np.flatnonzero(fold != f) for f in range(len(index))]
@@ -239,15 +219,15 @@ class Folds:
         return cls(base, ratio, tuple(train), tuple(test), tuple(index))
 
     def losses(self, log_p: Sequence[Floats]) -> Floats:
-        """Held-out losses (n,) in the samples' order from each fold's log-probabilities."""
+        """Return held-out losses (n,) in the samples' order from each fold's log-probabilities."""
         out = np.empty(sum(map(len, self.index)))
         for test, index, of_fold in zip(self.test, self.index, log_p, strict=True):
-            out[index] = -self.base.mixed(of_fold, test.classes) * (1 if test.weight is None else test.weight)
+            out[index] = -self.base.mixed(of_fold, test.classes) * test.weights
         return out
 
 
 def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Samples:
-    """Some rows times ``ratio``, copied: to gather them in every pass would cost as much as the pass."""
+    """Copy some rows times ``ratio``: to gather them in every pass would cost as much as the pass."""
     part = samples.take(rows)
     if ratio == 1 and samples.size > _LARGE:
         return part
@@ -256,12 +236,12 @@ def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Sam
 
 
 def _trusting(samples: Samples, trust: Floats) -> Samples:
-    weight = trust if samples.weight is None else trust * samples.weight
+    weight = trust * samples.weights
     return replace(samples, weight=weight * (len(weight) / weight.sum()))
 
 
 def scalars(folds: Folds, held: Floats) -> list[Member]:
-    """No calibration and a temperature; of two classes Platt's too."""
+    """Make members of no calibration and of a temperature; of two classes Platt's too."""
     k, count = folds.train[0].classes, len(folds.index)
     zero = np.zeros(k)
     found = [
@@ -276,8 +256,7 @@ def scalars(folds: Folds, held: Floats) -> list[Member]:
 
 def _platt(samples: Samples, ratio: float) -> tuple[Floats, Floats]:
     x = samples.read(slice(0, len(samples)), np.float64) / ratio
-    weight = np.ones(len(x)) if samples.weight is None else samples.weight
-    w, b, _ = platt(x[:, 1] - x[:, 0], samples.labels, weight)
+    w, b, _ = platt(x[:, 1] - x[:, 0], samples.labels, samples.weights)
     return np.full(2, w), np.array([0.0, b])
 
 
@@ -294,13 +273,13 @@ def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
 
 
 def strengths_of(n: int, classes: int) -> list[float]:
-    """The strengths to try for n samples, strongest first: none that a few samples of a class outweigh."""
+    """Return the strengths to try for n samples, from the strongest to what few of a class outweigh."""
     tried = _FEWER if classes > _MANY else STRENGTHS
     return [s for s in tried if s >= min(_OWN * classes / n, tried[0])]
 
 
 def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:
-    """Members of falling strength; those that the first fold shows to be beaten are not fitted on the others.
+    """Fit members of falling strength; those that the first fold shows to be beaten on that fold alone.
 
     A matrix of many classes must be better than its ``rivals`` on the first fold.
     """
@@ -330,7 +309,7 @@ def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Mem
 
 
 @dataclass(frozen=True, eq=False)
-class Step0:
+class _PathStep:
     """The first fold's parameters under one strength, its held-out loss, and the preconditioner there."""
 
     strength: float
@@ -340,12 +319,12 @@ class Step0:
     about: Solve
 
 
-def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[Step0]:
-    """The first fold's path, until its held-out loss has risen ``_PATIENCE`` times in a row."""
+def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[_PathStep]:
+    """Follow the first fold's path, until its held-out loss has risen ``_PATIENCE`` times in a row."""
     n, k = len(problem.samples), problem.samples.classes
     theta = np.zeros(problem.size)
     gap = _GAP * max(problem.nll(theta), 1e-2)
-    found: list[Step0] = []
+    found: list[_PathStep] = []
     curved = None
     for strength in strengths:
         penalty = penalty_of(n, k, strength)
@@ -358,7 +337,7 @@ def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> l
         theta, curved = end.x, None if end.iterations > _SLOW else curved
         w, b = problem.map(theta)
         log_p = _log_p_true(folds.test[0], w * folds.ratio, b)
-        found.append(Step0(strength, theta, float(-folds.base.mixed(log_p, k).mean()), gap, about))
+        found.append(_PathStep(strength, theta, float(-folds.base.mixed(log_p, k).mean()), gap, about))
         tail = [step.loss for step in found[-_PATIENCE - 1 :]]
         if len(tail) > _PATIENCE and tail == sorted(tail):
             break

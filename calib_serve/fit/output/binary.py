@@ -5,39 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.lbfgs import Minimum
-from calib_serve.fit.solve.logistic import logistic, platt_targets
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.softmax_regression import Minimum
 from calib_serve.scores.kinds import LARGEST
-
-__all__ = ["check_range", "fit_beta", "fit_platt", "platt"]
 
 Floats = NDArray[np.float64]
 
 
-def fit_platt(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
-) -> Artifact:
-    """P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
+def fit_platt(samples: Samples) -> Artifact:
+    """Fit P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
 
-    ``logits`` (n,) of one logit, or (n, 2), of which the difference counts; ``labels`` (n,). Raises
-    InputError for other numbers of classes, FitError where z does not rise with the share of class 1. Platt
-    1999; Lin 2007.
+    z is the one logit, or the difference of two. Raises InputError for other numbers of classes, FitError
+    where z does not rise with the share of class 1. Platt 1999; Lin 2007.
 
-    >>> fit_platt([-1.0, 0.0, 1.0, 2.0] * 5, [0, 0, 1, 1] * 5).steps[0].bias.shape
+    >>> fit_platt(Samples.of([-1.0, 0.0, 1.0, 2.0] * 5, [0, 0, 1, 1] * 5)).steps[0].bias.shape
     (2,)
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    z, weight = _margin(samples, "platt"), _weight(samples)
+    z, weight = _margin(samples, "platt"), samples.weights
     w, b, found = platt(z, samples.labels, weight)
     return complete(
         [LogitMap(np.array(w), np.array([0.0, b]))],
@@ -55,7 +44,7 @@ def fit_platt(
 
 
 def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float, float, Minimum]:
-    """The weight w > 0 and the bias of logits z (n,); FitError where none is best."""
+    """Return the weight w > 0 and the bias of logits z (n,); FitError where none is best."""
     check_range(z)
     found = logistic(np.stack([z, np.ones(len(z))], axis=1), platt_targets(positive, weight), weight)
     if not found.x[0] > 0:
@@ -66,21 +55,14 @@ def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float,
     return float(found.x[0]), float(found.x[1]), found
 
 
-def fit_beta(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
-) -> Artifact:
-    """P(y = 1) = sigmoid(a ln p - b ln(1 - p) + c), a, b >= 0, by cross-entropy with Platt's targets.
+def fit_beta(samples: Samples) -> Artifact:
+    """Fit P(y = 1) = sigmoid(a ln p - b ln(1 - p) + c), a, b >= 0, by cross-entropy with Platt's targets.
 
     p is the uncalibrated P(y = 1). With a = b it is Platt scaling; with two numbers it bends each end of
-    [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Arrays and errors as in
+    [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Errors as in
     ``fit_platt``. Kull 2017, eq. 4.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    z, weight = _margin(samples, "beta"), _weight(samples)
+    z, weight = _margin(samples, "beta"), samples.weights
     check_range(z)
     features = np.stack([-np.logaddexp(0, -z), np.logaddexp(0, z), np.ones(len(z))], axis=1)
     theta, found = _not_negative(features, platt_targets(samples.labels, weight), weight)
@@ -102,7 +84,8 @@ def fit_beta(
 
 
 def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, Minimum]:
-    """The best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
+    """Return the best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
+    # Convex: where the free optimum lies outside, the best lies on one of the two edges.
     best: tuple[Floats, Minimum] | None = None
     for kept in ([0, 1, 2], [0, 2], [1, 2]):
         found = logistic(x[:, kept], targets, weight)
@@ -121,7 +104,7 @@ def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, M
 
 
 def check_range(z: NDArray[np.floating[Any]]) -> None:
-    """InputError for logits too large to be squared."""
+    """Raise InputError for logits too large to be squared."""
     if not float(np.abs(z).max()) <= LARGEST:
         raise InputError(
             f"logits go up to {np.abs(z).max():g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
@@ -139,9 +122,69 @@ def _margin(samples: Samples, method: str) -> Floats:
     return np.asarray(z[:, 1] - z[:, 0])
 
 
-def _weight(samples: Samples) -> Floats:
-    return np.ones(len(samples)) if samples.weight is None else samples.weight
-
-
 def _nll(z: Floats, positive: NDArray[np.intp], weight: Floats) -> float:
     return float(weight @ np.logaddexp(0, np.where(positive == 1, -z, z)) / weight.sum())
+
+
+_GAP = 1e-14  # of a cross-entropy of order 1
+_MOST = 200
+_ARMIJO = 1e-4
+_SMALLEST = 1e-9  # of a step, below which rounding decides
+
+
+def platt_targets(positive: NDArray[np.intp], weight: Floats) -> Floats:
+    """Return what is fitted to instead of 0 and 1, (n,): within, by one sample's weight (Platt 1999).
+
+    They keep the optimum finite where a threshold tells the two apart.
+
+    >>> platt_targets(np.array([0, 1]), np.ones(2)).round(3).tolist()
+    [0.333, 0.667]
+    """
+    ones = float(weight @ positive)
+    zeros = float(weight.sum()) - ones
+    return np.where(positive == 1, (ones + 1) / (ones + 2), 1 / (zeros + 2))
+
+
+def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
+    """Return the coefficients (d,) of least weighted mean cross-entropy of sigmoid(x @ coefficients).
+
+    ``x`` (n, d) finite, its constant a column like any other; ``targets`` (n,) within (0, 1); ``weight``
+    (n,). Raises FitError where Newton's method does not converge.
+    """
+    # Columns of size 1, whose squares neither overflow nor vanish.
+    scale = np.abs(x).max(axis=0)
+    scale[scale == 0] = 1
+    x, share = x / scale, weight / weight.sum()
+    theta = np.zeros(x.shape[1])
+    value, p = _objective(x, targets, share, theta)
+    for iteration in range(1, _MOST + 1):
+        gradient = x.T @ (share * (p - targets))
+        step = _newton((x * (share * p * (1 - p))[:, None]).T @ x, gradient)
+        gap = float(gradient @ step) / 2
+        length = 1.0
+        # Half steps, until the gain is a share of what the gradient promises (Armijo).
+        while gap > _GAP and length > _SMALLEST:
+            trial = _objective(x, targets, share, theta - length * step)
+            if trial[0] <= value - 2 * _ARMIJO * length * gap:
+                break
+            length /= 2
+        if gap <= _GAP or length <= _SMALLEST:
+            return Minimum(theta / scale, value, gradient * scale, max(gap, 0.0), iteration, iteration)
+        theta, (value, p) = theta - length * step, trial
+    raise FitError(f"the logistic regression did not converge in {_MOST} steps; look for extreme scores")
+
+
+def _objective(x: Floats, targets: Floats, share: Floats, theta: Floats) -> tuple[float, Floats]:
+    s = x @ theta
+    e = np.exp(-np.abs(s))
+    losses = np.maximum(s, 0) + np.log1p(e) - targets * s
+    return float(share @ losses), np.where(s >= 0, 1.0, e) / (1 + e)
+
+
+def _newton(hessian: Floats, gradient: Floats) -> Floats:
+    """Return the Newton step; features of very unlike sizes are scaled alike first."""
+    size = np.sqrt(np.diag(hessian))
+    size[size == 0] = 1
+    # Features that are multiples of one another, as of a constant score, make the Hessian singular.
+    found = np.linalg.lstsq(hessian / np.outer(size, size), gradient / size, rcond=1e-13)[0]
+    return np.asarray(found / size)

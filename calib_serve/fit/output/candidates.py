@@ -1,55 +1,50 @@
-"""The output calibrators by name, from the simplest to the most flexible."""
+"""The output calibrators by name, from the simplest to the most flexible, and what a set can teach."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError
+from calib_serve.errors import FitError, InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
-from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
-from calib_serve.fit.output.learnable import remarks
-from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix, fit_matrix_odir, fit_vector
-from calib_serve.fit.output.mixture import fit_ensemble_temperature, fit_temperature_mixture
-from calib_serve.fit.output.structured import fit_structured_matrix, fit_structured_vector
-from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.fit.output.venn_abers import fit_venn_abers
-from calib_serve.fit.samples import ClassWeight, Samples
-
-__all__ = [
-    "CANDIDATES",
-    "KEEPING",
-    "TWO_CLASSES",
-    "Fitter",
-    "check_options",
-    "fit_by_name",
-    "fit_none",
-    "options_of",
-]
+from calib_serve.fit.output.linear import (
+    fit_dirichlet_odir,
+    fit_matrix,
+    fit_matrix_odir,
+    fit_structured_matrix,
+    fit_structured_vector,
+    fit_vector,
+)
+from calib_serve.fit.output.tables import (
+    fit_histogram_mass,
+    fit_histogram_width,
+    fit_isotonic,
+    fit_venn_abers,
+)
+from calib_serve.fit.output.temperature import (
+    fit_ensemble_temperature,
+    fit_temperature,
+    fit_temperature_mixture,
+)
+from calib_serve.fit.samples import ClassWeight, Samples, content
 
 Fitter = Callable[..., Artifact]
-"""(logits, labels, *, sample_weight=None, ...) -> Artifact."""
+"""(samples, *, the method's own options) -> Artifact."""
 
 
-def fit_none(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
-) -> Artifact:
-    """No calibration: an artifact without steps, with the same facts as any other."""
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+def fit_none(samples: Samples) -> Artifact:
+    """Fit nothing: an artifact without steps, with the same facts as any other."""
     return complete([], samples, method="none", fit={})
 
 
@@ -89,34 +84,35 @@ TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType({"platt": fit_platt, "beta"
 def fit_by_name(
     method: str,
     logits: ArrayLike | Samples,
-    labels: ArrayLike,
+    labels: ArrayLike | None = None,
     *,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     **options: Any,
 ) -> Artifact:
-    """Fit the method called ``method`` with its own options; ``seed`` goes to those that use random numbers.
+    """Fit the method called ``method`` to ``Samples``, or to logits and labels, with its own options.
 
-    ``artifact.fit["remarks"]`` are sentences on what the set cannot teach, where there are any. Raises
-    InputError for a name or an option that does not exist, listing those that do, FitError where nothing can
-    be learnt.
+    ``seed`` goes to the methods that use random numbers. ``artifact.fit["remarks"]`` are sentences on what
+    the set cannot teach, where there are any. Raises InputError for a name or an option that does not exist,
+    listing those that do, FitError where nothing can be learnt.
     """
-    known = options_of(method)
-    check_options(method, options, known)
+    fit = _fitter(method)
+    check_options(method, options, options_of(method))
     _check_numbers(method, options)
-    if "seed" in known:
+    if "seed" in inspect.signature(fit).parameters:
         options["seed"] = seed
-    weights = {name: options.pop(name, None) for name in ("sample_weight", "class_weight")}
-    samples = Samples.of(logits, labels, **weights)
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     # Of folds, which are temporary, nothing is said; and none fits nothing.
     said = [] if samples.part or method == "none" else remarks(samples)
-    artifact = _fitter(method)(samples, samples.labels, **options)
+    artifact = fit(samples, **options)
     told = replace(artifact, fit={**artifact.fit, "remarks": said}) if said else artifact
     return replace(told, class_names=tuple(class_names)) if class_names else told
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """InputError naming the options that ``method`` does not have, and the ``known`` ones that it has."""
+    """Raise InputError for options that ``method`` does not have, naming the ``known`` ones that it has."""
     if unknown := sorted(set(options) - set(known)):
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
@@ -132,9 +128,9 @@ def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
 
 
 def options_of(method: str) -> list[str]:
-    """The names of a method's own options; InputError for a method that does not exist."""
+    """Return the names of a method's own options; InputError for a method that does not exist."""
     parameters = inspect.signature(_fitter(method)).parameters
-    return [name for name in parameters if name not in ("logits", "labels")]
+    return [name for name in parameters if name not in ("samples", "seed")]
 
 
 def _fitter(method: str) -> Fitter:
@@ -152,3 +148,78 @@ def _fitter(method: str) -> Fitter:
             f"{', '.join(_OF_MODELS)}"
         )
     return known[method]
+
+
+_FEW = 20  # samples
+_REPEATED = 0.5  # share of rows that others repeat, which is worth a word
+_TIED = 0.01  # share of rows whose largest logit is not alone
+_NAMED = 10  # classes
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Of each sample: is it right, does its largest logit tie, and a number that tells rows apart."""
+
+    right: NDArray[np.bool_]
+    tied: NDArray[np.bool_]
+    same: NDArray[np.float64]
+    constant: bool
+
+    @classmethod
+    def of(cls, samples: Samples) -> Rows:
+        """Look at the logits in one pass; a constant added to a row makes no other row."""
+        right, tied = np.empty((2, len(samples)), bool)
+        first, constant = None, True
+        for part, z in samples.chunks(np.float64):
+            d = z - z.max(axis=1, keepdims=True)
+            right[part] = z.argmax(axis=1) == samples.labels[part]
+            tied[part] = (d == 0).sum(axis=1) > 1
+            first = d[0] if first is None else first
+            constant = constant and np.allclose(d, first, rtol=1e-9, atol=1e-12 * max(1, np.abs(first).max()))
+        return cls(right, tied, content(samples), constant)
+
+
+def remarks(samples: Samples) -> list[str]:
+    """Say what the set cannot teach, a sentence each.
+
+    Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
+    and sets of which no sample is right: whatever is fitted to them is wrong for others.
+    """
+    rows, n, k = Rows.of(samples), len(samples), samples.classes
+    counted = samples.labels[samples.weights > 0]
+    seen = np.unique(counted)
+    if len(seen) == 1:
+        raise FitError(
+            f"all {n} labels are of class {seen[0]}: a calibration fitted to them would predict that class "
+            "alone; add samples of other classes"
+        )
+    if rows.constant:
+        raise FitError(
+            "the logits are the same for every sample, so that only the share of each class could be learnt; "
+            "check that these are the model's scores of different inputs"
+        )
+    if not rows.right.any():
+        raise FitError(
+            f"not one of {n} samples is classified right; check that the labels belong to these logits and "
+            "classes are in one order"
+        )
+    said = []
+    if n < _FEW:
+        said.append(f"{n} samples tell little: gather at least {_FEW}, and some of each class")
+    if rows.right.all():
+        said.append(
+            "every sample is classified right: how often the model is wrong is not known, but for less than "
+            f"about 1 in {n + 1}"
+        )
+    if len(seen) < k:
+        missing = np.setdiff1d(np.arange(k), seen)
+        named = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+        said.append(
+            f"{len(missing)} of {k} classes have no sample ({named}): no label says how likely they are"
+        )
+    distinct = len(np.unique(rows.same))
+    if n - distinct >= _REPEATED * n:
+        said.append(f"only {distinct} of {n} rows of logits are distinct: intervals take all for independent")
+    if rows.tied.mean() > _TIED:
+        said.append(f"in {int(rows.tied.sum())} of {n} rows the largest logit ties: the first class is taken")
+    return said

@@ -20,9 +20,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.samples import ClassWeight, Samples
-
-__all__ = ["GRIDS", "ece_of_grid", "fit_temperature_ece"]
+from calib_serve.fit.samples import Samples
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +57,7 @@ class Gaps:
 
     @classmethod
     def of(cls, samples: Samples) -> Gaps:
-        """One pass over all samples; the logits of large sets are not copied."""
+        """Sort the samples in one pass; the logits of large sets are not copied."""
         second, ties, correct = (np.empty(len(samples)) for _ in range(3))
         for part, z in samples.chunks(np.float64):
             below = z.max(axis=1, keepdims=True) - z
@@ -68,7 +66,7 @@ class Gaps:
             second[part] = np.where(below > 0, below, np.inf).min(axis=1)
             correct[part] = z.argmax(axis=1) == samples.labels[part]
         order = np.argsort(second, kind="stable")
-        weight = np.ones(len(samples)) if samples.weight is None else samples.weight
+        weight = samples.weights
         in_order, below = samples.take(order), None
         if samples.size <= _COPIED:
             z = in_order.read(slice(None), np.float64)
@@ -76,15 +74,15 @@ class Gaps:
         return cls(in_order, below, second[order], ties[order], correct[order], weight[order])
 
     def confidence(self, t: float) -> Floats:
-        """Top-1 confidence (n,) at temperature ``t``."""
+        """Return top-1 confidence (n,) at temperature ``t``."""
         return np.asarray(self.knot(t)[0])
 
     def unsure(self, t: float) -> int:
-        """How many of the first rows may differ from their confidence at T = 0."""
+        """Return how many of the first rows may differ from their confidence at T = 0."""
         return int(np.searchsorted(self.second, t * (np.log(self.samples.classes) - np.log(_SURE))))
 
     def knot(self, t: float) -> Floats:
-        """Confidence and its first two derivatives in log T, (3, n)."""
+        """Return confidence and its first two derivatives in log T, (3, n)."""
         out = np.zeros((3, len(self.second)))
         out[0] = 1 / self.ties
         unsure = self.unsure(t)
@@ -106,21 +104,16 @@ class Gaps:
 
 
 def fit_temperature_ece(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     grid: Union[Literal["fine", "medium", "coarse"], ArrayLike] = "fine",
     bins: int = 15,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
-    """The temperature of a grid with the least ECE on the calibration set.
+    """Fit the temperature of a grid with the least ECE on the calibration set.
 
-    ``logits`` (n, K), ``labels`` (n,), ``grid`` a name of GRIDS or temperatures (g,). Noisier than
-    least NLL and ignores all but the top class; for comparison with published numbers. Raises InputError for
-    invalid arrays and options.
+    ``grid``: a name of GRIDS, or temperatures (g,). Noisier than least NLL, and ignores all but the top
+    class; for comparison with published numbers. Raises InputError for options that cannot be right.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     values = _grid(grid)
     gaps = Gaps.of(samples)
     rough = ece_of_grid(gaps, values, bins=bins)
@@ -143,7 +136,7 @@ def fit_temperature_ece(
 
 
 def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
-    """ECE (g,) at every temperature of a rising ``grid`` (g,), to within a few 1e-6."""
+    """Return the ECE (g,) at every temperature of a rising ``grid`` (g,), to within a few 1e-6."""
     # Tied logits can hold many samples on an edge, at 1/3 say; edges belong to the bin below.
     inner = np.linspace(0, 1, bins + 1)[1:-1] + 1e-9
     log_t = np.log(grid)
@@ -164,7 +157,7 @@ def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
 
 
 def _ece_of_cell(gaps: Gaps, quintic: Floats, u: Floats, inner: Floats, sure: Floats) -> Floats:
-    """ECE (g,) at places ``u`` (g,) of one cell, 0 to 1, rising; ``sure`` are the other rows' sums."""
+    """Return the ECE (g,) at rising places ``u`` (g,) of one cell; ``sure`` are the other rows' sums."""
     rows = slice(0, quintic.shape[1])
     first = np.searchsorted(inner, _value(quintic, u[0]))
     last = np.searchsorted(inner, _value(quintic, u[-1]))
@@ -190,14 +183,14 @@ def _ece_of_cell(gaps: Gaps, quintic: Floats, u: Floats, inner: Floats, sure: Fl
 
 
 def _sums(confidence: Floats, gaps: Gaps, rows: slice, inner: Floats) -> Floats:
-    """Weighted confidence and correct (2, bins) of rows whose confidence (1, m) does not change."""
+    """Return weighted confidence and correct (2, bins) of rows whose confidence (1, m) does not change."""
     index = np.searchsorted(inner, confidence[0])
     terms = np.stack([confidence[0], gaps.correct[rows]]) * gaps.weight[rows]
     return np.stack([np.bincount(index, weights=term, minlength=len(inner) + 1) for term in terms])
 
 
 def _first_below(quintic: Floats, u: Floats, edge: Floats) -> NDArray[np.intp]:
-    """For each falling quintic (6, m) the first place of ``u`` where it is at or below its ``edge`` (m,)."""
+    """Find for each falling quintic (6, m) the first of ``u`` at which it is at most its ``edge`` (m,)."""
     low = np.zeros(quintic.shape[1], np.intp)
     high = np.full(quintic.shape[1], len(u) - 1)
     while (low < high).any():
@@ -209,7 +202,7 @@ def _first_below(quintic: Floats, u: Floats, edge: Floats) -> NDArray[np.intp]:
 
 
 def _quintic(left: Floats, right: Floats, width: float) -> Floats:
-    """Coefficients (6, n) on [0, 1] that have the values and two derivatives of both ends."""
+    """Return coefficients (6, n) on [0, 1] that have the values and two derivatives of both ends."""
     f0, d0, c0 = left[0], left[1] * width, left[2] * width**2
     f1, d1, c1 = right[0], right[1] * width, right[2] * width**2
     rise = f1 - f0

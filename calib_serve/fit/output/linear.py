@@ -1,6 +1,9 @@
 """Vector and matrix scaling: softmax(W z + b) with a diagonal or a full W (Guo 2017, section 4.2).
 
 With off-diagonal and intercept regularisation (Kull 2019) on logits, or on log-probabilities: Dirichlet.
+Structured (Berta 2025): after a temperature, softmax((I + diag(v) + M) ln p + b) with squared penalties
+that grow with the number of parameters and shrink with that of samples, so that with little data nothing
+but the temperature remains.
 """
 
 from __future__ import annotations
@@ -9,70 +12,44 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.softmax_regression import Penalty, Problem
-from calib_serve.fit.solve.strength import along_path
-
-__all__ = [
-    "STRENGTHS",
-    "fit_dirichlet_odir",
-    "fit_matrix",
-    "fit_matrix_odir",
-    "fit_vector",
-]
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, Vector, along_path
 
 _RIDGE = 1e-6
-_GAP = 1e-9
+_GAP = 1e-8
 
 
-def fit_vector(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    ridge: float = _RIDGE,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
-) -> Artifact:
-    """One scale and one bias per class, by least NLL.
+def fit_vector(samples: Samples, *, ridge: float = _RIDGE) -> Artifact:
+    """Fit one scale and one bias per class, by least NLL.
 
-    ``logits`` (n, K), ``labels`` (n,). ``ridge``, the weight of the squared distance from
-    temperature scaling, is small but not 0: without it a class that never occurs has no finite
-    optimum. Raises InputError for invalid arrays. Guo 2017, section 4.2.
+    ``ridge``, the weight of the squared distance from temperature scaling, is small but not 0: without it a
+    class that never occurs has no finite optimum. Guo 2017, section 4.2.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit(samples, "diagonal", "vector", ridge)
 
 
-def fit_matrix(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    ridge: float = _RIDGE,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
-) -> Artifact:
-    """A full matrix and a bias, by least NLL: K^2 + K numbers, which overfit without many samples.
+def fit_matrix(samples: Samples, *, ridge: float = _RIDGE) -> Artifact:
+    """Fit a full matrix and a bias, by least NLL: K^2 + K numbers, which overfit without many samples.
 
     Options and errors as in ``fit_vector``. Guo 2017, section 4.2.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit(samples, "full", "matrix", ridge)
 
 
-def _fit(samples: Samples, shape: Literal["full", "diagonal"], method: str, ridge: float) -> Artifact:
+def _fit(samples: Samples, shape: Shape, method: str, ridge: float) -> Artifact:
     if not (np.isfinite(ridge) and ridge > 0):
         raise InputError(f"ridge must be positive, got {ridge}")
     begin = temperature(samples)
+    # Behind a temperature W begins at I, and one small ridge suits logits of any size.
     scale = 1 / begin["temperature"]
     problem = Problem.of(samples, shape, scale=scale)
-    found = problem.solve(Penalty(ridge, ridge, ridge), gap=_GAP)
-    weight, bias = problem.map(found.x)
+    (weight, bias), certificate = _solved(problem, Penalty(ridge, ridge, ridge), gap=1e-9)
     return complete(
         [LogitMap(scale * weight, bias)],
         samples,
@@ -81,56 +58,54 @@ def _fit(samples: Samples, shape: Literal["full", "diagonal"], method: str, ridg
             "objective": "nll + ridge squared distance from temperature scaling",
             "ridge": ridge,
             "temperature": begin["temperature"],
-            **found.certificate(),
             "nll_before": begin["nll_before"],
-            "nll_after": problem.nll(found.x),
+            **certificate,
         },
         packages=("scipy",),
     )
 
 
-STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
+def _solved(
+    problem: Problem, penalty: Penalty, start: Vector | None = None, *, gap: float
+) -> tuple[tuple[Vector, Vector], dict[str, Any]]:
+    """Return W and b of least penalised NLL, and how near to the least the search ended."""
+    found = problem.solve(penalty, start, gap=gap)
+    certificate = {"objective_value": found.value, "nll_after": problem.nll(found.x), **found.certificate()}
+    return problem.map(found.x), certificate
+
+
+ODIR_STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
 """The seven values that lambda and mu are chosen from, strongest first."""
 
-_ODIR_GAP = 1e-8
 # The paper leaves the diagonal free. This small ridge keeps it finite where a class is never mistaken.
 _DIAGONAL = 1e-8
 
 
 def fit_dirichlet_odir(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     lam: float | None = None,
     mu: float | None = None,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
-    """softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
+    """Fit softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
 
-    ``logits`` (n, K), ``labels`` (n,). Without ``lam`` the strength is cross-validated over
-    STRENGTHS with mu = lam, then mu alone; without only ``mu``, mu = lam. Raises InputError for invalid
-    arrays, FitError where no optimum is found. Kull 2019, sections 3 and 4.
+    Without ``lam`` the strength is cross-validated over ODIR_STRENGTHS with mu = lam, then mu alone; without
+    only ``mu``, mu = lam. Raises FitError where no optimum is found. Kull 2019, sections 3 and 4.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit_odir(samples, "log_probs", "dirichlet-odir", lam=lam, mu=mu, folds=folds, seed=seed)
 
 
 def fit_matrix_odir(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     lam: float | None = None,
     mu: float | None = None,
     folds: int = 5,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
 ) -> Artifact:
-    """softmax(W z + b) on logits with ODIR, as ``fit_dirichlet_odir`` on log-probabilities (Kull 2019)."""
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    """Fit softmax(W z + b) on logits with ODIR; otherwise as ``fit_dirichlet_odir`` (Kull 2019)."""
     return _fit_odir(samples, "logits", "ms-odir", lam=lam, mu=mu, folds=folds, seed=seed)
 
 
@@ -144,27 +119,22 @@ def _fit_odir(
     folds: int,
     seed: int,
 ) -> Artifact:
-    problem = Problem.of(samples, "full", on=on)
-    k = samples.classes
+    problem, k = Problem.of(samples, "full", on=on), samples.classes
     begin = temperature(samples)
-    strongest = STRENGTHS[0] if lam is None else lam
+    strongest = ODIR_STRENGTHS[0] if lam is None else lam
     start = _diagonal(problem, _odir(k, strongest, strongest if mu is None else mu), begin["temperature"])
     chosen: dict[str, Any] = {}
     if lam is None:
-        path = along_path(
-            problem, [_odir(k, s, s if mu is None else mu) for s in STRENGTHS], start, folds=folds, seed=seed
-        )
-        lam = STRENGTHS[path.best]
-        chosen = {"folds": folds, "seed": seed, "lambda_scores": _named(path.scores)}
+        penalties = {s: _odir(k, s, s if mu is None else mu) for s in ODIR_STRENGTHS}
+        path = along_path(problem, penalties, start, folds=folds, seed=seed)
+        lam, chosen = path.strength, {"folds": folds, "seed": seed, "lambda_scores": path.scores}
         if mu is None:
-            penalties = [_odir(k, lam, s) for s in STRENGTHS]
+            penalties = {s: _odir(k, lam, s) for s in ODIR_STRENGTHS}
             path = along_path(problem, penalties, path.thetas, folds=folds, seed=seed)
-            mu = STRENGTHS[path.best]
-            chosen["mu_scores"] = _named(path.scores)
+            mu, chosen["mu_scores"] = path.strength, path.scores
         start = path.mean()
     mu = lam if mu is None else mu
-    found = problem.solve(_odir(k, lam, mu), start, gap=_ODIR_GAP)
-    weight, bias = problem.map(found.x)
+    (weight, bias), certificate = _solved(problem, _odir(k, lam, mu), start, gap=_GAP)
     return complete(
         [LogitMap(weight, bias, on)],
         samples,
@@ -173,28 +143,103 @@ def _fit_odir(
             "objective": "nll + lambda mean off-diagonal^2 + mu mean bias^2",
             "lambda": lam,
             "mu": mu,
-            **chosen,
-            **found.certificate(),
-            "objective_value": found.value,
             "nll_before": begin["nll_before"],
-            "nll_after": problem.nll(found.x),
+            **chosen,
+            **certificate,
         },
         packages=("scipy",),
     )
 
 
 def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
-    """The solution for an infinite lambda: a diagonal, with few parameters."""
+    """Return the solution for an infinite lambda: a diagonal, with few parameters."""
     k = problem.samples.classes
     start = np.concatenate([np.full(k, 1 / temperature - 1), np.zeros(k)])
-    found = replace(problem, shape="diagonal").solve(penalty, start, gap=_ODIR_GAP)
+    found = replace(problem, shape="diagonal").solve(penalty, start, gap=_GAP)
     weight, bias = found.x[:k], found.x[k:]
     return np.concatenate([np.diag(weight).ravel(), bias])
 
 
 def _odir(classes: int, lam: float, mu: float) -> Penalty:
+    # Means, as in the paper's equation; published code sums the squares by default.
     return Penalty(lam / (classes * (classes - 1)), _DIAGONAL, mu / classes)
 
 
-def _named(scores: tuple[float, ...]) -> dict[str, float]:
-    return {f"{strength:g}": score for strength, score in zip(STRENGTHS, scores, strict=False)}
+STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
+"""What the penalties are multiplied with, strongest first; 1 is the authors' choice for all data."""
+
+
+def fit_structured_vector(
+    samples: Samples,
+    *,
+    strength: float | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> Artifact:
+    """Fit a temperature, then one scale and one bias per class, penalised by strength K / n.
+
+    Without ``strength`` it is cross-validated over STRENGTHS. Raises FitError where no temperature is best.
+    Berta 2025, SVS.
+    """
+    return _fit_structured(samples, "diagonal", "structured-vector", strength, folds=folds, seed=seed)
+
+
+def fit_structured_matrix(
+    samples: Samples,
+    *,
+    strength: float | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> Artifact:
+    """Fit as ``fit_structured_vector``, with a full matrix, off the diagonal by strength K (K - 1) / n.
+
+    Berta 2025, SMS.
+    """
+    return _fit_structured(samples, "full", "structured-matrix", strength, folds=folds, seed=seed)
+
+
+def _fit_structured(
+    samples: Samples,
+    shape: Shape,
+    method: str,
+    strength: float | None,
+    *,
+    folds: int,
+    seed: int,
+) -> Artifact:
+    if strength is not None and not (np.isfinite(strength) and strength > 0):
+        raise InputError(f"strength must be positive, got {strength}")
+    begin = temperature(samples)
+    problem = Problem.of(samples, shape, on="log_probs", scale=1 / begin["temperature"])
+    start, n, k = np.zeros(problem.size), len(samples), samples.classes
+    chosen: dict[str, Any] = {}
+    if strength is None:
+        penalties = {s: penalty_of(n, k, s) for s in STRENGTHS}
+        path = along_path(problem, penalties, start, folds=folds, seed=seed)
+        strength, start = path.strength, path.mean()
+        chosen = {"folds": folds, "seed": seed, "scores": path.scores}
+    (weight, bias), certificate = _solved(problem, penalty_of(n, k, strength), start, gap=_GAP)
+    return complete(
+        # A uniform part of one sample's weight keeps probabilities above 0.
+        [
+            LogitMap.temperature(begin["temperature"]),
+            LogitMap(weight, bias, "log_probs"),
+            Mixture(scales=np.array([1.0]), weights=np.array([n, 1.0]) / (n + 1)),
+        ],
+        samples,
+        method=method,
+        fit={
+            "objective": "nll + strength (K / n (bias^2 + (diagonal - 1)^2) + K (K - 1) / n off-diagonal^2)",
+            "strength": strength,
+            "temperature": begin["temperature"],
+            "nll_before": begin["nll_before"],
+            **chosen,
+            **certificate,
+        },
+        packages=("scipy",),
+    )
+
+
+def penalty_of(n: int, classes: int, strength: float) -> Penalty:
+    """Return the penalty for n samples: ``strength`` K / n, off the diagonal times K - 1 more."""
+    return Penalty(strength * classes * (classes - 1) / n, strength * classes / n, strength * classes / n)

@@ -12,49 +12,223 @@ without calibration and the Brier score is not worse beyond chance: refinement i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
-from calib_serve.bins import bin_index
-from calib_serve.errors import CalibServeError, InputError
-from calib_serve.fit.facts import measured_on_folds
+from calib_serve.bins import Bins, bin_index
+from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
-from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
-from calib_serve.fit.output.held_out import (
-    FoldFit,
-    HeldOut,
-    auroc,
-    facts_of_folds,
-    fit_fold,
-    raced,
-    weighing,
-)
-from calib_serve.fit.output.learnable import remarks
-from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.folds import folds_of
-from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
-
-__all__ = [
-    "RULE",
-    "Criterion",
-    "HeldOut",
-    "default_candidates",
-    "harm_to_accuracy",
-    "rank",
-    "select",
-]
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
+from calib_serve.fit.progress import Progress
+from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.judgement.decide import judge_probs
+from calib_serve.metrics import log_probs, softmax
+from calib_serve.metrics.comparison import Moved, Tops
+from calib_serve.metrics.evaluation import evaluate_probs
+from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.truths import Event, event_error
 
 Floats = NDArray[np.float64]
+FoldFit = Callable[[int], Artifact]
+"""A fold -> the fit to all others."""
+
+_BEATEN = 4.0  # standard errors, on the first fold
+_MUCH = 0.05  # of the score
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """One candidate's held-out results per sample, each (n,); of labels none is ``predicted``."""
+
+    nll: Floats
+    brier: Floats
+    confidence: Floats
+    correct: Floats
+    predicted: Floats | None = None
+
+    @classmethod
+    def of(cls, probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
+        """Describe probabilities (n, K) against class ids (n,)."""
+        p_true, top = probs[np.arange(len(probs)), labels], probs.argmax(axis=1)
+        nll = -log_probs(p_true)  # finite where p_true is 0
+        brier = np.einsum("nk,nk->n", probs, probs) - 2 * p_true + 1
+        rows = np.stack([nll, brier, np.minimum(probs.max(axis=1), 1.0), top == labels, top])
+        return cls(*rows)
+
+    @property
+    def tops(self) -> Tops:
+        """Return the predicted classes with their confidences, and whether they are right."""
+        assert self.predicted is not None, "one class a sample"
+        return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
+
+
+def raced(
+    fit: FoldFit,
+    samples: Samples,
+    fold: NDArray[np.intp],
+    rivals: Mapping[str, HeldOut],
+    criterion: str,
+) -> HeldOut:
+    """Return the held-out results; FitError where the first fold alone shows that a rival is better.
+
+    ``fit`` is asked for the first fold twice, so it should remember what it has fitted.
+    """
+    if rivals:
+        first = np.flatnonzero(fold == 0)
+        ours = getattr(over_folds(fit, samples.take(first), np.zeros(len(first), np.intp)), criterion)
+        for name, rival in rivals.items():
+            worse = ours - getattr(rival, criterion)[first]
+            if worse.mean() > max(_BEATEN * worse.std() / math.sqrt(len(first)), _MUCH * ours.mean()):
+                raise FitError(
+                    f"dropped after the first fold: its {criterion} is {worse.mean():.4f} above {name}'s"
+                )
+    return over_folds(fit, samples, fold)
+
+
+def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
+    """Return the results of each fold's ``fit`` on that fold, without holding all probabilities."""
+    out = np.empty((5, len(samples)))
+    for rows, probs in samples.held_out(fold, fit):
+        held = HeldOut.of(probs, samples.labels[rows])
+        out[:, rows] = list(vars(held).values())
+    return HeldOut(*out)
+
+
+def auroc(held: HeldOut, weights: Floats) -> Floats:
+    """Return P(right above wrong) by confidence (r,), for every row of sample weights (r, n)."""
+    order = np.argsort(held.confidence, kind="stable")
+    ends = np.flatnonzero(np.diff(held.confidence[order], append=np.inf)) + 1
+    at = np.concatenate([[0], ends])
+    w = weights[:, order]
+    right, seen = (np.cumsum(what, axis=1) for what in (w * held.correct[order], w))
+    right, seen = (np.concatenate([np.zeros((len(w), 1)), c], axis=1)[:, at] for c in (right, seen))
+    with np.errstate(invalid="ignore"):
+        return Separation(right, seen - right).auroc()
+
+
+_DRAWS = 100  # of an ECE's possible truths, of each
+_BINNED = ("ece", "noise_floor", "positive_ece", "positive_noise_floor", "refinement_auroc")
+
+
+def held_out_facts(
+    samples: Samples,
+    fit: Callable[[Samples], Artifact],
+    *,
+    folds: int,
+    class_names: Sequence[str] = (),
+    level: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> HeldOutFacts:
+    """Measure every sample under a ``fit`` to the other folds: metrics, verdict and confusion.
+
+    Raises what ``fit`` raises, and InputError for folds that the samples cannot fill.
+    """
+    fold = folds_of(samples, folds=folds, seed=seed)
+
+    def of_fold(f: int) -> Artifact:
+        if progress:
+            progress(f, folds)
+        return fit(samples.take(fold != f))
+
+    return facts_of_folds(of_fold, samples, fold, class_names, level=level, seed=seed)
+
+
+def facts_of_folds(
+    fit: FoldFit,
+    samples: Samples,
+    fold: NDArray[np.intp],
+    class_names: Sequence[str],
+    *,
+    level: float,
+    seed: int,
+) -> HeldOutFacts:
+    """Measure every sample under its fold's ``fit``."""
+    probs = np.empty((len(samples), samples.classes))
+    for rows, p in samples.held_out(fold, fit):
+        probs[rows] = p
+    plain = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
+    found = facts_of_probabilities(plain, probs, samples, class_names=class_names, level=level, seed=seed)
+    top, confidence = probs.argmax(axis=1), probs.max(axis=1)
+    return found._replace(confusion=confusion_facts(samples, top, confidence, on="held-out folds"))
+
+
+def facts_of_probabilities(
+    before: Floats,
+    after: Floats,
+    samples: Samples,
+    *,
+    class_names: Sequence[str] = (),
+    level: float = 0.95,
+    seed: int = 0,
+) -> HeldOutFacts:
+    """Measure held-out probabilities (n, K) of the samples, without and with calibration."""
+    held = [HeldOut.of(p, samples.labels) for p in (before, after)]
+    plain, calibrated = (
+        _estimates(one, p, samples, level, seed) for one, p in zip(held, (before, after), strict=True)
+    )
+    verdict = judge_probs(
+        after, samples.labels, sample_weight=samples.weight, groups=samples.groups, class_names=class_names
+    )
+    moved = Moved.between(*(one.tops for one in held), level=level, **weighing(samples))
+    return HeldOutFacts(plain, calibrated, verdict, moved)
+
+
+def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:
+    """Fit the method called ``name`` to all folds but one."""
+    return fit_by_name(name, samples.take(fold != f), seed=seed)
+
+
+def weighing(samples: Samples | None) -> dict[str, Any]:
+    """Return the keywords of a mean over these samples."""
+    return {} if samples is None else {"weight": samples.weight, "groups": samples.groups}
+
+
+def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, seed: int) -> dict[str, Any]:
+    means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
+    found = {name: mean_interval(x, level=level, **weighing(samples)) for name, x in means.items()}
+    if samples.weight is None and samples.groups is None:
+        # Each of these is quick; evaluate_probs, which weights and groups need, computes far more.
+        found |= _binned("", held.confidence, held.correct, level, seed)
+        if samples.classes == 2:
+            positive = np.clip(probs[:, 1], 0, 1)
+            found |= _binned("positive_", positive, (samples.labels == 1).astype(float), level, seed)
+        found["refinement_auroc"] = Estimate(float(auroc(held, np.ones((1, len(samples))))[0]))
+    else:
+        told = evaluate_probs(
+            probs,
+            samples.labels,
+            sample_weight=samples.weight,
+            groups=samples.groups,
+            replicates=_DRAWS,
+            level=level,
+            seed=seed,
+        ).estimates()
+        found |= {name: told[name] for name in _BINNED if name in told}
+    return {name: estimate.as_dict() for name, estimate in found.items()}
+
+
+def _binned(prefix: str, p: Floats, came_true: Floats, level: float, seed: int) -> dict[str, Estimate]:
+    """Estimate the ECE of probabilities (n,), and what chance alone gives."""
+    bins = Bins.tally(p, came_true)
+    ece = event_error(
+        Event(p, bins=len(bins), edges="right"), came_true, draws=_DRAWS, level=level, seed=seed
+    )
+    return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}
+
+
 Criterion = Literal["nll", "brier", "ece"]
 
-RULE = "simplest within 0.1 % of the best"
-_RULE = "the structured average, unless another is better by over a standard error and 1 / n"
+_RULE = "simplest within 0.1 % of the best"
+_RULE_OF_AVERAGE = "the structured average, unless another is better by over a standard error and 1 / n"
 _KEEP = ", ".join(sorted(KEEPING))
 _MOST = 1_000_000  # samples that methods are compared on
 _REPLICATES = 400
@@ -63,9 +237,10 @@ _AVERAGE = "structured-average"
 
 
 def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tuple[str, ...]:
-    """The default candidates of ``select``, simplest first; ``for_shares``: to be corrected for these.
+    """Return the default candidates of ``select``, simplest first.
 
-    ``keeping``: those that keep every predicted class.
+    ``keeping``: those that keep every predicted class; ``for_shares``: those that class shares can be
+    corrected behind.
     """
     if keeping:
         return ("none", "temperature", "ensemble-temperature")
@@ -76,8 +251,7 @@ def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tu
 
 
 def select(
-    logits: ArrayLike | Samples,
-    labels: ArrayLike,
+    samples: Samples,
     *,
     candidates: Sequence[str] | None = None,
     keep_predictions: bool = False,
@@ -86,23 +260,19 @@ def select(
     tolerance: float = 0.005,
     level: float = 0.95,
     seed: int = 0,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
     class_names: Sequence[str] = (),
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Artifact:
     """Cross-validate ``candidates``, refit the one chosen on all samples, and record how it was chosen.
 
     ``candidates`` are method names, simplest first; "none" always is one. ``keep_predictions``: none but
     those that keep the order of the classes, and so every prediction. ``tolerance`` is how much accuracy and
     refinement AUROC may fall, as fractions: a candidate is refused when the whole ``level`` interval of its
-    paired difference lies below. ``progress`` is called with each name.
-    The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
-    ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
-    ``artifact.fit["remarks"]``. Raises InputError for invalid arrays and options, FitError for sets that
+    paired difference lies below. The scores, refusals, seed and criterion are ``artifact.selection``;
+    ``metrics_before`` and ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
+    ``artifact.fit["remarks"]``. Raises InputError for options that cannot be right, FitError for sets that
     nothing can be learnt from: labels of one class, the same logits for all, not one sample right.
     """
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(keeping=keep_predictions)))))
     for name in names:
         options_of(name)
@@ -116,37 +286,81 @@ def select(
     if len(samples) < len(whole):
         said = [*said, f"the method is chosen on {len(samples):,} of the {len(whole):,} samples"]
     fold = folds_of(samples, folds=folds, seed=seed)
+    # Fitted when its turn comes, and once; its folds are those of the choice.
+    averaged = cache(lambda: Averaged.of(samples, fold))
+    fits: dict[str, FoldFit] = {}
+
+    def held_out(name: str, found: Mapping[str, HeldOut]) -> HeldOut:
+        fit = averaged().held_out if name == _AVERAGE else partial(fit_fold, name, samples, fold, seed=seed)
+        # The race, the held-out results and the facts all ask for the same fits.
+        fits[name] = cache(fit)
+        # The ECE of one fold is mostly noise, and the average is to be judged whole.
+        rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
+        return raced(fits[name], samples, fold, rivals, criterion)
+
+    def harm(none: HeldOut, held: HeldOut) -> str | None:
+        pays = criterion != "ece" and _better(none, held, samples, level)
+        return _harm(none, held, samples, pays, tolerance=tolerance, level=level, seed=seed)
+
+    selection = choose(
+        names,
+        held_out,
+        harm,
+        samples,
+        criterion=criterion,
+        folds=folds,
+        seed=seed,
+        tolerance=tolerance,
+        level=level,
+        progress=progress,
+    )
+    if selection.chosen == _AVERAGE:
+        artifact = averaged().artifact(whole)
+    else:
+        artifact = fit_by_name(selection.chosen, whole, seed=seed)
+    facts = {**artifact.fit, "selection": selection.as_dict()} | ({"remarks": said} if said else {})
+    told = replace(artifact, fit=facts, class_names=tuple(class_names))
+    measured = facts_of_folds(fits[selection.chosen], samples, fold, class_names, level=level, seed=seed)
+    return measured_on_folds(told, measured, folds=folds, samples=len(samples))
+
+
+def choose(
+    names: Sequence[str],
+    held_out: Callable[[str, Mapping[str, HeldOut]], HeldOut],
+    harm: Callable[[HeldOut, HeldOut], str | None],
+    samples: Samples,
+    *,
+    criterion: Criterion,
+    folds: int,
+    seed: int,
+    tolerance: float,
+    level: float,
+    progress: Progress | None,
+) -> Selection:
+    """Choose among methods, of which the first is "none", by their held-out results.
+
+    ``held_out`` gets a name and the results so far, and raises what keeps a method from a fit; ``harm`` says
+    why a method, beside none, must not be used.
+    """
     found: dict[str, HeldOut] = {}
     refused: dict[str, str] = {}
-    fits: dict[str, FoldFit] = {}
-    averaged: Averaged | None = None
-    for name in names:
+    for done, name in enumerate(names):
         if progress:
-            progress(name)
+            progress(name, done, len(names))
         try:
-            if name == _AVERAGE:
-                averaged = Averaged.of(samples, fold)
-                fits[name] = cache(averaged.held_out)
-            else:
-                fits[name] = cache(partial(fit_fold, name, samples, fold, seed=seed))
-            rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
-            found[name] = raced(fits[name], samples, fold, rivals, criterion)
+            found[name] = held_out(name, found)
         except CalibServeError as error:
             refused[name] = str(error)
             continue
-        pays = criterion != "ece" and _better(found["none"], found[name], samples, level)
-        harm = _harm(found["none"], found[name], samples, pays, tolerance=tolerance, level=level, seed=seed)
-        if harm:
-            refused[name] = harm
+        if why := harm(found["none"], found[name]):
+            refused[name] = why
     allowed = {name: held for name, held in found.items() if name not in refused}
-    best, chosen, scores = rank(found, allowed, criterion, samples, seed)
-    if chosen == _AVERAGE and averaged is not None:
-        artifact = averaged.artifact(whole)
-    else:
-        artifact = fit_by_name(chosen, whole, whole.labels, seed=seed)
-    selection = Selection(
+    if not allowed:
+        raise InputError(refused["none"])
+    best, chosen, scores = _ranked(found, allowed, criterion, samples, seed)
+    return Selection(
         criterion=criterion,
-        rule=_RULE if averaged else RULE,
+        rule=_RULE_OF_AVERAGE if _AVERAGE in found else _RULE,
         folds=folds,
         seed=seed,
         tolerance=tolerance,
@@ -155,16 +369,12 @@ def select(
         chosen=chosen,
         scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
     )
-    facts = {**artifact.fit, "selection": selection.as_dict()} | ({"remarks": said} if said else {})
-    told = replace(artifact, fit=facts, class_names=tuple(class_names))
-    measured = facts_of_folds(found["none"], fits[chosen], samples, fold, class_names, level=level, seed=seed)
-    return measured_on_folds(told, measured, folds=folds, samples=len(samples))
 
 
 def harm_to_accuracy(
     none: HeldOut, held: HeldOut, samples: Samples | None = None, *, tolerance: float, level: float
 ) -> str | None:
-    """Why a candidate that costs accuracy must not be used, with the numbers; None where it costs none."""
+    """Say, with the numbers, why a candidate that costs accuracy must not be used; None if it costs none."""
     accuracy = mean_interval(held.correct - none.correct, level=level, **weighing(samples))
     if accuracy.high >= -tolerance:
         return None
@@ -175,7 +385,7 @@ def harm_to_accuracy(
 
 
 def _better(none: HeldOut, held: HeldOut, samples: Samples, level: float) -> bool:
-    """Whether the proper scores, which refinement is a part of, gain: the NLL falls, the Brier score may."""
+    """Tell whether the proper scores gain, which refinement is a part of: NLL falls, Brier may."""
     nll, brier = (
         mean_interval(new - old, level=level, **weighing(samples))
         for new, old in ((held.nll, none.nll), (held.brier, none.brier))
@@ -193,17 +403,18 @@ def _harm(
     level: float,
     seed: int,
 ) -> str | None:
-    """Why a candidate must not be used, with the numbers; None where it does no significant harm.
+    """Say why a candidate must not be used, with the numbers; None where it does no significant harm.
 
     Refinement that falls by less than calibration gains ``pays``.
     """
     harm = harm_to_accuracy(none, held, samples, tolerance=tolerance, level=level)
     if harm or pays:
         return harm
-    own = np.ones(len(samples)) if samples.weight is None else samples.weight
-    fall = float((auroc(held, own[None]) - auroc(none, own[None]))[0])
+    own = samples.weights[None]
+    fall = float((auroc(held, own) - auroc(none, own))[0])
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
+    # Resamples are slow, and only asked for where the fall itself is too large.
     drawn = np.concatenate(
         [auroc(held, weights) - auroc(none, weights) for weights in _resampled(samples, seed)]
     )
@@ -216,21 +427,20 @@ def _harm(
 
 
 def _resampled(samples: Samples, seed: int) -> Iterator[Floats]:
-    """Weights (r, n) of resamples, of groups where there are any."""
+    """Yield weights (r, n) of resamples, of groups where there are any."""
     for weights in resamples(len(samples), _REPLICATES, seed=seed, groups=samples.groups):
         yield weights if samples.weight is None else weights * samples.weight
 
 
-def rank(
+def _ranked(
     found: dict[str, HeldOut],
     allowed: dict[str, HeldOut],
     criterion: Criterion,
     samples: Samples,
     seed: int,
 ) -> tuple[str, str, dict[str, Score]]:
-    """The best and the chosen method, and every method's score."""
-    share = np.ones(len(samples)) if samples.weight is None else samples.weight
-    share = share / share.sum()
+    """Return the best and the chosen method, and every method's score."""
+    share = samples.weights / samples.weights.sum()
     if criterion == "ece":
         weights = np.concatenate(list(_resampled(samples, seed)))
         value = {
@@ -243,7 +453,7 @@ def rank(
     best = min(allowed, key=lambda name: value[name])
 
     def error_of(one: str, other: str) -> float:
-        """The standard error of the paired difference."""
+        """Return the standard error of the paired difference."""
         if criterion == "ece":
             return float((drawn[one] - drawn[other]).std())
         difference = getattr(found[one], criterion) - getattr(found[other], criterion)
@@ -262,7 +472,7 @@ def rank(
 
 
 def _ece(confidence: Floats, correct: Floats, weights: Floats, bins: int = 15) -> Floats:
-    """ECE for every row of sample weights (r, n)."""
+    """Return the ECE (r,) for every row of sample weights (r, n)."""
     member = np.eye(bins)[bin_index(confidence, bins=bins)]
     gaps = (weights * (confidence - correct)) @ member
     return np.asarray(np.abs(gaps).sum(axis=1) / weights.sum(axis=1))

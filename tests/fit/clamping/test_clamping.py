@@ -21,6 +21,7 @@ from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_ef
 from calib_serve.fit.clamping.efficient import data_bounds, feasible_shift
 from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll, softmax
 from calib_serve.model import TorchClassifier, from_module
 
@@ -62,7 +63,7 @@ def test_the_shift_and_temperature_that_made_the_labels_are_found(classifier, dr
     fit, held = slice(0, 2_000), slice(2_000, None)
     artifact = fit_neural_clamping(classifier, inputs[fit], labels[fit], penalty=1e-3, resolution=1)
     clamped = artifact.probs(classifier.logits(inputs[held], shift=artifact.input_shift))
-    scaled = fit_temperature(classifier.logits(inputs[fit]), labels[fit])
+    scaled = fit_temperature(Samples.of(classifier.logits(inputs[fit]), labels[fit]))
     plain = scaled.probs(classifier.logits(inputs[held]))
     best = nll(probs[held], labels[held])
     assert nll(clamped, labels[held]) < best + 0.01

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head
-from calib_serve.fit.masked.training import train_masked
+from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head, train_masked
 from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import accuracy, ece, nll, softmax
 
 CENTRES = 2.0 * np.random.default_rng(5).standard_normal((5, 16))
@@ -105,7 +105,7 @@ def test_a_method_behind_the_head_is_fitted_to_the_held_out_part(sets) -> None:
     bare = fit_masked_head(x, y, held_x, held_y, masking=how)
     artifact = fit_masked_head(x, y, held_x, held_y, masking=how, then="temperature")
     assert [step.kind for step in artifact.steps] == ["head", "logit_map"]
-    alone = fit_temperature(bare.head(held_x), held_y)
+    alone = fit_temperature(Samples.of(bare.head(held_x), held_y))
     assert artifact.fit["behind"]["temperature"] == alone.fit["temperature"]
     np.testing.assert_array_equal(artifact.probs(bare.head(test_x)), alone.probs(bare.head(test_x)))
     assert nll(artifact.probs(artifact.head(test_x)), test_y) < nll(softmax(bare.head(test_x)), test_y)

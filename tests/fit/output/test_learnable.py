@@ -9,8 +9,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 
 METHODS = [*(name for name in CANDIDATES if name != "none"), "auto"]
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -23,7 +22,7 @@ def draw(n: int = 120, k: int = 4, seed: int = 0) -> Arrays:
 
 
 def fit(method: str, z: np.ndarray, y: np.ndarray) -> Artifact:
-    return select(z, y) if method == "auto" else fit_by_name(method, z, y)
+    return select(Samples.of(z, y)) if method == "auto" else fit_by_name(method, z, y)
 
 
 Z, Y = draw()

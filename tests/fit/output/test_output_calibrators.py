@@ -10,11 +10,12 @@ from sklearn.isotonic import IsotonicRegression
 
 from calib_serve import Artifact, calibrate
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.ece_grid import GRIDS, fit_temperature_ece
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir
-from calib_serve.fit.output.mixture import fit_temperature_mixture
+from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
+from calib_serve.fit.output.temperature import fit_temperature_mixture
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece, nll, softmax
 
 METHODS = pytest.mark.parametrize("method", CANDIDATES)
@@ -127,7 +128,8 @@ def test_a_weight_that_counts_is_a_row_that_is_there_as_often(method: str):
 @pytest.mark.parametrize(("fit", "on"), [(fit_dirichlet_odir, "log_probs"), (fit_matrix_odir, "logits")])
 def test_odir_with_a_huge_lambda_is_vector_scaling_and_with_a_small_one_fits_better(fit, on):
     logits, labels = draw(400)
-    stiff, loose = (fit(logits, labels, lam=lam, mu=1e-3) for lam in (1e9, 1e-3))
+    samples = Samples.of(logits, labels)
+    stiff, loose = (fit(samples, lam=lam, mu=1e-3) for lam in (1e9, 1e-3))
     weight = stiff.steps[0].weight
     assert stiff.steps[0].on == on
     assert np.abs(weight - np.diag(np.diag(weight))).max() < 1e-6
@@ -138,7 +140,7 @@ def test_the_uniform_part_finds_the_share_of_labels_that_nothing_foretells():
     logits, labels = draw(20_000, 5, 1.0)
     rng = np.random.default_rng(1)
     noisy = np.where(rng.random(len(labels)) < 0.2, rng.integers(0, 5, len(labels)), labels)
-    fit = fit_temperature_mixture(logits, noisy).fit
+    fit = fit_temperature_mixture(Samples.of(logits, noisy)).fit
     assert fit["uniform"] == pytest.approx(0.2, abs=0.03)
     assert fit["temperature"] == pytest.approx(1.0, abs=0.1)
     assert fit["gradient_norm"] < 1e-4
@@ -148,15 +150,15 @@ def test_a_histogram_holds_the_share_of_each_bin():
     # Confidences .6 (right, wrong) and .9 (right, right, wrong): bins (.5, .75] and (.75, 1].
     p = np.array([[0.6, 0.4], [0.6, 0.4], [0.9, 0.1], [0.9, 0.1], [0.9, 0.1]])
     labels = np.array([0, 1, 0, 0, 1])
-    table = fit_histogram_width(np.log(p), labels, bins=4, smoothing=0, of="top").steps[0]
+    table = fit_histogram_width(Samples.of(np.log(p), labels), bins=4, smoothing=0, of="top").steps[0]
     np.testing.assert_allclose(table.values, [[0.125, 0.375, 1 / 2, 2 / 3]])
-    prior = fit_histogram_width(np.log(p), labels, bins=4, smoothing=1, of="top").steps[0]
+    prior = fit_histogram_width(Samples.of(np.log(p), labels), bins=4, smoothing=1, of="top").steps[0]
     np.testing.assert_allclose(prior.values, [[0.125, 0.375, 1.6 / 3, 2.9 / 4]])
 
 
 def test_isotonic_is_scikit_learns_on_the_calibration_set():
     logits, labels = draw(800)
-    artifact = fit_isotonic(logits, labels)
+    artifact = fit_isotonic(Samples.of(logits, labels))
     p = softmax(logits)
     floor = 1 / (4 * 801)
     columns = [
@@ -176,7 +178,7 @@ def test_rounding_moves_no_sample_of_a_model_with_few_probabilities_to_another_b
     p = rng.multinomial(10, rng.dirichlet(np.ones(4), 500)).astype(np.float32) / np.float32(10)
     labels = np.array([rng.choice(4, p=q / q.sum()) for q in p.astype(np.float64)])
     z = np.log(np.maximum(p, np.finfo(np.float32).tiny))
-    artifact = fit(z, labels, of=of)
+    artifact = fit(Samples.of(z, labels), of=of)
     read = softmax(z).max(axis=1, keepdims=True) if of == "top" else softmax(z)
     found = [artifact.steps[0].of_each(read * rounded) for rounded in (1 - 2e-7, 1, 1 + 2e-7)]
     assert len(np.unique(found[1])) > 3
@@ -187,18 +189,18 @@ def test_rounding_moves_no_sample_of_a_model_with_few_probabilities_to_another_b
 @pytest.mark.parametrize("options", [{"bins": 0}, {"of": "both"}, {"smoothing": -1}, {"smoothing": np.inf}])
 def test_options_of_a_histogram_that_cannot_be_right_are_refused(options):
     with pytest.raises(InputError):
-        fit_histogram_width(*draw(50), **options)
+        fit_histogram_width(Samples.of(*draw(50)), **options)
 
 
 def test_the_temperature_of_least_ece_is_the_brute_force_one(data_dir: Path):
     data = np.load(data_dir / "logits" / "resnet50_c10_cross_entropy.npz")
     logits, labels = data["cal_logits"], data["cal_labels"]
-    artifact = fit_temperature_ece(logits, labels, grid="coarse")
+    artifact = fit_temperature_ece(Samples.of(logits, labels), grid="coarse")
     brute = [ece(softmax(logits / t), labels) for t in GRIDS["coarse"]]
     assert artifact.fit["temperature"] == pytest.approx(GRIDS["coarse"][int(np.argmin(brute))]) == 2.5
     assert artifact.fit["ece_after"] == pytest.approx(min(brute), abs=1e-12)
     assert 100 * ece(artifact.probs(data["test_logits"]), data["test_labels"]) == pytest.approx(
         1.35, abs=0.01
     )
-    fine = fit_temperature_ece(logits, labels)
+    fine = fit_temperature_ece(Samples.of(logits, labels))
     assert fine.fit["ece_after"] <= artifact.fit["ece_after"]

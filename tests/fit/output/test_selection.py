@@ -13,8 +13,7 @@ from calib_serve.artifact import LogitMap
 from calib_serve.fit.output import candidates
 from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import nll, softmax
 
 
@@ -28,20 +27,20 @@ def draw(n: int = 800, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.nd
 def harmful(monkeypatch: pytest.MonkeyPatch):
     """Adds methods that calibrate and do harm, as real ones that knowingly forget would."""
 
-    def shuffled(logits, labels, **options):
+    def shuffled(samples, **options):
         """Calls class 0 always, with the confidence of its share: calibrated, and useless."""
-        share = np.bincount(labels, minlength=logits.classes) / len(labels) + 1e-6
-        flat = LogitMap(np.zeros(logits.classes), np.log(share))
-        return replace(fit_none(logits, labels), steps=(flat,), method="forgetful")
+        share = np.bincount(samples.labels, minlength=samples.classes) / len(samples) + 1e-6
+        flat = LogitMap(np.zeros(samples.classes), np.log(share))
+        return replace(fit_none(samples), steps=(flat,), method="forgetful")
 
-    def dull(logits, labels, **options):
+    def dull(samples, **options):
         """Keeps every prediction and calls each as sure as the average: refinement is gone."""
-        right = (
-            (logits.logits.argmax(axis=1)[logits.rows] == labels).mean() if logits.rows is not None else 0.5
-        )
-        k = logits.classes
+        right = 0.5
+        if samples.rows is not None:
+            right = (samples.logits.argmax(axis=1)[samples.rows] == samples.labels).mean()
+        k = samples.classes
         gain = math.log(right * (k - 1) / (1 - right))
-        artifact = replace(fit_none(logits, labels), method="dull")
+        artifact = replace(fit_none(samples), method="dull")
         object.__setattr__(
             artifact, "of_logits", lambda z: softmax(gain * (z == z.max(axis=1, keepdims=True)))
         )
@@ -56,7 +55,7 @@ def row(artifact, method: str) -> dict:
 
 
 def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harmful):
-    artifact = select(*draw(), candidates=["temperature", "forgetful"], criterion="ece")
+    artifact = select(Samples.of(*draw()), candidates=["temperature", "forgetful"], criterion="ece")
     refused = row(artifact, "forgetful")["refused"]
     assert "accuracy falls by" in refused
     assert "interval" in refused
@@ -64,20 +63,22 @@ def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harm
 
 
 def test_a_method_that_is_equally_sure_of_all_is_refused_for_its_refinement(harmful):
-    artifact = select(*draw(), candidates=["temperature", "dull"], criterion="ece")
+    artifact = select(Samples.of(*draw()), candidates=["temperature", "dull"], criterion="ece")
     assert "refinement AUROC falls by" in row(artifact, "dull")["refused"]
-    lenient = select(*draw(), candidates=["dull"], criterion="ece", tolerance=1.0)
+    lenient = select(Samples.of(*draw()), candidates=["dull"], criterion="ece", tolerance=1.0)
     assert "refused" not in row(lenient, "dull")
 
 
 def test_no_calibration_wins_where_there_is_nothing_to_gain():
-    artifact = select(*draw(2000, t=1.0), candidates=["temperature", "structured-vector"])
+    artifact = select(Samples.of(*draw(2000, t=1.0)), candidates=["temperature", "structured-vector"])
     assert artifact.method == "none"
     assert artifact.steps == ()
 
 
 def test_of_methods_within_a_thousandth_the_simplest_wins():
-    artifact = select(*draw(), candidates=["temperature", "structured-vector", "structured-matrix"])
+    artifact = select(
+        Samples.of(*draw()), candidates=["temperature", "structured-vector", "structured-matrix"]
+    )
     selection = artifact.fit["selection"]
     rows = {r["method"]: r for r in selection["scores"] if "above_best" in r}
     near = 1e-3 * rows[selection["best"]]["score"]
@@ -88,7 +89,7 @@ def test_of_methods_within_a_thousandth_the_simplest_wins():
 
 def test_a_score_is_the_mean_over_folds_that_the_fit_has_not_seen():
     logits, labels = draw(500)
-    artifact = select(logits, labels, candidates=["temperature"], folds=4, seed=7)
+    artifact = select(Samples.of(logits, labels), candidates=["temperature"], folds=4, seed=7)
     fold = folds_of(Samples.of(logits, labels), folds=4, seed=7)
     losses = np.empty(500)
     for f in range(4):
@@ -106,7 +107,7 @@ def test_auto_on_real_logits_keeps_close_to_the_best_single_method(data_dir: Pat
     data = np.load(data_dir / "logits" / "resnet50_c10_cross_entropy.npz")
     cal, test = ((data[f"{s}_logits"], data[f"{s}_labels"]) for s in ("cal", "test"))
     names = ["temperature", "structured-vector", "structured-matrix", "isotonic"]
-    chosen = nll(select(*cal, candidates=names, folds=3).probs(test[0]), test[1])
+    chosen = nll(select(Samples.of(*cal), candidates=names, folds=3).probs(test[0]), test[1])
     best = min(nll(candidates.fit_by_name(name, *cal).probs(test[0]), test[1]) for name in names)
     assert chosen <= 1.01 * best
     assert chosen < nll(softmax(test[0]), test[1])

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from calib_serve.fit.output.averaged import Averaged, Evidence, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.folds import folds_of
+from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import nll
 
 
@@ -42,7 +41,7 @@ def test_on_new_samples_it_is_as_good_as_a_temperature_and_better_where_classes_
     for make, most in ((draw, 1.03), (skewed, 0.95)):
         logits, labels = make(400, seed=seed)
         new, truth = make(5000, seed=seed + 100)
-        ours = nll(fit_structured_average(logits, labels).probs(new), truth)
+        ours = nll(fit_structured_average(Samples.of(logits, labels)).probs(new), truth)
         assert ours < most * nll(fit_by_name("temperature", logits, labels).probs(new), truth)
 
 
@@ -63,7 +62,7 @@ def paraphrased(classes: int, prompts: int, copies: int, tested: int = 3000) -> 
 
 def test_samples_that_resemble_each_other_do_not_make_it_worse_than_a_temperature() -> None:
     logits, labels, new, truth = paraphrased(150, prompts=10, copies=3)
-    ours = nll(fit_structured_average(logits, labels).of_logits(new), truth)
+    ours = nll(fit_structured_average(Samples.of(logits, labels)).of_logits(new), truth)
     assert ours <= nll(fit_by_name("temperature", logits, labels).of_logits(new), truth)
 
 
@@ -73,7 +72,8 @@ def test_of_few_samples_that_are_nearly_all_right_it_does_no_harm() -> None:
         rng = np.random.default_rng(seed)
         y = rng.integers(0, 3, 5050)
         z = 6 * np.eye(3)[y] + 2 * rng.standard_normal((len(y), 3))  # nearly all are right
-        fits = (fit(z[:50], y[:50]) for fit in (fit_structured_average, lambda *a: fit_by_name("none", *a)))
+        samples = Samples.of(z[:50], y[:50])
+        fits = fit_structured_average(samples), fit_by_name("none", samples)
         ratios.append([nll(one.of_logits(z[50:]), y[50:]) for one in fits])
     ours, best = np.mean(ratios, axis=0)
     assert ours < best
@@ -83,7 +83,9 @@ def test_of_few_samples_that_are_nearly_all_right_it_does_no_harm() -> None:
 def test_its_temperature_is_that_of_all_samples(seed: int) -> None:
     logits, labels = draw(60, seed=seed)
     alone = fit_by_name("temperature", logits, labels).fit["temperature"]
-    assert fit_structured_average(logits, labels).fit["temperature"] == pytest.approx(alone, rel=1e-9)
+    assert fit_structured_average(Samples.of(logits, labels)).fit["temperature"] == pytest.approx(
+        alone, rel=1e-9
+    )
 
 
 positive = st.floats(1e-6, 1e3)
@@ -110,8 +112,8 @@ def test_strengths_fall_no_further_than_the_samples_of_a_class_allow(classes: in
 
 
 def test_what_auto_takes_beyond_a_temperature_is_said_with_its_evidence() -> None:
-    told = select(*skewed(600))
+    told = select(Samples.of(*skewed(600)))
     found = told.fit["beyond_temperature"]
     assert found["share"] > 0.9
     assert f"{found['gain']:.4f}" in found["says"]
-    assert "beyond_temperature" not in select(*draw(600), candidates=["temperature"]).fit
+    assert "beyond_temperature" not in select(Samples.of(*draw(600)), candidates=["temperature"]).fit

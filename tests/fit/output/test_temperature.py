@@ -27,6 +27,10 @@ SETS = {  # published or independently measured: T, and test ECE after, in perce
 }
 
 
+def fitted(logits, labels, **weighing):
+    return fit_temperature(Samples.of(logits, labels, **weighing))
+
+
 def draw(n: int, k: int, t: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Logits that are T times too large for the labels drawn from them."""
     rng = np.random.default_rng(seed)
@@ -38,7 +42,7 @@ def draw(n: int, k: int, t: float, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 def test_on_real_logits_the_nll_is_the_exact_optimum_to_1e_8(data_dir: Path, name: str):
     data = np.load(data_dir / "logits" / f"{name}.npz")
     logits, labels = data["cal_logits"], data["cal_labels"]
-    artifact = fit_temperature(logits, labels)
+    artifact = fitted(logits, labels)
     t, test_ece = SETS[name]
     assert artifact.fit["temperature"] == pytest.approx(t, abs=5e-4)
     reference = minimize_scalar(
@@ -57,7 +61,7 @@ def test_on_real_logits_the_nll_is_the_exact_optimum_to_1e_8(data_dir: Path, nam
 @given(st.floats(0.2, 20), st.integers(2, 12), st.integers(0, 1000))
 def test_the_gradient_vanishes_where_the_search_ends(t: float, k: int, seed: int):
     logits, labels = draw(300, k, t, seed)
-    artifact = fit_temperature(logits, labels)
+    artifact = fitted(logits, labels)
     assert artifact.fit["gradient_norm"] < 1e-9
     s = 1 / artifact.fit["temperature"]
     rows = Rows.of(Samples.of(logits, labels))
@@ -68,7 +72,7 @@ def test_the_gradient_vanishes_where_the_search_ends(t: float, k: int, seed: int
 def test_float16_float32_and_float64_give_the_same_temperature(n: int, k: int):
     logits, labels = draw(n, k, 3.0)
     half = logits.astype(np.float16)
-    found = [fit_temperature(half.astype(d), labels).fit["temperature"] for d in ("f2", "f4", "f8")]
+    found = [fitted(half.astype(d), labels).fit["temperature"] for d in ("f2", "f4", "f8")]
     assert found[0] == found[1] == pytest.approx(found[2], rel=1e-12)
     assert found[0] == pytest.approx(3.0, rel=0.05)
 
@@ -76,9 +80,9 @@ def test_float16_float32_and_float64_give_the_same_temperature(n: int, k: int):
 def test_one_binary_logit_is_two_logits_of_which_one_is_zero():
     logits, labels = draw(500, 2, 2.0)
     margin = logits[:, 1] - logits[:, 0]
-    both = fit_temperature(logits, labels).fit["temperature"]
+    both = fitted(logits, labels).fit["temperature"]
     for one in (margin, margin[:, None]):
-        artifact = fit_temperature(one, labels)
+        artifact = fitted(one, labels)
         assert artifact.classes == 2
         assert artifact.fit["temperature"] == pytest.approx(both, rel=1e-12)
 
@@ -87,34 +91,34 @@ def test_a_weight_of_two_is_a_sample_twice():
     logits, labels = draw(300, 4, 2.0)
     weight = np.where(np.arange(300) < 100, 2.0, 1.0)
     twice = np.concatenate([logits, logits[:100]]), np.concatenate([labels, labels[:100]])
-    weighted = fit_temperature(logits, labels, sample_weight=weight).fit
-    assert weighted["temperature"] == pytest.approx(fit_temperature(*twice).fit["temperature"], rel=1e-9)
-    assert weighted["nll_after"] == pytest.approx(fit_temperature(*twice).fit["nll_after"], rel=1e-12)
+    weighted = fitted(logits, labels, sample_weight=weight).fit
+    assert weighted["temperature"] == pytest.approx(fitted(*twice).fit["temperature"], rel=1e-9)
+    assert weighted["nll_after"] == pytest.approx(fitted(*twice).fit["nll_after"], rel=1e-12)
 
 
 def test_class_weights_multiply_the_weights_of_their_samples():
     logits, labels = draw(300, 3, 2.0)
     per_class = np.array([1.0, 5.0, 0.5])
-    by_class = fit_temperature(logits, labels, class_weight=per_class).fit["temperature"]
-    by_sample = fit_temperature(logits, labels, sample_weight=per_class[labels]).fit["temperature"]
+    by_class = fitted(logits, labels, class_weight=per_class).fit["temperature"]
+    by_sample = fitted(logits, labels, sample_weight=per_class[labels]).fit["temperature"]
     assert by_class == pytest.approx(by_sample, rel=1e-12)
-    balanced = fit_temperature(logits, labels, class_weight="balanced").fit["temperature"]
+    balanced = fitted(logits, labels, class_weight="balanced").fit["temperature"]
     inverse = 1 / np.bincount(labels)
     assert balanced == pytest.approx(
-        fit_temperature(logits, labels, class_weight=inverse).fit["temperature"], rel=1e-9
+        fitted(logits, labels, class_weight=inverse).fit["temperature"], rel=1e-9
     )
 
 
 def test_without_a_finite_optimum_the_error_says_why():
     logits, labels = draw(100, 4, 1.0)
     with pytest.raises(FitError, match="every sample is classified right"):
-        fit_temperature(logits, logits.argmax(axis=1))
+        fitted(logits, logits.argmax(axis=1))
     with pytest.raises(FitError, match="every sample is classified right"):
-        fit_temperature(1e4 * logits, logits.argmax(axis=1))
+        fitted(1e4 * logits, logits.argmax(axis=1))
     with pytest.raises(FitError, match="no higher than those of the others"):
-        fit_temperature(logits, logits.argmin(axis=1))
+        fitted(logits, logits.argmin(axis=1))
     with pytest.raises(FitError, match="no higher than those of the others"):
-        fit_temperature(np.full((100, 4), 2.0), labels)
+        fit_temperature(Samples.of(np.full((100, 4), 2.0), labels))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_without_a_finite_optimum_the_error_says_why():
 )
 def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
     with pytest.raises(error, match=said):
-        fit_temperature(np.asarray(logits), np.asarray(labels))
+        fitted(np.asarray(logits), np.asarray(labels))
 
 
 @pytest.mark.parametrize(
@@ -144,4 +148,4 @@ def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
 )
 def test_weights_that_cannot_be_right_are_refused(options):
     with pytest.raises(InputError):
-        fit_temperature(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), **options)
+        Samples.of(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), **options)

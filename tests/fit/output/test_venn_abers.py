@@ -9,7 +9,8 @@ from sklearn.isotonic import IsotonicRegression
 
 from calib_serve.artifact import ProbTable
 from calib_serve.fit.output import VennAbers, fit_venn_abers
-from calib_serve.fit.output.venn_abers import merged
+from calib_serve.fit.output.tables import merged
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 
 
@@ -60,7 +61,7 @@ def test_the_table_holds_the_merged_probability_of_any_score(classes: int) -> No
     z = 2 * rng.standard_normal((300, classes))
     z = np.round(z) if classes == 3 else z
     y = (z + rng.gumbel(size=z.shape)).argmax(1)
-    artifact = fit_venn_abers(z, y)
+    artifact = fit_venn_abers(Samples.of(z, y))
     assert artifact.method == "venn-abers"
     assert isinstance(artifact.table, ProbTable)
     found = VennAbers.of(softmax(z), y)

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from calib_serve.errors import InputError
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.softmax_regression import Penalty, Problem
+from calib_serve.fit.softmax_regression import Penalty, Problem
 
 PENALTY = Penalty(off=0.01, diagonal=1e-4, bias=0.003)
 BOTH = pytest.mark.parametrize("on", ["logits", "log_probs"])

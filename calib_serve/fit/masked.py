@@ -1,7 +1,19 @@
-"""Training a classifier's head under random masks: the second stage of MaC-Cal (Ni 2025, algorithm 1).
+"""MaC-Cal, the masked head: a new bottleneck head, trained under random masks on frozen features (Ni 2025).
+
+    model = load_model("model.pt2")
+    artifact = fit_masked_head(
+        model.features(train_images), train_labels, model.features(held_images), held_labels
+    )
 
 Each layer's weight W acts as M * W, with M drawn from Bernoulli(q) for every batch or every epoch; the
-gradient is masked likewise (eq. 8 to 11). Features were computed once: only small matrices remain.
+gradient is masked likewise (algorithm 1, eq. 8 to 11). Features were computed once: only small matrices
+remain.
+
+The paper infers with the unmasked weights and steers q by the training set. On features of images that the
+network was trained on this makes calibration worse, so it is not the default: the default infers with the
+expected weights (each masked weight times q) and steers q by accuracy minus confidence on held-out samples,
+which measured better. ``PAPER`` holds the paper's settings, ``UNMASKED`` those of a head that is trained
+without any mask.
 """
 
 from __future__ import annotations
@@ -11,29 +23,28 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from calib_serve.artifact import Head
-from calib_serve.errors import FitError, InputError
-from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fit.facts import data_fingerprint
+from calib_serve.arrays import as_array
+from calib_serve.artifact import Artifact, Head, ModelFacts
+from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.losses import cross_entropy
+from calib_serve.fit.output import fit_by_name, options_of
+from calib_serve.fit.progress import Checkpoints
+from calib_serve.fit.samples import Samples
 from calib_serve.model import Progress
 
-__all__ = [
-    "Epoch",
-    "Masking",
-    "Retention",
-    "Trained",
-    "train_masked",
-]
-
 Floats = NDArray[np.floating[Any]]
+
+
 _UPDATES = 2_000
 _ONE_THREAD = 1 << 23  # multiplications of a batch
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -72,7 +83,7 @@ class Retention:
             raise InputError(f"adapt must be 'held-out', 'training' or None, got {self.adapt!r}")
 
     def bound(self, epoch: int, epochs: int) -> float:
-        """Eta of epoch 1..epochs (eq. 13).
+        """Return eta of epoch 1..epochs (eq. 13).
 
         >>> round(Retention().bound(20, 40), 6)
         0.01
@@ -81,7 +92,7 @@ class Retention:
         return first * math.exp(math.log(last / first) * epoch / epochs)
 
     def moved(self, q: float, *, confidence: float, accuracy: float, epoch: int, epochs: int) -> float:
-        """The q that follows this epoch (eq. 12).
+        """Return the q that follows this epoch (eq. 12).
 
         >>> Retention(adapt="training").moved(0.5, confidence=0.95, accuracy=0.9, epoch=40, epochs=40)
         0.501
@@ -134,7 +145,7 @@ class Masking:
                 raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
 
     def suited(self, n: int) -> Masking:
-        """The same with more epochs and smaller batches where n samples are few: 2,000 updates at least.
+        """Return it with more epochs and smaller batches where n samples are few: 2,000 updates at least.
 
         >>> Masking().suited(50_000) == Masking(epochs=40, batch=128)
         True
@@ -144,6 +155,39 @@ class Masking:
         batch = min(self.batch, max(16, n // 8))
         epochs = max(self.epochs, math.ceil(_UPDATES / math.ceil(n / batch)))
         return replace(self, epochs=epochs, batch=batch)
+
+
+PAPER = Masking(
+    inference="unmasked",
+    retention=Retention(adapt="training", gamma=0.95, bounds=(0.0, 1.0), warm_up=0.0),
+    schedule="constant",
+    scaled=False,
+)
+"""MaC-Cal as it is printed (algorithm 1, section 5.1).
+
+q starts at .5 and moves after every epoch within [0, 1] (eq. 12), its step bounded by .1 falling to .001
+(eq. 13); 40 epochs of batches of 128 at a rate of .1, momentum .9, decay 5e-4; features as they come,
+weights as they are at the end. The paper leaves open: gamma (.95 is ours), the bottleneck's width (128) and
+activation (ReLU), a mask per batch (algorithm 1) or per epoch (its text), the start (torch's).
+"""
+
+UNMASKED = Masking(inference="unmasked", retention=Retention(first=1.0, adapt=None))
+"""The control: the same head, trained in the same way as the default, and no weight ever masked."""
+
+READINGS: Mapping[str, Masking] = MappingProxyType(
+    {"expected": Masking(), "paper": PAPER, "no-mask": UNMASKED}
+)
+"""By the names that ``reading`` takes; "expected" is the default."""
+
+
+def reading(name: str, n: int) -> Masking:
+    """Return the settings called ``name`` for n training samples.
+
+    "paper" stays as printed; the others train longer where samples are few. InputError for another name.
+    """
+    if name not in READINGS:
+        raise InputError(f"reading must be one of {', '.join(READINGS)}, got {name!r}")
+    return PAPER if name == "paper" else READINGS[name].suited(n)
 
 
 @dataclass(frozen=True)
@@ -177,7 +221,7 @@ def train_masked(
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """A head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
+    """Train a head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
 
     ``held_out`` (features, labels) update q if ``Retention.adapt`` is "held-out". With ``checkpoints`` a
     killed fit resumes after its last epoch, with the same result. Raises FitError when training diverges.
@@ -191,6 +235,7 @@ def train_masked(
     history = layers.resumed(checkpoints.load(key)) if checkpoints else []
     for epoch in range(len(history) + 1, how.epochs + 1):
         q = _next_q(history, how)
+        # Augmented views take turns, one an epoch.
         view = views[(epoch - 1) % len(views)]
         x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
         # One generator per epoch, so that a fit can resume after any of them.
@@ -211,7 +256,7 @@ def train_masked(
 
 @contextmanager
 def _threads_for(how: Masking, width: int) -> Iterator[None]:
-    """One thread for small batches, where threads cost more than they save."""
+    """Run on one thread for small batches, where threads cost more than they save."""
     threads = torch.get_num_threads()
     if how.batch * width * (how.hidden or 1) < _ONE_THREAD:
         torch.set_num_threads(1)
@@ -222,7 +267,7 @@ def _threads_for(how: Masking, width: int) -> Iterator[None]:
 
 
 def _next_q(history: Sequence[Epoch], how: Masking) -> float:
-    """The q that follows the epochs so far."""
+    """Return the q that follows the epochs so far."""
     if not history:
         return how.retention.first
     last = history[-1]
@@ -248,7 +293,8 @@ def _key(
     how: Masking,
     seed: int,
 ) -> str:
-    """All that the state after an epoch depends on."""
+    """Name all that the state after an epoch depends on."""
+    # torch's version is named too: its kernels and random streams change results.
     data = data_fingerprint(views, labels, *(held_out or ()))
     settings = {**vars(how), "loss": getattr(how.loss, "__qualname__", repr(how.loss))}
     return f"masked head {data} {settings} {seed} {torch.__version__}"
@@ -265,7 +311,7 @@ class _Layers:
 
     @classmethod
     def drawn(cls, width: int, classes: int, how: Masking, *, seed: int, device: str | None) -> _Layers:
-        """Uniform in +-1/sqrt(fan in), like torch.nn.Linear."""
+        """Draw uniformly in +-1/sqrt(fan in), like torch.nn.Linear."""
         generator = torch.Generator().manual_seed(seed)
         sizes = [width, *([] if how.hidden is None else [how.hidden]), classes]
         where = torch.device(device or "cpu")  # matrices this small gain nothing from a GPU
@@ -278,7 +324,7 @@ class _Layers:
         return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)], where)
 
     def state(self, history: Sequence[Epoch]) -> dict[str, NDArray[Any]]:
-        """Everything that the next epoch needs."""
+        """Return everything that the next epoch needs."""
         tensors = [*self.weights, *self.biases, *self.velocities]
         saved = {f"tensor{i}": t.cpu().numpy() for i, t in enumerate(tensors)}
         rows = [(e.q, e.loss, e.accuracy, e.confidence) for e in history]
@@ -295,7 +341,7 @@ class _Layers:
     def epoch(
         self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, rng: np.random.Generator
     ) -> float:
-        """One pass of masked stochastic gradient descent; returns the mean loss."""
+        """Descend one pass by masked stochastic gradients, and return the mean loss."""
         order = torch.from_numpy(rng.permutation(len(y))).to(self.device)
         total, masks = torch.zeros((), device=self.device), self._masks(q, rng)
         for rows in torch.split(order, how.batch):
@@ -304,6 +350,7 @@ class _Layers:
             loss, gradients = self._gradients(x[rows], y[rows], masks, how)
             total += loss * len(rows)
             parameters = [*self.weights, *self.biases]
+            # The update of torch.optim.SGD, with decay in the gradient, over a few small tensors at once.
             torch._foreach_add_(gradients, parameters, alpha=how.decay)
             torch._foreach_mul_(self.velocities, how.momentum)
             torch._foreach_add_(self.velocities, gradients)
@@ -311,7 +358,8 @@ class _Layers:
         return float(total) / len(y)
 
     def head(self, q: float, unit: float, how: Masking) -> Head:
-        """The deterministic head of these layers, for unscaled features."""
+        """Return the deterministic head of these layers, for unscaled features."""
+        # E[M * W] = q W; the paper serves W itself.
         scale = q if how.inference == "expected" else 1.0
         weights = [w * scale for w in self.weights]
         weights[0] = weights[0] / unit
@@ -332,6 +380,7 @@ class _Layers:
         hidden = x
         for i, (w, b) in enumerate(zip(used, biases, strict=True)):
             hidden = torch.nn.functional.linear(hidden.relu() if i else hidden, w, b)
+        # eq. 8: the product M * W acts, so autograd's gradient is that of the product.
         loss = how.loss(hidden, y)
         gradients = list(torch.autograd.grad(loss, [*used, *biases]))
         if how.masked_gradient:  # eq. 11
@@ -340,8 +389,131 @@ class _Layers:
 
 
 def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[float, float]:
-    """Accuracy and mean confidence of the finished head."""
+    """Return accuracy and mean confidence of the finished head."""
     with torch.no_grad():
         z = torch.from_numpy(head(np.asarray(features, np.float32))).softmax(dim=1)
+    # By the finished head, as it would serve: masks are of training alone.
     confidence, predicted = z.max(dim=1)
     return float((predicted.numpy() == labels).mean()), float(confidence.double().mean())
+
+
+def fit_masked_head(
+    features: Floats,
+    labels: ArrayLike,
+    held_features: Floats | None = None,
+    held_labels: ArrayLike | None = None,
+    *,
+    classes: int | None = None,
+    masking: Masking | None = None,
+    held_share: float = 0.25,
+    then: str | None = None,
+    model: ModelFacts | Mapping[str, Any] | None = None,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+    device: str | None = None,
+    checkpoints: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Artifact:
+    """Fit a new head to ``features`` (n, d) of the training set, with ``labels`` (n,) class ids.
+
+    ``features`` may be (V, n, d): V augmented views, of which each epoch sees the next. Held-out features
+    (m, d) and labels steer q, and the artifact's reference bins are theirs; without them ``held_share`` of
+    the samples is held out. ``then``: an output method, such as "temperature", that is fitted behind the
+    finished head to the held-out part. ``classes`` defaults to the number of class names or the largest label
+    plus 1; ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder to resume a killed fit
+    from. Raises InputError for one class, NaN, labels outside of the classes or a name that does not exist,
+    FitError when training diverges or ``then`` has no optimum.
+    """
+    x, y = _checked(features, labels)
+    if then is not None:
+        options_of(then)  # refuses a name that does not exist before anything is trained
+    if (held_features is None) != (held_labels is None):
+        raise InputError("give held-out features and labels both, or neither")
+    if held_features is None:
+        kept, out = held_rows(len(y), held_share, seed)
+        held = ((x if x.ndim == 2 else x[0])[out], y[out])  # of several views, the first one
+        x, y = x[..., kept, :], y[kept]
+    else:
+        held = _checked(held_features, held_labels)
+    if held[0].shape[-1] != x.shape[-1]:
+        raise ShapeError(f"features are {x.shape[-1]} wide, the held-out ones {held[0].shape[-1]}")
+    k = classes or len(class_names) or int(max(y.max(), held[1].max())) + 1
+    if max(y.max(), held[1].max()) >= k:
+        raise InputError(f"labels must lie in 0..{k - 1}, got {max(y.max(), held[1].max())}")
+    how = masking or Masking().suited(len(y))
+    trained = train_masked(
+        x,
+        y,
+        k,
+        held_out=held,
+        masking=how,
+        seed=seed,
+        device=device,
+        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
+        progress=progress,
+    )
+    logits = trained.head(np.asarray(held[0], np.float32))
+    # Where every ReLU is off, the head answers with its bias alone.
+    collapsed = bool((logits == logits[0]).all())
+    if collapsed and then is not None:
+        raise FitError(f"{_COLLAPSED}, so nothing can be fitted behind it; {_INSTEAD}")
+    behind = None if then is None else fit_by_name(then, logits, held[1], seed=seed)
+    said: dict[str, Any] = {} if behind is None else {"then": then, "behind": dict(behind.fit)}
+    if collapsed:
+        said |= {"remarks": [f"{_COLLAPSED}; {_INSTEAD}"]}
+    return complete(
+        [trained.head, *(() if behind is None else behind.steps)],
+        Samples.of(logits, held[1], outputs="logits"),
+        method="masked-head",
+        fit=_facts(trained, how, seed) | said,
+        data={"trained_on": len(y), "features_sha256": data_fingerprint(np.asarray(x), y)},
+        model=model,
+        class_names=class_names,
+        packages=("torch",),
+    )
+
+
+_COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
+_INSTEAD = "give it more training samples, or fit tuned-head, which starts from the deployed one"
+
+
+def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
+    last, steered = trained.epochs[-1], how.retention
+    settings = {name: value for name, value in vars(how).items() if name not in ("loss", "retention")}
+    return {
+        **settings,
+        "loss": getattr(how.loss, "__name__", type(how.loss).__name__),
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in vars(steered).items()},
+        "q": trained.q,
+        "q_by_epoch": [round(epoch.q, 6) for epoch in trained.epochs],
+        "training_loss": last.loss,
+        "feedback_accuracy": last.accuracy,
+        "feedback_confidence": last.confidence,
+        "seed": seed,
+    }
+
+
+def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArray[np.intp]]:
+    """Check features (n, d) or (V, n, d) and class ids (n,)."""
+    x, y = as_array(features, "features"), as_array(labels, "labels")
+    if x.ndim not in (2, 3) or x.dtype.kind != "f" or x.shape[-2] == 0:
+        raise ShapeError(f"features must be floats (n, d) or (views, n, d), got {x.dtype} {x.shape}")
+    if y.shape != (x.shape[-2],):
+        raise ShapeError(f"labels must be ({x.shape[-2]},), got {y.shape}; pass class ids, not one-hot")
+    if y.dtype.kind not in "iu" or y.min() < 0:
+        raise InputError(f"labels must be class ids of 0 and above, got {y.dtype} from {y.min()}")
+    if (y == y[0]).all():
+        raise InputError(f"all {len(y)} samples are of class {y[0]}; train on every class that is served")
+    if not np.isfinite(x).all():
+        raise InputError("features hold NaN or infinity; fix or drop such inputs before fitting")
+    return x, y.astype(np.intp)
+
+
+def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows that are trained on, and a random ``share`` of the n rows that is held out."""
+    m = round(n * share)
+    if not 0 < m < n:
+        raise InputError(f"held_share {share} of {n} samples leaves a part empty")
+    order = np.random.default_rng(seed).permutation(n)
+    # Sorted, so that memory-mapped features are read forwards.
+    return np.sort(order[m:]), np.sort(order[:m])

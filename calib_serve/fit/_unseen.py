@@ -1,0 +1,242 @@
+"""What labels say nothing of: classes without a sample, and probabilities of exactly 0.
+
+Every method with numbers of its own for each class would press absent classes to 0, as no label ever is
+theirs. So it is fitted to the other classes alone. What is put back for an absent class is what a
+temperature makes of it: its weight is the mean of the others', and its bias such that on average it gets as
+much probability.
+
+A forest that no tree votes for, a missing score that is filled in, a rule that overrules the model: their
+logarithm is whatever number stands for that of 0, and decides a fit alone. So it is chosen like any other
+parameter, by the NLL of held-out samples, and is the first step of the calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
+from calib_serve.errors import CalibServeError, FitError
+from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.output import KEEPING, TWO_CLASSES, fit_by_name
+from calib_serve.fit.output.tables import table_of, temperature_row
+from calib_serve.fit.output.temperature import temperature
+from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.metrics import log_probs, log_softmax
+from calib_serve.scores import PROBABILITIES, softmax
+
+Floats = NDArray[np.float64]
+
+_FARTHEST = 50.0  # of a bias
+_CLOSE = 1e-9  # of a bias
+_NAMED = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Absent:
+    """The classes that have samples (K',), of so many ``classes``."""
+
+    seen: NDArray[np.intp]
+    classes: int
+
+    def remark(self, names: Sequence[str] = ()) -> str:
+        """Say it in a sentence."""
+        missing = np.setdiff1d(np.arange(self.classes), self.seen)
+        called = ", ".join(names[k] if names else str(k) for k in missing[:_NAMED].tolist())
+        more = ", ..." if len(missing) > _NAMED else ""
+        whole = f"{len(missing)} of {self.classes} classes have no sample ({called}{more})"
+        return f"{whole}: nothing is learnt of them"
+
+    def without(self, samples: Samples) -> Samples:
+        """Return the samples as of a model of the seen classes alone."""
+        place = np.full(self.classes, -1)
+        place[self.seen] = np.arange(len(self.seen))
+        return replace(samples, logits=samples.logits[:, self.seen], labels=place[samples.labels])
+
+    def back(self, artifact: Artifact, samples: Samples) -> Artifact:
+        """Return, for all classes, an artifact that was fitted without them; ``samples`` have all columns."""
+        t = _temperature(samples)
+        outside = np.setdiff1d(np.arange(self.classes), self.seen)
+        wanted = _mass(samples, (LogitMap.temperature(t),), outside)
+        steps = self._steps(artifact, samples, t, 0.0)
+        if any(isinstance(step, LogitMap) and step.bias is not None for step in artifact.steps):
+
+            def excess(bias: float) -> float:
+                return _mass(samples, self._steps(artifact, samples, t, bias), outside) - wanted
+
+            # Where a temperature leaves them less than the farthest bias does, that is as low as it gets.
+            low, high = -_FARTHEST, _FARTHEST
+            bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=_CLOSE)
+            steps = self._steps(artifact, samples, t, bias)
+        made = complete(
+            steps, samples, method=artifact.method, fit=artifact.fit, class_names=artifact.class_names
+        )
+        return replace(made, versions=artifact.versions)
+
+    def _steps(self, artifact: Artifact, samples: Samples, t: float, bias: float) -> tuple[Step, ...]:
+        maps = [step for step in artifact.steps if isinstance(step, LogitMap) and step.bias is not None]
+        last = maps[-1] if maps else None
+        return tuple(
+            self._put_back(step, samples, t, bias if step is last else 0.0) for step in artifact.steps
+        )
+
+    def _put_back(self, step: Step, samples: Samples, t: float, bias: float) -> Step:
+        if isinstance(step, ProbTable) and len(step.edges) == len(self.seen):
+            return self._table(step, samples, t)
+        if not isinstance(step, LogitMap) or step.classes is None:
+            return step
+        weight, at = step.weight, np.ix_(self.seen, self.seen)
+        if weight.ndim == 2:
+            weight = np.eye(self.classes) * np.diag(step.weight).mean()
+            weight[at] = step.weight
+        elif weight.ndim == 1:
+            weight = np.full(self.classes, step.weight.mean())
+            weight[self.seen] = step.weight
+        offset = None
+        if step.bias is not None:
+            offset = np.full(self.classes, step.bias.mean() + bias)
+            offset[self.seen] = step.bias
+        return LogitMap(weight, offset, step.on, step.least)
+
+    def _table(self, step: ProbTable, samples: Samples, t: float) -> ProbTable:
+        """Add a row for each absent class that is, step by step, the temperature."""
+        probs = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
+        cooled = np.concatenate([softmax(z / t) for _, z in samples.chunks(np.float64)])
+        place = {k: i for i, k in enumerate(self.seen.tolist())}
+        rows = []
+        for k in range(self.classes):
+            if k in place:
+                rows.append((step.edges[place[k]], step.values[place[k]]))
+            else:
+                rows.append(temperature_row(probs[:, k], cooled[:, k]))
+        return table_of(rows)
+
+
+def absent_of(samples: Samples) -> Absent | None:
+    """Return the classes that have samples, where not all have; None where all have, or fewer than two."""
+    seen = np.flatnonzero(np.bincount(samples.labels, minlength=samples.classes))
+    return Absent(seen, samples.classes) if 1 < len(seen) < samples.classes else None
+
+
+def _temperature(samples: Samples) -> float:
+    try:
+        return float(temperature(samples)["temperature"])
+    except FitError:
+        return 1.0
+
+
+def _mass(samples: Samples, steps: tuple[Step, ...], classes: NDArray[np.intp]) -> float:
+    """Return the mean probability of some classes, all together."""
+    artifact = Artifact(steps, method="of absent classes", classes=samples.classes)
+    return sum(float(artifact.of_logits(z)[:, classes].sum()) for _, z in samples.chunks()) / len(samples)
+
+
+_ZERO = 1e-9  # what is below it was 0 before it was rounded, or is as good as 0
+_TRIED = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
+_FOLDS = 3
+_MOST = 100_000  # samples that it is chosen on
+_BLOCK = 1 << 20  # values
+_RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass")
+"""Methods that use the order of probabilities alone, or change none."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The ``share`` of probabilities that are 0, or as good; ``least`` is what they are read as, or None."""
+
+    share: float
+    least: float | None = None
+
+    @property
+    def remark(self) -> str:
+        """Say it in a sentence."""
+        said = f"{100 * self.share:.2g} % of the probabilities are 0, or below {_ZERO:g}"
+        if self.least is None:
+            return said
+        return f"{said}: those below {self.least:g} are read as that, which held-out folds chose"
+
+    def floored(self, samples: Samples) -> Samples:
+        """Return the samples with log-probabilities that are at least the floor's."""
+        if self.least is None:
+            return samples
+        logits = np.empty((len(samples), samples.classes))
+        for rows, z in samples.chunks(values=_BLOCK):
+            logits[rows] = np.maximum(log_softmax(z), np.log(self.least))
+        return replace(samples, logits=logits, rows=None)
+
+    def before(self, artifact: Artifact, samples: Samples) -> Artifact:
+        """Return, for ``samples`` as they are, an artifact that was fitted to floored ones."""
+        if self.least is None:
+            return artifact
+        made = replace(
+            artifact, steps=(LogitMap(np.array(1.0), None, "log_probs", self.least), *artifact.steps)
+        )
+        if samples.part or artifact.examples is None:
+            return made
+        rows = Examples.rows(len(samples), samples.classes)
+        z = np.asarray(samples.logits[rows if samples.rows is None else samples.rows[rows]], np.float64)
+        data = {**made.data, "sha256": data_fingerprint(samples.logits, samples.labels)}
+        return replace(made, examples=Examples(z, made.of_logits(z)), data=data)
+
+
+def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
+    """Choose what probabilities of 0 are read as in a fit of ``method``; None where there are none."""
+    if samples.outputs not in PROBABILITIES:
+        return None
+    share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
+    if share == 0 or samples.outputs == "label_probabilities" or method in _RANKED:
+        return Floor(share) if share else None
+    samples = samples.some(_MOST)
+    by = "platt" if samples.classes == 2 else "temperature"
+    try:
+        fold = folds_of(samples, folds=_FOLDS, seed=seed)
+    except CalibServeError:
+        return Floor(share)
+    tried = {least: _held_out(Floor(share, least), samples, fold, by) for least in (None, *_TRIED)}
+    return Floor(share, min(tried, key=lambda least: tried[least]))
+
+
+def _held_out(floor: Floor, samples: Samples, fold: NDArray[np.intp], by: str) -> float:
+    """Return the NLL of held-out samples under this floor; infinite where nothing can be fitted."""
+    floored, losses = floor.floored(samples), np.empty(len(samples))
+    try:
+        for rows, p in floored.held_out(fold, lambda f: fit_by_name(by, floored.take(fold != f))):
+            losses[rows] = -log_probs(p[np.arange(len(p)), floored.labels[rows]])
+    except CalibServeError:
+        return float("inf")
+    return float(floored.weighted_sum(losses))
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What a fit does not see of its samples: probabilities of exactly 0, and classes without a sample."""
+
+    floor: Floor | None
+    absent: Absent | None
+
+    @classmethod
+    def of(cls, samples: Samples, method: str, *, keeping: bool, seed: int) -> Unseen:
+        """Look at the samples that ``method`` is to be fitted to; ``keeping`` every predicted class."""
+        alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > 2)
+        return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether the samples are fitted otherwise than they are measured."""
+        return self.absent is not None or (self.floor is not None and self.floor.least is not None)
+
+    def fitted(self, samples: Samples, fit: Callable[[Samples], Artifact]) -> Artifact:
+        """Fit to the samples without what is unseen, and return the artifact for samples as they are."""
+        floored = samples if self.floor is None else self.floor.floored(samples)
+        made = fit(floored if self.absent is None else self.absent.without(floored))
+        made = made if self.absent is None else self.absent.back(made, floored)
+        return made if self.floor is None else self.floor.before(made, samples)
+
+    def remarks(self, class_names: Sequence[str]) -> list[str]:
+        """Return what to know of it, a sentence each."""
+        said = [] if self.floor is None else [self.floor.remark]
+        return said if self.absent is None else [*said, self.absent.remark(class_names)]
