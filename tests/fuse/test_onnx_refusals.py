@@ -56,8 +56,8 @@ REFUSED = [
     Refused("axis -1 of 4", SOFTMAX, inputs="float[n, 3, 1, 1] x", outputs="float[n, 3, 1, 1] y"),
     Refused("by a Softmax", options={"outputs": "logits"}),
     Refused("by a Softmax", options={"outputs": "log_probs"}),
-    Refused("numbers are probabilities", HIDDEN),
-    Refused("numbers are label_probabilities", "z = Sigmoid(x) n = Neg(z) y = Neg(n)"),
+    Refused("its numbers, .* are probabilities", HIDDEN),
+    Refused("its numbers, .* are label_probabilities", "z = Sigmoid(x) n = Neg(z) y = Neg(n)"),
     Refused("--outputs probability", "z = Sigmoid(x) n = Neg(z) y = Neg(n)", inputs="float[n, 1] x",
             outputs="float[n, 1] y", fitted=artifact(TWO, classes=2, outputs=None)),
     Refused("256 steps", "s = Constant <value = float {0.01}> () o = Constant <value = uint8 {0}> () "

@@ -14,6 +14,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
+from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, users
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift, is_layer, views
 
@@ -204,9 +205,8 @@ def judge_outputs(
     ``own`` gives the reason of each output that fusing made or chose, ``shifted`` the input whose shift moves
     all that is computed.
     """
-    stepped = artifact.mixture is not None or artifact.table is not None
     # Folded into the layer that makes them, the same value holds calibrated scores now.
-    in_place = tail.logits is raw.logits and not stepped
+    in_place = tail.logits is raw.logits and has_logits(artifact)
     walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
     walk.made |= {raw.logits} if in_place else set()
     walk.moved |= {v for v in editor.graph.inputs if v.name == shifted}
@@ -239,7 +239,7 @@ def _why(value: ir.Value, source: ir.Value, raw: Tail, artifact: Artifact) -> st
             f"it shows {source.name!r} as it was before the calibration; name it with --output-name "
             "(output_name=) to calibrate it and what is made of it"
         )
-    if raw.normalised and (artifact.mixture is not None or artifact.table is not None):
+    if raw.normalised and not has_logits(artifact):
         return f"it is made of the logits {source.name!r}, and behind a {step} there are no calibrated ones"
     return f"it is made of {source.name!r} by what shows it as it was before the calibration"
 

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
-from calib_serve.fuse._decisions import check_decidable, decided, left_out, undecided
+from calib_serve.fuse._decisions import decided, deciding
 from calib_serve.fuse._parity import Parity, check_owner, check_response, given_inputs
 from calib_serve.fuse.onnx._files import pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
@@ -82,7 +82,7 @@ class FuseReport(Parity):
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return {**asdict(self), "folded": list(self.folded)}
+        return {**super().as_dict(), "folded": list(self.folded)}
 
 
 def fuse_onnx(
@@ -118,15 +118,12 @@ def fuse_onnx(
     touched = _touched(model, source, asked.output_name)
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
     unknown = check_owner(artifact, hashed, source, force=asked.force)
-    if asked.decisions:
-        check_decidable(artifact, "leave the decisions out: --option decisions=false")
-    acting = artifact if asked.decisions else undecided(artifact)
+    acting, left = deciding(artifact, wanted=asked.decisions, option="--option decisions=false")
     nodes_before, editor = len(model.graph), Editor(model)
     feeds = given_inputs(asked.inputs)
     _learn_shapes(model, artifact, asked.features, feeds, source=source, out=out)
     plan = make_plan(editor, acting, asked)
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
-    left = () if asked.decisions else left_out(artifact, "--option decisions=false")
     scores = str(plan.tail.logits.name)
     edits, tail = carry_out(editor, plan)
     statuses = judge_outputs(

@@ -237,7 +237,7 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     for quantize, dequantize in pairs:
         old, new = dequantize.outputs[0], quantize.inputs[0]
         assert new is not None
-        tail = tail.replace_scores(editor, old, new, ())
+        tail = tail.replace_scores(editor, old, new)
         tail = replace(tail, path=tuple(n for n in tail.path if n not in (quantize, dequantize)))
         editor.remove_unused(old)
     assert tail.activation is not None

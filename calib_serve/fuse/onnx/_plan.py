@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor
 from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
@@ -65,6 +66,11 @@ class Plan:
     def shows_logits(self) -> bool:
         """Return whether the chosen output holds logits, of classes or labels, or log-probabilities."""
         return self.returns == "same" and self.outputs not in PROBABILITIES
+
+    @property
+    def shown(self) -> str:
+        """Return the name of the output that is compared."""
+        return self.output if self.returns == "same" else "probabilities"
 
     @property
     def shifted(self) -> str | None:
@@ -151,15 +157,14 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
 def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     """Return whether anything but a linear map is to act on a binary model's one score, or is to be shown."""
     bare_probability = tail.activation is None and tail.outputs == "probability"
-    stepped = artifact.mixture is not None or artifact.table is not None
-    return returns != "same" or bare_probability or stepped
+    return returns != "same" or bare_probability or not has_logits(artifact)
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     """Return whether only a scalar acts on scores of several classes: their shape is then free."""
     maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
-    stepped = artifact.head is not None or artifact.mixture is not None or artifact.table is not None
-    return returns == "same" and maps and not stepped and not tail.one_column
+    alone = artifact.head is None and has_logits(artifact)
+    return returns == "same" and maps and alone and not tail.one_column
 
 
 def _narrowest(graph: ir.Graph) -> ir.DataType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
-from calib_serve.fuse._decisions import decided, left_out
+from calib_serve.fuse._decisions import decided
 from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
@@ -55,10 +55,6 @@ class TorchReport(Parity):
             *(("", what) for what in self.left_out),
             *super().rows(),
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
 
 
 def fuse_torch(
@@ -104,11 +100,9 @@ def fuse_torch(
         returns=asked.returns,
         outputs=fusion.scores.outputs,
         output=".".join(map(str, fusion.scores.path)),
-        **asdict(parity),
+        **vars(parity),
         decisions=decided(fusion.artifact),
-        left_out=()
-        if asked.decisions
-        else tuple(left_out(artifact, "--decisions (decisions=) returns them, too")),
+        left_out=fusion.left_out,
         model=hashed,
         artifact=artifact.fingerprint,
     )

@@ -19,6 +19,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
+from calib_serve.fuse._kinds import change_to_fitted, check_truths
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve._archive import (
     CONFIG,
@@ -48,7 +49,7 @@ from calib_serve.fuse.torchserve._contents import (
 )
 from calib_serve.options.base import changed
 from calib_serve.options.pack import AroundOptions
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, class_count, exact, to_logits
+from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, to_logits
 from calib_serve.seam import INFERENCE, SECONDS, Request, alternatives, leaves, run_trial, same_format
 
 T = TypeVar("T")
@@ -421,41 +422,12 @@ def find_seam(
 
 
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
-    """Raise FuseError where the artifact's steps give other probabilities for scores of another kind.
-
-    A temperature makes the same of logits and of log-probabilities; a weight for each class does not.
-    """
-    fitted = artifact.model.outputs
-    if artifact.is_multilabel != (seam.kind in LABELS):
-        raise FuseError(_of_other_truths(seam, artifact))
-    if artifact.takes(seam.kind) or (fitted is None and seam.kind == "logits"):
-        return
-    if fitted is not None:
-        raise FuseError(
-            f"the artifact was fitted on {fitted}, and {seam.kind} pass the seam {seam.place!r}: what it "
-            "makes of them differs; fit it on this archive with: calib-serve fit --from"
-        )
-    if told is None:
-        raise FuseError(
-            f"{seam.kind} pass the seam {seam.place!r}, and the artifact does not say what it was fitted on; "
-            f"give --outputs {seam.kind} if it was fitted on such, else fit it on this archive with --from"
-        )
-
-
-def _of_other_truths(seam: Seam, artifact: Artifact) -> str:
-    fitted = artifact.model.outputs or "scores"
-    if artifact.is_multilabel:
-        label = "label_probabilities" if seam.kind in PROBABILITIES else "label_logits"
-        return (
-            f"the artifact was fitted on {fitted}, of labels of which any may be true, and {seam.kind} pass "
-            f"the seam {seam.place!r}, of which one class is true as far as can be seen; say --outputs "
-            f"{label} if each is of a label of its own"
-        )
-    return (
-        f"{seam.kind} pass the seam {seam.place!r}: one sigmoid a label (multi-label). The artifact was "
-        f"fitted on {fitted}, of which one class is true, so that they would become nonsense; fit one on "
-        f"this archive with: calib-serve fit --from ARCHIVE --outputs {seam.kind}"
-    )
+    """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
+    what = f"{seam.kind} pass the seam {seam.place!r}"
+    check_truths(artifact, seam.kind, what)
+    # An artifact that does not say what it was fitted on is believed to be of logits, or of what is told.
+    if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
+        change_to_fitted(artifact, seam.kind, what, can=())
 
 
 def prove_seam(
