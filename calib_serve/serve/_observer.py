@@ -21,7 +21,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ from calib_serve.fuse.mar_options import (
 from calib_serve.options.serve import ServeOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.given import ReporterShadow
-from calib_serve.reporter.recorder import Key, Recorder, Tag, zeros
+from calib_serve.reporter.recorder import Key, Recorder, Tag
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
 from calib_serve.watch.policy import LabelPolicy, parse_policy
@@ -209,10 +209,6 @@ class Emitter:
             raise InputError(f"{name} is a counter; add to it")
         with self._lock:
             self._waiting[name, labels] = value
-
-    def create(self, names: Iterable[str], *, model: str, version: str, bins: int) -> None:
-        """Start counters of a model at 0, in every bin."""
-        self.add_all(zeros(names, model=model, version=version, bins=bins))
 
     def flush(self) -> int:
         """Send pending updates; returns the number of lines. A line that fails counts as an error."""

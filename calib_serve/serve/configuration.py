@@ -102,7 +102,7 @@ def _refuse(found: Mapping[str, str]) -> None:
             "enable_metrics_api=false: nobody could read what is counted; set it to true, with a"
             " metrics_address of this host alone"
         )
-    for key in ("inference_address", "management_address", "metrics_address"):
+    for key in (f"{api}_address" for api in ADDRESSES):
         if not found.get(key, "http").lower().startswith("http"):
             raise ServerError(f"{key}={found[key]}: calib-serve serve needs an address http://HOST:PORT")
     hidden = found.get("blacklist_env_vars", "")
@@ -124,12 +124,12 @@ def _absolute(word: str) -> str:
     return f"{_LOG_CONFIG}{given.absolute().as_uri()}"
 
 
-_DEFAULT_ADDRESSES = {
+ADDRESSES = {
     "inference": "http://127.0.0.1:8080",
     "management": "http://127.0.0.1:8081",
     "metrics": "http://127.0.0.1:8082",
 }
-"""TorchServe's own, for lines that are not there."""
+"""TorchServe's APIs, and where each listens if no line says it."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Configuration:
 
     def address(self, api: str) -> str:
         """Return the base URL of the ``inference``, ``management`` or ``metrics`` API."""
-        return self.properties.get(f"{api}_address", _DEFAULT_ADDRESSES[api])
+        return self.properties.get(f"{api}_address", ADDRESSES[api])
 
     @property
     def grpc(self) -> str:
@@ -285,9 +285,6 @@ def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
 # --- TorchServe's config.properties -----------------------------------------------------------------
 
 
-_ADDRESSES = ("inference", "management", "metrics")
-
-
 @dataclass(frozen=True)
 class Ports:
     """Where a server listens, all on one host."""
@@ -332,7 +329,7 @@ class Ports:
     def as_properties(self, host: str = "127.0.0.1") -> dict[str, str]:
         """Write the lines of config.properties that set these ports."""
         return {
-            **{f"{name}_address": f"http://{host}:{getattr(self, name)}" for name in _ADDRESSES},
+            **{f"{name}_address": f"http://{host}:{getattr(self, name)}" for name in ADDRESSES},
             "grpc_inference_port": str(self.grpc_inference),
             "grpc_management_port": str(self.grpc_management),
         }

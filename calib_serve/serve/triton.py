@@ -21,7 +21,7 @@ from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
 from calib_serve.serve._observer import BY_NAME
 
-__all__ = ["Monitor", "TritonPythonModel", "open_triton"]
+__all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
 
 Array = NDArray[Any]
 
@@ -43,13 +43,7 @@ class TritonPythonModel:
         self._triton = open_triton()
         config = json.loads(args["model_config"])
         self._names = [tensor["name"] for tensor in config["output"] if tensor["name"] != "receipt"]
-        parameters = config["parameters"]
-        self._monitor = Monitor(
-            self._triton,
-            model=parameters["model"]["string_value"],
-            bins=int(parameters["bins"]["string_value"]),
-            multilabel="multilabel" in parameters,
-        )
+        self._monitor = Monitor(self._triton, parameters_of(config))
         self._monitor.start(args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -69,15 +63,19 @@ class TritonPythonModel:
 
 
 class Monitor:
-    """Counts a model's predictions on Triton's metrics port, and signs their receipts."""
+    """Counts a model's predictions on Triton's metrics port, and signs their receipts.
 
-    def __init__(self, triton: Any, *, model: str, bins: int, multilabel: bool = False) -> None:
+    ``parameters`` of its config: ``model``, ``bins``, and ``multilabel`` where it is that.
+    """
+
+    def __init__(self, triton: Any, parameters: Mapping[str, str]) -> None:
         path = from_environment(KEYRING)
         self._sink = _TritonSink(triton)
         self._keyring = (
             None if path is None else LiveKeyring(path, failed=lambda: self._sink.failed("keyring"))
         )
-        self._model, self._bins, self._multilabel = model, bins, multilabel
+        self._model, self._bins = parameters["model"], int(parameters["bins"])
+        self._multilabel = "multilabel" in parameters
         self._versions: dict[str, Recorder] = {}
 
     def start(self, version: str) -> Recorder:
@@ -114,6 +112,11 @@ class Monitor:
         found = np.full(len(numbers), b"", np.object_)
         found[at] = [(token or "").encode() for token in tokens]
         return found.reshape(confidence.shape)
+
+
+def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of a model's config, which ``calib-serve fuse triton`` wrote."""
+    return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
 
 
 class _TritonSink:

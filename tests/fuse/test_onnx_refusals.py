@@ -129,6 +129,6 @@ def test_what_cannot_be_fused_is_refused_in_a_sentence_and_nothing_is_written(
 )
 def test_a_normalisation_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(FuseError, match="normalization"):
-        Normalization.read(text)
-    read = Normalization.read("-.5/1,.25/.5")
+        Normalization.of(text)
+    read = Normalization.of("-.5/1,.25/.5")
     assert (read.mean.tolist(), read.std.tolist()) == ([-0.5, 1.0], [0.25, 0.5])

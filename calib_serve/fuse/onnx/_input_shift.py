@@ -47,21 +47,18 @@ class Normalization:
 
     @classmethod
     def of(cls, given: Normalization | str | None) -> Normalization | None:
-        """Take what is given, or read it from a text."""
-        return cls.read(given) if isinstance(given, str) else given
+        """Read "MEAN,STD", channels separated by "/"; take anything else as it is.
 
-    @classmethod
-    def read(cls, text: str) -> Normalization:
-        """Read "MEAN,STD", channels separated by "/".
-
-        >>> Normalization.read(".485/.456/.406,.25").std.tolist()
+        >>> Normalization.of(".485/.456/.406,.25").std.tolist()
         [0.25]
         """
+        if not isinstance(given, str):
+            return given
         try:
-            mean, std = ([float(n) for n in part.split("/")] for part in text.split(","))
+            mean, std = ([float(n) for n in part.split("/")] for part in given.split(","))
         except ValueError:
             raise FuseError(
-                f"--option normalization=MEAN,STD is MEAN,STD, channels separated by /: got {text!r}"
+                f"--option normalization=MEAN,STD is MEAN,STD, channels separated by /: got {given!r}"
             ) from None
         return cls(np.array(mean), np.array(std))
 
@@ -105,7 +102,7 @@ def shift_input(
 ) -> str:
     """Make the graph compute from x what it computed from clip((x - mean) / std + delta); say how.
 
-    Folded where that is exact, else put in as nodes.
+    A shift alone is folded where that is exact, else put in as nodes.
     """
     if normalization is not None:
         return _prefix(editor, value, step, normalization)

@@ -102,7 +102,7 @@ def measure(
     expected = expect(plan.artifact, logits_of(raw, plan), ratio)
     names = (plan.shown, *decided(plan.artifact))
     actual, probs, decisions = _read(run_fused(feeds, names), len(raw), plan)
-    worst, close = expected.compare(probs, decisions, _REPORT)
+    worst, close = expected.compare(probs, decisions, REPORT)
     _check_logits(actual, expected, plan)
     own = _prove_own_scores(plan, opset)
     return Parity(
@@ -134,7 +134,7 @@ def _prove_own_scores(plan: Plan, opset: int) -> tuple[int, float]:
         _, probs, decisions = _read(session.run(names, {"scores": scores_of(logits, own)}), len(logits), own)
         return probs, decisions
 
-    return prove_own_scores(own.artifact, near, run, _REPORT)
+    return prove_own_scores(own.artifact, near, run, REPORT)
 
 
 def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
@@ -174,34 +174,19 @@ def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDA
     ready = prepare(feeds, plan)
     both = (run_raw(path, ready, names) for path in (source, probe))
     for name, old, new in zip(names, *both, strict=True):
-        if not _equal(old, new, TOLERANCE[plan.dtype]):
+        if not equal(old, new, TOLERANCE[plan.dtype]):
             raise FuseError(
                 f"the model's operators cannot be brought up to date: then {name!r} differs; export it again "
                 "with a newer opset (opset_version=, target_opset=)"
             )
 
 
-def check_followers(
-    path: Path, plan: Plan, names: Sequence[str], fused: Sequence[Any], feeds: Mapping[str, NDArray[Any]]
-) -> int:
-    """Return how many outputs follow; raise FuseError where one is not the raw graph's on calibrated scores.
-
-    ``path`` is the raw graph with calibrated numbers among its ``feeds``, ``fused`` are the fused graph's
-    results.
-    """
-    # A folded shift is rounded on its way through the model, the same numbers of scores are not.
-    near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
-    for name, old, new in zip(names, run_raw(path, feeds, names), fused, strict=True):
-        if not _equal(old, new, near):
-            raise FuseError(f"the output {name!r} does not follow the calibrated scores; {_REPORT}")
-    return len(names)
-
-
-def _equal(old: Any, new: Any, near: float) -> bool:
+def equal(old: Any, new: Any, near: float) -> bool:
+    """Return whether two results of a run are the same, up to ``near``; arrays, or what holds them."""
     if isinstance(old, list | tuple):
-        return len(old) == len(new) and all(_equal(a, b, near) for a, b in zip(old, new, strict=True))
+        return len(old) == len(new) and all(equal(a, b, near) for a, b in zip(old, new, strict=True))
     if isinstance(old, dict):
-        return old.keys() == new.keys() and all(_equal(old[key], new[key], near) for key in old)
+        return old.keys() == new.keys() and all(equal(old[key], new[key], near) for key in old)
     a, b = np.asarray(new), np.asarray(old)  # what is near is a share of what the file gives
     if a.shape != b.shape or a.dtype.kind in ("O", "U", "S"):
         return bool(np.array_equal(a, b))
@@ -214,7 +199,7 @@ def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[Floats, Float
     one = plan.returns == "same" and plan.outputs in ONE_COLUMN
     shown, wanted = _rows(found[0], plan.shown), (samples, 1 if one else plan.artifact.classes)
     if shown.size != samples * wanted[1]:
-        raise FuseError(f"the fused graph gives {shown.shape}, not {wanted}; {_REPORT}")
+        raise FuseError(f"the fused graph gives {shown.shape}, not {wanted}; {REPORT}")
     shown = shown.reshape(wanted)  # a batch of one row may be shown without its axis
     probs = shown
     if plan.shows_logits:
@@ -235,7 +220,7 @@ def _check_logits(actual: Floats, expected: Expected, plan: Plan) -> None:
         logits = logits[:, 1:] - logits[:, :1]
     apart = _apart(actual, logits, expected.scale)
     if not apart <= expected.tolerance:
-        raise FuseError(f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {_REPORT}")
+        raise FuseError(f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {REPORT}")
 
 
 def _apart(actual: Floats, logits: Floats, scale: float) -> float:
@@ -245,7 +230,7 @@ def _apart(actual: Floats, logits: Floats, scale: float) -> float:
     return float(np.where(actual == logits, 0.0, shares).max())
 
 
-_REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
+REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
 
 
 _INPUTS = "give inputs that fit the model: --inputs (inputs=)"

@@ -77,12 +77,6 @@ class Plan:
         """Return the name of the shifted input."""
         return None if self.input is None else str(self.input.name)
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return one sample's shape by input, where the shift tells it: the graph may leave it free."""
-        shift = self.artifact.input_shift
-        return {} if shift is None or self.shifted is None else {self.shifted: shift.delta.shape}
-
 
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     """Plan where each step goes in this graph; FuseError where one has no place."""
@@ -118,6 +112,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     shift, shifted = artifact.input_shift, None
     if shift is not None or normalization is not None:
         shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
+    types = {v.dtype for node in editor.graph for v in node.outputs}
     return Plan(
         artifact=artifact,
         tail=tail,
@@ -126,7 +121,8 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         outputs=tail.outputs,
         told=asked.outputs is not None,
         activation=None if tail.activation is None else tail.activation.op_type,
-        dtype=_narrowest(editor.graph),
+        # The floating type that rounds most, anywhere in the graph, limits the parity.
+        dtype=next((d for d in FLOATS if d in types), ir.DataType.FLOAT),
         returns=asked.returns,
         output=str(tail.output.name),
         input=shifted,
@@ -165,9 +161,3 @@ def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
     alone = artifact.head is None and has_logits(artifact)
     return returns == "same" and maps and alone and not tail.one_column
-
-
-def _narrowest(graph: ir.Graph) -> ir.DataType:
-    """Find the floating type that rounds most, anywhere in the graph: it limits the parity."""
-    found = {v.dtype for node in graph for v in node.outputs}
-    return next((d for d in FLOATS if d in found), ir.DataType.FLOAT)

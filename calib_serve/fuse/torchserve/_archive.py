@@ -39,7 +39,7 @@ _PIECE = 1 << 20
 _LARGEST = 8 << 30  # bytes of one archive, unpacked
 _MOST = 100_000  # files and folders in one
 _HEADER = 16 << 20  # bytes that are read at once; only the headers of a hostile tar ask for more
-_SUFFIXES = (".mar", ".tar.gz", ".tgz")
+_SUFFIX = re.compile(r"\.(mar|tar\.gz|tgz)\Z")
 # What TorchServe takes as text; the first five name files.
 _FILES = ("handler", "serializedFile", "modelFile", "requirementsFile", "configFile")
 _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envelope")
@@ -83,6 +83,12 @@ class Archive:
         """Read one file's bytes, at most ``limit``."""
         with opened(self.path) as form:
             return form.read(name, limit)
+
+    def unpack(self, folder: Path) -> Path:
+        """Write every file below ``folder``, as TorchServe does; return it."""
+        with opened(self.path) as form:
+            form.unpacked(folder)
+        return folder
 
     @contextmanager
     def contents(self) -> Iterator[dict[str, Content]]:
@@ -161,22 +167,12 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
             if verify and not hashes and SECTION in (config or {}):
                 raise IntegrityError(f"{path} has lost its list of hashes; pack it again")
             # As TorchServe calls a model that has no name or version.
-            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", _unnamed(path))
+            stem = path.name.rpartition(".")[0] if ".mar" in path.name else path.name
+            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", stem)
             version = model.get("modelVersion", "1.0")
             return Archive(path, name, version, manifest, dict(config or {}), names, hashes)
         except (*_ERRORS, yaml.YAMLError) as error:
             raise ModelError(f"{path} is not a TorchServe archive that can be used: {error}") from error
-
-
-def unpack(archive: Archive, folder: Path) -> Path:
-    """Unpack a checked archive below ``folder``, as TorchServe unpacks it."""
-    with opened(archive.path) as form:
-        form.unpacked(folder)
-    return folder
-
-
-def _unnamed(path: Path) -> str:
-    return path.name.rpartition(".")[0] if ".mar" in path.name else path.name
 
 
 def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
@@ -224,17 +220,15 @@ def _pieces(content: Content) -> Iterator[bytes]:
                 yield piece
 
 
-def _size(content: Content) -> int:
-    if isinstance(content, Path):
-        return content.stat().st_size
-    return content.size if isinstance(content, Stream) else len(content)
-
-
 def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     info = zipfile.ZipInfo(name, _DATE)
     info.external_attr = 0o100644 << 16
     info.create_system = 3
-    info.file_size = _size(content)
+    # Told before it is written: the header of a file beyond 4 GiB is another one.
+    if isinstance(content, Path):
+        info.file_size = content.stat().st_size
+    else:
+        info.file_size = content.size if isinstance(content, Stream) else len(content)
     with archive.open(info, "w") as target:
         for piece in _pieces(content):
             target.write(piece)
@@ -362,17 +356,13 @@ def is_archive(path: Path) -> bool:
     """Return whether ``path`` is called as archives are, or is a folder with a manifest of TorchServe's."""
     if path.is_dir():
         return (_root(path) / MANIFEST).is_file()
-    return path.is_file() and path.name.endswith(_SUFFIXES)
+    return path.is_file() and _SUFFIX.search(path.name) is not None
 
 
 def stored_archives(store: Path) -> list[Path]:
     """List every archive in a model store, in each of the forms, by name; hidden ones are left out."""
     # Without suffixes x comes before x-2: it is the default version of a server that loads both.
-    return sorted(filter(is_archive, store.glob("[!.]*")), key=_without_suffix)
-
-
-def _without_suffix(path: Path) -> str:
-    return next((path.name.removesuffix(end) for end in _SUFFIXES if path.name.endswith(end)), path.name)
+    return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: _SUFFIX.sub("", path.name))
 
 
 def inside(path: Path, name: str) -> str:

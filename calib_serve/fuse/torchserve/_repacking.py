@@ -32,7 +32,6 @@ from calib_serve.fuse.torchserve._archive import (
     read_archive,
     scratch,
     staged,
-    unpack,
     write_archive,
 )
 from calib_serve.fuse.torchserve._contents import (
@@ -122,7 +121,7 @@ def pack_around(
             samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
             samples = samples if asked.probe_data is None else some_of(read_requests(asked.probe_data))
             found = find_seam(
-                unpack(old, folder / "before"),
+                old.unpack(folder / "before"),
                 requests=samples[0] if samples else (),
                 others=samples[1:],
                 input_shape=fitted.model.input_shape,
@@ -177,7 +176,7 @@ def pack_around(
         made = read_archive(written, verify=False)
         check_names(made)
         if found is not None:
-            after = unpack(made, folder / "after")
+            after = made.unpack(folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
             prove_seam(after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout)
     return target
@@ -299,7 +298,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
     handler = wrappable(handler, archive.files, source)
     serialized = _model_file(archive)
     with scratch() as folder:
-        copy = unpack(archive, folder / "archive")
+        copy = archive.unpack(folder / "archive")
         if options is not None:
             manifest = {**archive.manifest, "model": {**archive.model, "handler": handler}}
             (copy / MANIFEST).write_text(json.dumps(manifest), "utf-8")
