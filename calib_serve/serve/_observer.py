@@ -30,23 +30,23 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError, ModelError
-from calib_serve.fuse.mar_options import (
+from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.options.serve import ServeOptions
+from calib_serve.receipts import LiveKeyring, SignedReceipt
+from calib_serve.reporter.given import ReporterShadow
+from calib_serve.reporter.recorder import Key, Recorder, Tag
+from calib_serve.serve.environment import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
-    ModelOptions,
     from_environment,
 )
-from calib_serve.options.serve import ServeOptions
-from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
-from calib_serve.reporter.given import ReporterShadow
-from calib_serve.reporter.recorder import Key, Recorder, Tag
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
-from calib_serve.watch.policy import LabelPolicy, parse_policy
+from calib_serve.watch.policy import parse_policy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import SERIES, WORKERS, Series
 
@@ -341,23 +341,11 @@ class Observer(Recorder):
         emitter: Emitter,
         *,
         model: str,
-        version: str,
-        bins: int,
-        keyring: Keyring | LiveKeyring | None,
-        samples: SampleLog | None = None,
-        policy: LabelPolicy | None = None,
         shadow: ReporterShadow | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(
-            emitter,
-            model=model,
-            version=version,
-            bins=bins,
-            keyring=keyring,
-            samples=samples,
-            policy=policy,
-            shadow_tag=b"" if shadow is None else shadow.tag,
-        )
+        tag = b"" if shadow is None else shadow.tag
+        super().__init__(emitter, model=model, shadow_tag=tag, **more)
         self._emitter, self.shadow = emitter, shadow
         self._ids = IdWriter(
             from_environment(LEDGER), model=model, failed=lambda times: self.broken("ids", times=times)

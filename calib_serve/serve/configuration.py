@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.files import read_whole
-from calib_serve.fuse.mar_options import (
+from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
+from calib_serve.options.serve import ServeOptions
+from calib_serve.receipts import Keyring
+from calib_serve.serve.environment import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -24,9 +27,6 @@ from calib_serve.fuse.mar_options import (
     SAMPLES,
     from_environment,
 )
-from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
-from calib_serve.options.serve import ServeOptions
-from calib_serve.receipts import Keyring
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.watch.ledger import check_address
 from calib_serve.watch.policy import parse_policy

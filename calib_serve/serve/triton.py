@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
-from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
 from calib_serve.serve._observer import BY_NAME
+from calib_serve.serve.environment import KEYRING, from_environment
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
 
