@@ -116,6 +116,7 @@ def expect(
     for step in artifact.logit_maps:
         mapped = step(mapped)
     scale = size_of(mapped, labels=artifact.is_multilabel)
+    # Floats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
     near, sure = ratio * scale, np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
         before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
@@ -138,6 +139,7 @@ def prove_own_scores(
     examples = artifact.examples
     if examples is None:
         return 0, 0.0
+    # In float64, whatever the fit kept: the numbers that are compared come from the fit alone.
     logits = np.asarray(examples.logits, np.float64)
     expected = expect(artifact, logits, ratio, probs=examples.probs)
     try:
@@ -241,6 +243,7 @@ def check_decisions(
     the same if not given. Returns how many decisions lie so close to their threshold that rounding may
     turn them; raises FuseError, ending in ``report``, where another one differs.
     """
+    # A difference d of logits changes p by the share 2 d at most.
     relative, close = 2 * tolerance, 0
     if artifact.sets is not None:
         sure = sure_sets(artifact.sets, probs, relative)

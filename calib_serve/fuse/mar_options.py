@@ -87,6 +87,7 @@ class ModelOptions(AnswerOptions, Wrapped):
         if not isinstance(section, Mapping):
             raise ModelError(f"model-config.yaml has no {SECTION!r} section; pack with: calib-serve pack")
         known = {field.name for field in fields(cls)}
+        # A typo would leave a default in its place, and nothing would say so.
         if unknown := set(section) - known:
             raise ModelError(
                 f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}"

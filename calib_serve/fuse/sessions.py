@@ -81,6 +81,7 @@ def open_session(
     settings.log_severity_level = 3  # errors only; failures are raised below
     if threads is not None:
         settings.intra_op_num_threads = threads
+        # Operators beside one another would take the cores of other workers.
         settings.inter_op_num_threads = 1
     source = path if isinstance(path, bytes) else str(path)
     try:

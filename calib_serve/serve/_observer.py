@@ -214,6 +214,7 @@ class Emitter:
         """Send pending updates; returns the number of lines. A line that fails counts as an error."""
         with self._lock:
             self.before_flush()
+            # Taken first: what is counted while lines are written goes with the next flush.
             waiting, self._waiting, self._updates = self._waiting, {}, 0
             lines, second = [], int(self._clock())
             for (name, labels), value in waiting.items():
@@ -301,6 +302,7 @@ def observe(
         # The calibration set's bins, the same from every worker: the reference for drift.
         for b, count in enumerate(reference.count.tolist()):
             emitter.set("calib_reference_share", count / reference.n, model, version, str(b))
+    # A sample is found by its receipt, and here each is of one label of it.
     if artifact.is_multilabel and from_environment(SAMPLES):
         log.warning("no samples are kept: of a multi-label model, receipts are of single labels")
     budget = from_environment(LABEL_BUDGET)

@@ -105,6 +105,7 @@ def _refuse(found: Mapping[str, str]) -> None:
     for key in (f"{api}_address" for api in ADDRESSES):
         if not found.get(key, "http").lower().startswith("http"):
             raise ServerError(f"{key}={found[key]}: calib-serve serve needs an address http://HOST:PORT")
+    # Without these a worker would serve, and count nothing.
     hidden = found.get("blacklist_env_vars", "")
     try:
         names = [name for name in _WORKERS_NEED if re.fullmatch(hidden, name)]

@@ -55,6 +55,7 @@ class CalibrationFeedback(WorkerHandler):
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._source = read_source()
         self._watch = Watch.open(
+            # A host's list comes first: it also names versions that are packed later.
             {} if path else read_models(config),
             follow=path,
             keyring=live_keyring(_setting(config, "keyring", KEYRING), self._emitter),

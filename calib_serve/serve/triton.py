@@ -53,6 +53,7 @@ class TritonPythonModel:
     def _answer(self, request: Any) -> Any:
         version = str(int(self._array(request, _VERSION).flat[0]))
         seen = [self._array(request, name) for name in ("confidence", "predicted")]
+        # The graph's own version: while versions change, the step of one runs behind the graph of another.
         receipts = self._monitor.receipts(version, *seen)
         made = [self._triton.Tensor(name, self._array(request, name)) for name in self._names]
         return self._triton.InferenceResponse([*made, self._triton.Tensor("receipt", receipts)])
@@ -100,6 +101,7 @@ class Monitor:
             rows = [f"row {secrets.randbits(64):x}" for _ in range(confidence.size // labels)]
             tags = [Tag(group=row) for row in rows for _ in range(labels)]
         numbers = confidence.astype(np.float64).ravel()
+        # Sums of half precision end a little above 1.
         numbers[(numbers > 1) & (numbers <= 1 + ROUNDING)] = 1.0
         at = np.flatnonzero((numbers >= 0) & (numbers <= 1)).tolist()
         tokens = recorder.served(

@@ -88,6 +88,7 @@ class TritonPythonModel:
         seen = [made[name] for name in ("confidence", "predicted")]
         invalid = ~np.isfinite(seen[0].astype(np.float64))
         if invalid.any():
+            # Counted as invalid, though the request gets an error.
             self._receipts([array[invalid] for array in seen], sign=False)
             rows = np.flatnonzero(invalid.reshape(len(invalid), -1).any(axis=1)).tolist()
             return self._refused(f"the model's output is NaN or infinite for row {', '.join(map(str, rows))}")

@@ -44,6 +44,7 @@ def read(path: Path) -> ir.Model:
         shapeless = [v.name for v in raw.graph.input if not v.type.tensor_type.HasField("shape")]
         inputs = f"; inputs without a shape: {shapeless}" if shapeless else ""
         raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}{inputs}") from error
+    # After the check: the repairs are compared with a file that is valid.
     raw, repairs = repaired(raw)
     repairs = [*ordered, *repairs]
     if repairs:
@@ -90,6 +91,7 @@ def _save(model: ir.Model, path: Path) -> None:
     types: dict[str, onnx.TypeProto] = model.meta["types"]
     sizes = {d.dim_param for kind in types.values() for d in kind.tensor_type.shape.dim}
     for value in (*proto.graph.input, *proto.graph.output):
+        # What the file said stays word for word, names of free sizes included: callers read them.
         if value.name in types and _is_still(value.type, types[value.name]):
             value.type.CopyFrom(types[value.name])
         for size in value.type.tensor_type.shape.dim:
@@ -160,6 +162,7 @@ def pending(out: Path) -> Iterator[Path]:
 
 def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bool = True) -> None:
     """Write a model; external data stay in place, or are copied to another folder."""
+    # Beside the source, the fused model reads the same data files, and none is copied.
     if partial.parent.resolve() != source.parent.resolve():
         _bring(model, source, out)
     _save(model, partial)

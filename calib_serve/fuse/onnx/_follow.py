@@ -75,6 +75,7 @@ def find_sources(tail: Tail) -> Sources:
             continue
         if constant(value) is None:
             before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
+            # Back to the last layer and no further: what is before it are features, no scores.
             todo += [] if is_layer(node) else reads(node)
     return Sources(
         tuple(used), frozenset(before), tuple(_kin(tail.logits)), frozenset(str(v.name) for v in before)
@@ -102,6 +103,7 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
     if scores is not None and not keeps_order(artifact):
         moved = _rename(editor, kin[-1], scores, artifact.classes)
         moved += [d for v in kin for d in _decide(editor, v, scores)]
+    # What was moved may stand before the node that it now reads.
     if moved or raw.followers:
         editor.graph.sort()
     return f"labels by {', '.join(moved)} follow the calibrated scores" if moved else ""
@@ -269,10 +271,13 @@ class _Walk:
         if any(v in self.moved for v in inputs):
             self.moved |= set(node.outputs)
         for value in node.outputs:
+            # A decision by order alone is the same of raw scores and of calibrated ones.
             if node in self.ours or (source is not None and self._stays(node)):
                 if source is not None or calibrated:
                     self.made.add(value)
             elif value in self.seeds:
+                # A classifier operator decides its label inside, where no edit reaches; its order may be
+                # enough.
                 label = node.op_type in _CLASSIFIERS and value is node.outputs[0]
                 if label and keeps_order(self.artifact):
                     self.made.add(value)

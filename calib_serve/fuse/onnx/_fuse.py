@@ -117,14 +117,18 @@ def fuse_onnx(
     check_outputs(asked.outputs)
     source, out = Path(model_path), Path(out_path)
     model = read(source)
+    # A second artifact on the same scores would calibrate what is calibrated already.
     touched = _touched(model, source, asked.output_name)
+    # Of a graph that holds an artifact for another head, the original's hash: artifacts know that file.
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
     unknown = check_owner(artifact, hashed, source, force=asked.force)
     acting, left = deciding(artifact, wanted=asked.decisions, option="--option decisions=false")
     nodes_before, editor = len(model.graph), Editor(model)
     feeds = given_inputs(asked.inputs)
+    # Before the plan, which looks for the places of steps by shapes.
     _learn_shapes(model, artifact, asked.features, feeds, source=source, out=out)
     plan = make_plan(editor, acting, asked)
+    # Before the passes: they fold into the layers that it copies from.
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
     scores = str(plan.tail.logits.name)
     edits, tail = carry_out(editor, plan)
@@ -159,6 +163,7 @@ def fuse_onnx(
                 check_repairs(source, probe, plan, feeds)
             follow = [s.name for s in statuses if s.status == "follows"]
             followers = _check_followers(model, plan, follow, feeds, source=source, probe=probe, out=out)
+            # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
                 statuses = tuple(s for s in statuses if s.name != plan.output)
@@ -195,6 +200,7 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
 
 def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[str]) -> None:
     """Write into the metadata what was fused, after what was before."""
+    # Appended: a graph may hold an artifact for each of its heads.
     for key, value in ((_MARK, artifact.fingerprint), ("calib_serve.method", artifact.method)):
         before = model.metadata_props.get(key)
         model.metadata_props[key] = value if before is None else f"{before},{value}"

@@ -110,6 +110,7 @@ def shift_input(
     if step.is_nothing:
         return "the shift is zero: nothing to do"
     delta = step.delta.astype(np.float64)
+    # A clip is not linear: what is behind it cannot take the shift.
     folded = _fold(editor, value, delta) if step.low is None else None
     if folded is not None:
         return f"shift folded into {folded}"
@@ -158,6 +159,7 @@ def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
             return None
         if _absorb(editor, node, value, shift):
             return describe(node)
+        # Linear in its input, a node makes of x + d what it makes of x, and of d beside it.
         carried = _carry(node, value, shift)
         if carried is None:
             return None
@@ -210,6 +212,7 @@ def _absorb_sum(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -
 def _absorb_batch_norm(editor: Editor, node: ir.Node, shift: Floats) -> bool:
     scale, bias, _, var = (constant(v) for v in node.inputs[1:])
     per_channel = _per_channel(shift)
+    # In training mode the mean is the batch's own: it would take the shift away again.
     training = attribute(node, "training_mode", 0) or len(node.outputs) > 1
     if per_channel is None or scale is None or bias is None or var is None or training:
         return False

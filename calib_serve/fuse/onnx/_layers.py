@@ -200,6 +200,7 @@ def replace_head(editor: Editor, tail: Tail, *, head: Head, features: ir.Value) 
     The old layer is removed where nothing else reads it; replacing it by one layer adds no node.
     """
     linear, value = find_linear(tail.logits), features
+    # Written into the old layer, the head would reach who else reads its logits.
     alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
     if isinstance(linear, Linear) and alone and linear.features is value:
         weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)

@@ -49,6 +49,7 @@ def generate(
     ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. The batch is
     ``samples`` where it is free, and other unknown sizes are 8.
     """
+    # The same numbers each time, so that a refusal can be looked into.
     rng = np.random.default_rng(seed)
     known = shapes or {}
     inputs = [v for v in graph.inputs if not v.is_initializer()]
@@ -73,6 +74,7 @@ def _numbers(
             "give inputs to measure parity with: --inputs (inputs=)"
         )
     free = [samples, *([8] * len(value.shape) if shape is None else shape)]
+    # A size that the graph states is kept, whatever is known from elsewhere.
     dims = [d if isinstance(d, int) else f for d, f in zip(value.shape, free, strict=False)]
     if dtype.is_floating_point():
         return rng.standard_normal(dims).astype(dtype.numpy())
@@ -256,6 +258,7 @@ def _rows(found: Any, name: str) -> NDArray[np.float64]:
 def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
     """Raise FuseError where a free size is not as the artifact needs it, or there are NaNs."""
     head, classes = plan.artifact.head, plan.artifact.classes
+    # Free sizes pass the plan, and are only seen when the graph runs.
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
     flag = "--output-name (output_name=)" if head is None else "--option features=NAME"
     if raw.shape[1] not in wide:

@@ -88,11 +88,13 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     source, passes, sources = tail.logits, list[Pass](), find_sources(tail)
     if any(node.op_type == "QuantizeLinear" for node in tail.path):
         passes.append(keep_precision)
+    # Maps act before an activation; bare probabilities get one from a pass.
     bare = tail.activation is None and tail.outputs not in ("logits", "label_logits")
     if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, asked.returns)):
         passes.append(flatten_scores)
     maps: tuple[LogitMap, ...] = acting.logit_maps
     if tail.one_column:
+        # A linear map of two logits is one of their difference: then the one column stays as it is.
         alone = None if _needs_both(acting, tail, asked.returns) else of_one_column(acting)
         if alone is None:
             passes.append(widen_column)
@@ -142,6 +144,7 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
         tail, what = one(editor, tail)
         tail.check()
         done.append(what)
+    # Behind all maps: tables and mixtures act on the probabilities that these make.
     tail, what = finish(editor, tail, plan.artifact, plan.returns)
     done += [what, follow_labels(editor, tail, plan.artifact, plan.tail)]
     if plan.input is not None:

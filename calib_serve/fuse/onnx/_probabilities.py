@@ -47,7 +47,7 @@ def clamped_log(editor: Editor, probs: ir.Value) -> ir.Value:
 
 
 def log_odds(editor: Editor, probs: ir.Value) -> ir.Value:
-    """Log p - log(1 - p) of each probability on its own, finite."""
+    """Make log p - log(1 - p) of each probability on its own, finite."""
     one = editor.number(1.0, dtype_of(probs), "number")
     rest = clamped_log(editor, editor.node("Sub", [one, probs]))
     return editor.node("Sub", [clamped_log(editor, probs), rest])
@@ -57,6 +57,7 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
     """Mix probabilities of logits, both (n, K): one softmax over (n, M, K), and a weighted sum."""
     dtype = dtype_of(logits)
     scales = editor.number(step.scales[:, None], dtype, "scales")
+    # All temperatures in one softmax: the graph does not grow with their number.
     parts = softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
     weights = editor.number(step.weights[None, :-1], dtype, "weights")
     mixed = editor.node("MatMul", [weights, parts])
@@ -207,6 +208,7 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
         editor.move(old, odds, reading)
         followers |= {n for n in (shown.producer(),) if n is not None}
     made = editor.made - before
+    # A Sigmoid goes with the column: the softmax of (0, z) is the same number.
     replaced = old if tail.activation is None else tail.activation.outputs[0]
     rest = tuple(node for node in tail.path if node is not tail.activation)
     tail = tail.replace_scores(editor, replaced, one, made)
@@ -273,6 +275,7 @@ def _by_sum(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int)
     size, axis = editor.number([classes], _INT, "classes"), editor.number(1, _INT, "axis")
     ranked, order = editor.nodes("TopK", [probs, size], {"axis": 1}, 2)
     order = _first_of_equals(editor, ranked, order, size=size, axis=axis, classes=classes)
+    # Without its own probability: a class is in the set if those above it do not reach the threshold.
     summed = editor.node("CumSum", [ranked, axis], {"exclusive": 1})
     offsets = editor.number(rank_offsets(sets, classes)[None], dtype, "offsets_of_ranks")
     scores = editor.node("Add", [summed, offsets])

@@ -219,6 +219,7 @@ def _whole(graph: ir.Graph, value: ir.Value, artifact: Artifact) -> ir.Value:
     made = _activations([value], artifact.classes)
     op = None if (maker := _maker(value)) is None else maker.op_type
     column = artifact.model.outputs in ONE_COLUMN
+    # The largest few of the scores are no scores to calibrate: those that they are chosen from are.
     fewer = op in _SELECTIONS and not column and _columns_of(value) != artifact.classes
     return _shown(graph, made[0].outputs[0]) if len(made) == 1 and (op == "TopK" or fewer) else value
 
@@ -429,6 +430,7 @@ def kind_of(
                 "the artifact is for one class of several; fit it with: calib-serve fit FILE "
                 "--outputs label_probabilities"
             )
+    # What a graph does is believed more than what somebody says of it.
     if made is not None and told is not None and exact(told, columns or 2) != made:
         raise FuseError(
             f"the output {output!r} is made by a {activation}: it holds {made}, not {told}; leave out "

@@ -91,6 +91,7 @@ def fuse_torch(
         try:
             with written_whole(out) as partial:
                 _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
+                # What was written is read again: the proof is of the file, not of what is in memory.
                 whole, model = (_load(path, kind).to(where) for path in (partial, source))
                 parity = fusion.prove(whole, model, example.to(where))
         except OSError as error:
@@ -167,6 +168,7 @@ def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, finge
         return
     call, shapes = _freedom(loaded.program, example)
     try:
+        # Exported anew: a program of torch.export cannot be edited and stay valid.
         again = torch.export.export(
             _like(whole, loaded.module), call.args, dict(call.named), dynamic_shapes=shapes
         )

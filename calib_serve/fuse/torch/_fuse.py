@@ -215,6 +215,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
             f"the model must be an nn.Module, got {type(model).__name__}; "
             "calibrate the module or exported program that it was compiled from, then compile"
         )
+    # Dropout and batch statistics would make each run another model.
     model = evaluating(model)
     if example is None:
         scores = _told(model, artifact, asked.output, asked.outputs)
@@ -278,6 +279,7 @@ def _found(
     scores = lookup(returned, path)
     if not isinstance(scores, Tensor):
         raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
+    # Scores of one row for many inputs are pooled over the batch: nobody's.
     if len(scores) != samples:
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"

@@ -133,6 +133,7 @@ def write_archive(
         "model": {**kept.get("model", {}), "modelName": name, "modelVersion": version, **given, **config},
     }
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
+    # Of the manifest, too: what is added or changed after packing is seen by a worker.
     hashes = {entry: digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
@@ -140,6 +141,7 @@ def write_archive(
             written_whole(path) as partial_file,
             zipfile.ZipFile(partial_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
+            # In one order, and with one date: the same files give the same bytes.
             for entry in sorted(content):
                 _add(archive, entry, content[entry])
     except OSError as error:
@@ -243,6 +245,8 @@ def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
     """
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
+        # In the same folder, so that a rename puts it in place at once; hidden from a server that looks
+        # there.
         stage = tempfile.TemporaryDirectory(prefix=".", dir=out, ignore_cleanup_errors=True)
     except OSError as error:
         raise FuseError(f"cannot write to {out}: {error}") from error
@@ -342,6 +346,7 @@ def opened(path: Path) -> Iterator[Form]:
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
     what unpacks to far more than its size.
     """
+    # By the name alone, as TorchServe chooses: two programs must not read two different archives.
     reader = _folder if path.is_dir() else _zip if path.suffix == ".mar" else _tar
     with ExitStack() as stack:
         try:

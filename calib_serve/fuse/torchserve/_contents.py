@@ -65,6 +65,7 @@ def artifact_of(archive: Archive) -> Artifact:
     folder = _section(archive).get("artifact", "artifact")
     if not isinstance(folder, str) or not folder:
         raise ModelError(f"{archive.path} does not say where its artifact is, but {folder!r}")
+    # Only the artifact's own files are unpacked: a model may have gigabytes.
     with opened(archive.path) as form, scratch() as copy:
         for name in form.sizes:
             if name.startswith(f"{folder}/"):
@@ -113,6 +114,7 @@ def package_files(entry: str) -> dict[str, bytes | Path]:
         if module in found or not path.is_file():
             continue
         found[module] = path
+        # Imports inside functions count as well: a worker comes to them later.
         waiting += [*_imports(path), module.rpartition(".")[0] or "calib_serve"]
     return {path.relative_to(root.parent).as_posix(): path for path in found.values()}
 

@@ -96,6 +96,7 @@ def pack_around(
     handler = wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
+    # Fitted elsewhere than at a seam, the artifact's kind of scores says nothing of what passes here.
     at = fitted.model.seam is not None
     seam = _as_fitted("seam", asked.place, fitted.model.seam)
     output = _as_fitted("output", asked.output, fitted.model.output)
@@ -241,6 +242,7 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
 
 def wrappable(handler: str, files: Sequence[str], source: object) -> str:
     """Return the handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
     module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
     if not module:
         raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
@@ -439,6 +441,7 @@ def prove_seam(
     Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
     a reply has another format.
     """
+    # In reverse, too: a handler that mixes up its rows answers one of the two orders wrongly.
     some = seam.requests[: len(seam.batched[0])] if seam.batched else ()
     ordered = [list(some), list(reversed(some))] if some else []
     batches = [*([request] for request in seam.requests), *ordered]

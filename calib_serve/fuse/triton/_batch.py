@@ -62,6 +62,7 @@ def _first(value: onnx.ValueInfoProto) -> int:
 
 def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
     """Put the graph with a free batch in the place of the file, if it is right; else return why not."""
+    # Beside the file, as external data are found by the file's folder.
     trial = path.with_suffix(".free.onnx")
     try:
         _follow_in_reshapes(model)

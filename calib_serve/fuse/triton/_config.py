@@ -144,6 +144,7 @@ class Signature:
             raise FuseError(
                 "the model has an output 'receipt' of its own; rename it or use --option receipts=false"
             )
+        # Triton batches all tensors of a model or none.
         fixed = any(t.dims[0] != -1 for t in (*inputs, *outputs))
         return cls(inputs, outputs, 0 if fixed else settings.max_batch)
 
@@ -279,6 +280,7 @@ def _warmup(found: Signature) -> list[Block]:
         }
         for t in found.inputs
     ]
+    # One alone, and the most at once: engines and memory are made for these.
     sizes = sorted({1, found.batch}) if found.batch else [0]
     return [
         {"name": f"batch of {size or 'fixed size'}", "batch_size": size, "inputs": tensors} for size in sizes
