@@ -103,6 +103,29 @@ class Expected:
         )
         return worst, close
 
+    def prove(
+        self,
+        found: Floats,
+        decisions: Mapping[str, Any],
+        report: str,
+        *,
+        own: tuple[int, float],
+        engine: str,
+        device: str,
+    ) -> Parity:
+        """Compare, and report; ``own`` is what ``prove_own_scores`` returned."""
+        worst, close = self.compare(found, decisions, report)
+        return Parity(
+            max(worst, own[1]),
+            self.tolerance,
+            len(found),
+            int((~self.sure).sum()),
+            close,
+            own_scores=own[0],
+            engine=engine,
+            device=device,
+        )
+
 
 def expect(
     artifact: Artifact, logits: Floats, ratio: float, *, rounding: float = 0.0, probs: Floats | None = None

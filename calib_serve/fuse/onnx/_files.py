@@ -183,7 +183,13 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
     for holder, attribute, tensor in list(_external(model)):
         location = str(tensor.location)
         if location not in names:
-            names[location] = _brought(source.parent / location, out)
+            old = source.parent / location
+            hashed = sha256(old)
+            new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
+            if not new.exists() or sha256(new) != hashed:
+                with written_whole(new) as partial:
+                    shutil.copyfile(old, partial)
+            names[location] = new.name
         moved = ir.ExternalTensor(
             names[location],
             tensor.offset,
@@ -197,16 +203,6 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
             holder.attributes[attribute] = ir.AttrTensor(attribute, moved)
         else:
             holder.const_value = moved
-
-
-def _brought(old: Path, out: Path) -> str:
-    """Copy a data file beside ``out``, where it is not there yet; return its name."""
-    hashed = sha256(old)
-    new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
-    if not new.exists() or sha256(new) != hashed:
-        with written_whole(new) as partial:
-            shutil.copyfile(old, partial)
-    return new.name
 
 
 def _first_line(error: Exception) -> str:
@@ -388,11 +384,10 @@ def _converted(model: onnx.ModelProto, old: int) -> onnx.ModelProto:
     try:
         new = onnx.version_converter.convert_version(model, OPSET)
     except Exception as error:  # it raises unrelated types
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise FuseError(
             f"the model has opset {old}, fusing needs {OPSET} or newer, and onnx.version_converter cannot "
-            f"convert {', '.join(sorted(_changed(model, old)))}: {why[:200]}; export it again with a newer "
-            "opset (opset_version=, target_opset=)"
+            f"convert {', '.join(sorted(_changed(model, old)))}: {_first_line(error)[:200]}; export it again "
+            "with a newer opset (opset_version=, target_opset=)"
         ) from error
     for node in new.graph.node:
         if node.domain == _KEPT:

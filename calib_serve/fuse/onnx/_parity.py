@@ -104,19 +104,11 @@ def measure(
     expected = expect(plan.artifact, logits_of(raw, plan), ratio)
     names = (plan.shown, *decided(plan.artifact))
     actual, probs, decisions = _read(run_fused(feeds, names), len(raw), plan)
-    worst, close = expected.compare(probs, decisions, REPORT)
-    _check_logits(actual, expected, plan)
+    engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
     own = _prove_own_scores(plan, opset)
-    return Parity(
-        max(worst, own[1]),
-        expected.tolerance,
-        len(raw),
-        int((~expected.sure).sum()),
-        close,
-        own_scores=own[0],
-        engine=engine if engine == engine_fused else f"{engine}, {engine_fused}",
-        device=device,
-    )
+    parity = expected.prove(probs, decisions, REPORT, own=own, engine=engines, device=device)
+    _check_logits(actual, expected, plan)
+    return parity
 
 
 def _prove_own_scores(plan: Plan, opset: int) -> tuple[int, float]:
@@ -238,7 +230,8 @@ REPORT = "nothing was written: give typical inputs to measure with, --inputs (in
 _INPUTS = "give inputs that fit the model: --inputs (inputs=)"
 
 
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return what an error says, in one line that is not too long."""
     return " ".join(str(error).split())[:300]
 
 
@@ -249,7 +242,7 @@ def _rows(found: Any, name: str) -> NDArray[np.float64]:
     try:
         scores = np.asarray(found).astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise FuseError(f"{name!r} does not give numbers, row by row: {_line(error)}") from error
+        raise FuseError(f"{name!r} does not give numbers, row by row: {one_line(error)}") from error
     if not scores.size or not scores.ndim:
         raise FuseError(f"{name!r} gives no rows to measure parity on, {scores.shape}; {_INPUTS}")
     return scores.reshape(len(scores), -1)
@@ -287,7 +280,7 @@ def _runner(path: Path, device: str = "cpu") -> tuple[Runner, str]:
                 return list(session.run(list(outputs), dict(feeds), options))
         except Exception as error:
             raise FuseError(
-                f"onnxruntime cannot run the model to measure parity: {_line(error)}; {_INPUTS}"
+                f"onnxruntime cannot run the model to measure parity: {one_line(error)}; {_INPUTS}"
             ) from error
 
     return run, "onnxruntime"
@@ -300,7 +293,7 @@ def _reference(path: Path, cause: ModelError) -> Runner:
         evaluator = ReferenceEvaluator(onnx.load(path))
     except Exception as error:
         raise FuseError(
-            f"parity cannot be measured: {_line(cause)}; onnx.reference: {_line(error)}; {_INPUTS}"
+            f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; {_INPUTS}"
         ) from error
 
     def run(feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
@@ -308,7 +301,7 @@ def _reference(path: Path, cause: ModelError) -> Runner:
             return list(evaluator.run(list(outputs), dict(feeds)))
         except Exception as error:
             raise FuseError(
-                f"parity cannot be measured: {_line(cause)}; onnx.reference: {_line(error)}; {_INPUTS}"
+                f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; {_INPUTS}"
             ) from error
 
     return run

@@ -157,7 +157,15 @@ class Fusion:
         else:
             shown = returned[1] if self.returns == "all" else returned
         try:
-            return self._compare(numbers(shown), found, expected, str(scores.device))
+            probs = numbers(shown) if self._shown is None else to_probs(numbers(shown), self._shown)
+            return expected.prove(
+                probs,
+                found,
+                _REPORT,
+                own=self.own_scores,
+                engine=f"torch {torch.__version__}",
+                device=str(scores.device),
+            )
         except FuseError:
             # Dropout that is left on moves scores from run to run, and would look like a wrong calibration.
             apart = float((scores_of(model).double() - scores.double()).abs().max())
@@ -167,24 +175,6 @@ class Fusion:
                     "(dropout or batch statistics are on); call model.eval() before exporting it"
                 ) from None
             raise
-
-    def _compare(
-        self, shown: Numbers, found: Mapping[str, NDArray[Any]], expected: Expected, device: str
-    ) -> Parity:
-        """Compare what ``whole`` returned, its scores and its decisions by name, with ``expected``."""
-        probs = shown if self._shown is None else to_probs(shown, self._shown)
-        worst, close = expected.compare(probs, found, _REPORT)
-        own, apart = self.own_scores
-        return Parity(
-            max(worst, apart),
-            expected.tolerance,
-            len(probs),
-            int((~expected.sure).sum()),
-            close,
-            own_scores=own,
-            engine=f"torch {torch.__version__}",
-            device=device,
-        )
 
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
         """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""

@@ -354,6 +354,8 @@ def opened(path: Path) -> Iterator[Form]:
         except _ERRORS as error:
             says = f"{str(error) or type(error).__name__}{_hint(path)}"
             raise ModelError(f"{path} is not a TorchServe archive that can be used: {says}") from error
+        if sum(form.sizes.values()) > _LARGEST:
+            raise ModelError(f"{path} unpacks to more than {_LARGEST} bytes; it is not served")
         yield form
 
 
@@ -388,7 +390,7 @@ def _zip(path: Path) -> Iterator[Form]:
                 raise ModelError(f"{path} holds a symbolic link, {name!r}; it is not served")
             if not entry.is_dir():
                 found[name] = entry
-        sizes = _small(path, {name: entry.file_size for name, entry in found.items()})
+        sizes = {name: entry.file_size for name, entry in found.items()}
         refuse_bomb(archive)
         yield Form(path, sizes, lambda name: archive.open(found[name]))
 
@@ -403,7 +405,7 @@ def _folder(path: Path) -> Iterator[Form]:
         if outside or not file.is_file():
             raise ModelError(f"{path} holds {name!r}, a link or a device; put the file itself there")
         files[name] = file
-    sizes = _small(path, {name: file.stat().st_size for name, file in files.items()})
+    sizes = {name: file.stat().st_size for name, file in files.items()}
     yield Form(path, sizes, lambda name: files[name].open("rb"))
 
 
@@ -439,7 +441,7 @@ def _tar(path: Path) -> Iterator[Form]:
             bounded.seek(archive.offset)  # the module stops at a damaged header, and says nothing
             if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError(f"it is damaged after {len(found)} files")
-            sizes = _small(path, {name: member.size for name, member in found.items()})
+            sizes = {name: member.size for name, member in found.items()}
             yield Form(path, sizes, partial(_member, archive, found), serial=True)
 
 
@@ -493,12 +495,6 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
             raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
         seen.add(name)
         yield entry, name
-
-
-def _small(path: Path, sizes: dict[str, int]) -> dict[str, int]:
-    if sum(sizes.values()) > _LARGEST:
-        raise ModelError(f"{path} unpacks to more than {_LARGEST} bytes; it is not served")
-    return sizes
 
 
 def _hint(path: Path) -> str:
