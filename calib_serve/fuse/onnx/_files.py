@@ -68,8 +68,8 @@ def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
 def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
     """Make a model with shapes inferred.
 
-    ``meta`` keeps the types of inputs and outputs as the file says them: inference renames sizes, and onnx-ir
-    has no maps; and the names of values whose shapes it states.
+    ``meta`` keeps the ``source``, whose data it shares; the types of inputs and outputs as the file says them,
+    as inference renames sizes, and onnx-ir has no maps; and the names of values whose shapes it states.
     """
     stated = {v.name for graph in graphs(raw.graph) for v in graph.value_info}
     proto = onnx.shape_inference.infer_shapes(raw)
@@ -81,6 +81,7 @@ def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
     proto.graph.value_info.extend(known)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
+    model.meta["source"] = path
     model.meta["types"] = {v.name: v.type for v in (*raw.graph.input, *raw.graph.output)}
     model.meta["stated"] = stated
     return model
@@ -160,8 +161,9 @@ def pending(out: Path) -> Iterator[Path]:
         raise FuseError(f"cannot write {out}: {error}") from error
 
 
-def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bool = True) -> None:
-    """Write a model; external data stay in place, or are copied to another folder."""
+def write(model: ir.Model, partial: Path, *, out: Path, strict: bool = True) -> None:
+    """Write a model that is to be ``out``; external data stay in place, or are copied to another folder."""
+    source: Path = model.meta["source"]
     # Beside the source, the fused model reads the same data files, and none is copied.
     if partial.parent.resolve() != source.parent.resolve():
         _bring(model, source, out)

@@ -126,7 +126,7 @@ def fuse_onnx(
     nodes_before, editor = len(model.graph), Editor(model)
     feeds = given_inputs(asked.inputs)
     # Before the plan, which looks for the places of steps by shapes.
-    _learn_shapes(model, artifact, asked.features, feeds, source=source, out=out)
+    _learn_shapes(model, artifact, asked.features, feeds)
     plan = make_plan(editor, acting, asked)
     # Before the passes: they fold into the layers that it copies from.
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
@@ -152,7 +152,7 @@ def fuse_onnx(
     with pending(out) as partial:
         probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
-            write(model, partial, source=source, out=out)
+            write(model, partial, out=out)
             quantized = _write_probe(source, probe, out, [plan.source, scores])
             if unknown is not None:
                 check_response(artifact, response_of(probe, plan, scores, unknown), source)
@@ -162,12 +162,12 @@ def fuse_onnx(
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
             follow = [s.name for s in statuses if s.status == "follows"]
-            followers = _check_followers(model, plan, follow, feeds, source=source, probe=probe, out=out)
+            followers = _check_followers(model, plan, follow, feeds, probe=probe, out=out)
             # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
                 statuses = tuple(s for s in statuses if s.name != plan.output)
-                write(model, partial, source=source, out=out)
+                write(model, partial, out=out)
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
@@ -233,7 +233,6 @@ def _check_followers(
     names: Sequence[str],
     feeds: Mapping[str, NDArray[Any]],
     *,
-    source: Path,
     probe: Path,
     out: Path,
 ) -> int:
@@ -252,11 +251,11 @@ def _check_followers(
     values = dict.fromkeys(used.values())
     try:
         graph.outputs.extend(v for v in values if v not in shown)
-        write(model, probe, source=source, out=out, strict=False)
+        write(model, probe, out=out, strict=False)
     finally:
         graph.outputs[:] = shown
     found = dict(zip(values, run_raw(probe, feeds, [str(v.name) for v in values]), strict=True))
-    raw = read(source)
+    raw = read(model.meta["source"])
     cut = {}
     for value in [*raw.graph.inputs, *(v for node in raw.graph for v in node.outputs)]:
         if str(value.name) in used:
@@ -269,26 +268,21 @@ def _check_followers(
             cut[str(new.name)] = numbers
     made = [v for v in raw.graph.outputs if v.name in names and reaches(v, cut)]
     names = [str(v.name) for v in made if not reaches(v, plan.sources.names)]
-    results = run_raw(probe, feeds, names) if names else []
-    write(raw, probe, source=source, out=out, strict=False)
+    if not names:
+        return 0
+    results = run_raw(probe, feeds, names)
+    write(raw, probe, out=out, strict=False)
     # A folded shift is rounded on its way through the model, the same numbers of scores are not.
     near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
-    for name, old, new in zip(
-        names, run_raw(probe, {**prepare(feeds, plan), **cut}, names), results, strict=True
-    ):
+    wanted = run_raw(probe, {**prepare(feeds, plan), **cut}, names)
+    for name, old, new in zip(names, wanted, results, strict=True):
         if not equal(old, new, near):
             raise FuseError(f"the output {name!r} does not follow the calibrated scores; {REPORT}")
     return len(names)
 
 
 def _learn_shapes(
-    model: ir.Model,
-    artifact: Artifact,
-    features: str | None,
-    given: Mapping[str, NDArray[Any]],
-    *,
-    source: Path,
-    out: Path,
+    model: ir.Model, artifact: Artifact, features: str | None, given: Mapping[str, NDArray[Any]]
 ) -> None:
     """Run the raw graph where inference does not know the shapes of its scores; where it fails, they stay so.
 
@@ -306,8 +300,8 @@ def _learn_shapes(
         if shift is not None and v.shape is not None and len(v.shape) == len(shift) + 1
     }
     with tempfile.TemporaryDirectory() as folder, suppress(FuseError, ModelError, OSError):
-        probe = Path(folder, source.name)
-        _write_probe(source, probe, probe, names)
+        probe = Path(folder, "raw.onnx")
+        _write_probe(model.meta["source"], probe, probe, names)
         found = run_raw(probe, given or generate(model.graph, samples=2, shapes=sizes), names)
         for value, result in zip(values, found, strict=True):
             matrix = isinstance(result, np.ndarray) and result.ndim == 2
@@ -323,7 +317,7 @@ def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) ->
     values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     shown = {v.name for v in graph.outputs}
     graph.outputs.extend(values[name] for name in wanted if name not in shown)
-    write(model, probe, source=source, out=out, strict=False)
+    write(model, probe, out=out, strict=False)
     return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
 
 
