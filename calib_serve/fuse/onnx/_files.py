@@ -68,8 +68,8 @@ def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
 def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
     """Make a model with shapes inferred.
 
-    ``meta`` keeps the ``source``, whose data it shares; the types of inputs and outputs as the file says them,
-    as inference renames sizes, and onnx-ir has no maps; and the names of values whose shapes it states.
+    ``meta`` keeps the ``source``, whose data it shares; the types of inputs and outputs as the file says
+    them, as inference renames sizes, and onnx-ir has no maps; and the names of values whose shapes it states.
     """
     stated = {v.name for graph in graphs(raw.graph) for v in graph.value_info}
     proto = onnx.shape_inference.infer_shapes(raw)
