@@ -28,17 +28,31 @@ def decided(artifact: Artifact) -> tuple[str, ...]:
     return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
 
 
-def check_decidable(artifact: Artifact, without: str) -> None:
-    """Raise FuseError where what may be acted on depends on segments, which no model knows.
+def has_logits(artifact: Artifact) -> bool:
+    """Return whether calibrated logits exist: behind a mixture or table there are probabilities alone."""
+    return artifact.mixture is None and artifact.table is None
 
-    ``without``: what to do to fuse it all the same.
+
+def deciding(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Artifact, tuple[str, ...]]:
+    """Return the artifact with its decisions if they are ``wanted``, else without, and what is left out.
+
+    ``option``: how to say that they are, or are not. Raises FuseError where what may be acted on depends on
+    segments, which no model knows.
     """
+    names = decided(artifact)
+    if not wanted:
+        words = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
+        said = " and ".join(words[name] for name in names)
+        left = (f"the artifact's {said} are left out: {option}",) if names else ()
+        return replace(artifact, sets=None, abstain=None, contract=None), left
     segments = () if artifact.contract is None else artifact.contract.segments
     if segments:
         raise FuseError(
             f"the contract has thresholds of its own for {', '.join(segments)}, and a model does not know of "
-            f"which segment its input is: serve it with TorchServe, the gateway or a reporter, or {without}"
+            "which segment its input is: serve it with TorchServe, the gateway or a reporter, or fuse it "
+            f"without decisions ({option})"
         )
+    return artifact, ()
 
 
 def act_least(artifact: Artifact, dtype: Any) -> Floats:
@@ -52,16 +66,15 @@ def act_least(artifact: Artifact, dtype: Any) -> Floats:
     return least[0] if (least == least[0]).all() else least
 
 
-def undecided(artifact: Artifact) -> Artifact:
-    """Return the artifact without sets, abstention and contract: the same probabilities."""
-    return replace(artifact, sets=None, abstain=None, contract=None)
+def abstain_least(artifact: Artifact, dtype: Any) -> Floats:
+    """Return the smallest top probability of ``dtype`` that is answered; 0 where nothing abstains."""
+    return rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
 
 
-def left_out(artifact: Artifact, what: str) -> list[str]:
-    """Say in one sentence what ``what`` leaves out, of an artifact that decides something."""
-    told = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
-    names = " and ".join(told[name] for name in decided(artifact))
-    return [f"the artifact's {names} are left out: {what}"] if names else []
+def inner_edges(artifact: Artifact) -> NDArray[np.float64]:
+    """Return the edges between the bins of confidence, without 0 and 1: the reference's, else 15 bins'."""
+    bins = 15 if artifact.reference is None else len(artifact.reference)
+    return np.linspace(0, 1, bins + 1)[1:-1]
 
 
 def rounded_down(edges: Floats) -> Floats:

@@ -6,8 +6,8 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +56,75 @@ class Parity:
         )
         return [("parity", whole), *(("", f"{number} {what}") for number, what in left if number)]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """Calibrated ``probs`` (n, K) and ``logits`` (n, K) after the logit maps, in numpy.
+    """Calibrated ``probs`` (n, K) and ``logits`` (n, K) after the logit maps of ``artifact``, in numpy.
 
     ``scale`` is the size of the logits, but for masked ones. Rounding moves probabilities by ``near`` in the
     model, and by ``tolerance`` once they are returned in its own type. ``sure`` (n,) is False where a
     probability lies within ``near`` of a table's edge, so that either bin is right.
     """
 
+    artifact: Artifact
     probs: NDArray[np.float64]
     logits: Floats
     scale: float
     near: float
     tolerance: float
     sure: NDArray[np.bool_]
+
+    def compare(self, found: Floats, decisions: Mapping[str, Any], report: str) -> tuple[float, int]:
+        """Compare probabilities (n, K) and decisions by name with what is expected.
+
+        Returns the largest difference of probabilities, and how many decisions lie so close to their
+        threshold that rounding may turn them. FuseError, ending in ``report``, where more than rounding
+        differs.
+        """
+        if found.shape != self.probs.shape:
+            raise FuseError(f"the fused model gives {found.shape}, not {self.probs.shape}; {report}")
+        worst = float(np.abs(found - self.probs)[self.sure].max(initial=0.0))
+        if not worst <= self.tolerance:  # also true for NaN
+            raise FuseError(
+                f"probabilities differ by {worst:.3g}, rounding allows {self.tolerance:.3g}; {report}"
+            )
+        close = check_decisions(
+            self.artifact,
+            self.probs,
+            decisions,
+            tolerance=self.near,
+            rows=self.sure,
+            report=report,
+            shown=self.tolerance,
+        )
+        return worst, close
+
+    def prove(
+        self,
+        found: Floats,
+        decisions: Mapping[str, Any],
+        report: str,
+        *,
+        own: tuple[int, float],
+        engine: str,
+        device: str,
+    ) -> Parity:
+        """Compare, and report; ``own`` is what ``prove_own_scores`` returned."""
+        worst, close = self.compare(found, decisions, report)
+        return Parity(
+            max(worst, own[1]),
+            self.tolerance,
+            len(found),
+            int((~self.sure).sum()),
+            close,
+            own_scores=own[0],
+            engine=engine,
+            device=device,
+        )
 
 
 def expect(
@@ -86,12 +139,36 @@ def expect(
     for step in artifact.logit_maps:
         mapped = step(mapped)
     scale = size_of(mapped, labels=artifact.is_multilabel)
+    # Floats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
     near, sure = ratio * scale, np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
         before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
         sure = far_from_edges(before, artifact.table, near)
     made = artifact.of_logits(logits) if probs is None else np.asarray(probs, np.float64)
-    return Expected(made, mapped, scale, near, near + rounding, sure)
+    return Expected(artifact, made, mapped, scale, near, near + rounding, sure)
+
+
+def prove_own_scores(
+    artifact: Artifact,
+    ratio: float,
+    run: Callable[[NDArray[np.float64]], tuple[Floats, Mapping[str, Any]]],
+    report: str,
+) -> tuple[int, float]:
+    """Compare what the fit's own scores become in a fused model with what they became in the fit.
+
+    ``run`` gives probabilities and decisions of logits (m, K). Returns how many there are, and the largest
+    difference; FuseError beyond rounding.
+    """
+    examples = artifact.examples
+    if examples is None:
+        return 0, 0.0
+    # In float64, whatever the fit kept: the numbers that are compared come from the fit alone.
+    logits = np.asarray(examples.logits, np.float64)
+    expected = expect(artifact, logits, ratio, probs=examples.probs)
+    try:
+        return len(logits), expected.compare(*run(logits), report)[0]
+    except FuseError as error:
+        raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
 
 def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
@@ -104,19 +181,6 @@ def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict
         raise InputError(
             f"{inputs} is not an npz of inputs by name, as --inputs (inputs=) takes it: {error}"
         ) from error
-
-
-def check_probabilities(found: Floats, wanted: Floats, expected: Expected, report: str) -> float:
-    """Return the largest difference of probabilities, both (n, K).
-
-    Raises FuseError, ending in ``report``, where it is more than rounding.
-    """
-    worst = float(np.abs(found - wanted)[expected.sure].max(initial=0.0))
-    if not worst <= expected.tolerance:  # also true for NaN
-        raise FuseError(
-            f"probabilities differ by {worst:.3g}, rounding allows {expected.tolerance:.3g}; {report}"
-        )
-    return worst
 
 
 def far_from_edges(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:
@@ -202,6 +266,7 @@ def check_decisions(
     the same if not given. Returns how many decisions lie so close to their threshold that rounding may
     turn them; raises FuseError, ending in ``report``, where another one differs.
     """
+    # A difference d of logits changes p by the share 2 d at most.
     relative, close = 2 * tolerance, 0
     if artifact.sets is not None:
         sure = sure_sets(artifact.sets, probs, relative)
@@ -246,13 +311,6 @@ def _compare(
 
 
 # --- Whose model it is ---
-
-
-UNKNOWN = (
-    "the artifact does not say what its scores were, as where it was made by hand, "
-    "and its scale for each class makes other probabilities of logits than of log-probabilities; say what "
-    "they were with --option fitted_on=KIND (artifact.model.outputs)"
-)
 
 
 def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> NDArray[Any] | None:

@@ -10,37 +10,14 @@ from typing import Any, Literal, Union, get_args
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
 from calib_serve.options.pack import AnswerOptions, Wrapped
-from calib_serve.options.serve import variable
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import LABELS, Outputs
 
-__all__ = [
-    "KEYRING",
-    "LABEL_BUDGET",
-    "LEDGER",
-    "MODELS",
-    "SAMPLES",
-    "SAMPLE_RATE",
-    "SAMPLE_SECONDS",
-    "SECTION",
-    "SOURCE",
-    "SOURCE_HEADER",
-    "TRIAL",
-    "Kind",
-    "ModelOptions",
-    "from_environment",
-]
+__all__ = ["SECTION", "TRIAL", "Kind", "ModelOptions"]
 
 SECTION = "calib_serve"
 TRIAL = "calibration_request.json"
 """The file of a re-packed archive that holds the request it was tried with."""
-# The host's own settings, which no archive may carry: set by ``calib-serve serve``.
-KEYRING, LEDGER, LABEL_BUDGET = variable("keyring"), variable("ledger"), variable("label_budget")
-SAMPLES, SAMPLE_RATE = variable("samples"), variable("sample_rate")
-SAMPLE_SECONDS = variable("sample_seconds")
-MODELS = "CALIB_SERVE_MODELS"
-SOURCE = "CALIB_SERVE_SOURCE"
-SOURCE_HEADER = "CALIB_SERVE_SOURCE_HEADER"
 
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 
@@ -110,6 +87,7 @@ class ModelOptions(AnswerOptions, Wrapped):
         if not isinstance(section, Mapping):
             raise ModelError(f"model-config.yaml has no {SECTION!r} section; pack with: calib-serve pack")
         known = {field.name for field in fields(cls)}
+        # A typo would leave a default in its place, and nothing would say so.
         if unknown := set(section) - known:
             raise ModelError(
                 f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}"
@@ -151,8 +129,3 @@ class ModelOptions(AnswerOptions, Wrapped):
         """Return this worker's threads: ``threads``, else an even share of the host's cores."""
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.threads or max(1, available // self.workers)
-
-
-def from_environment(name: str) -> str | None:
-    """Read a host's own setting; None where it is not set or empty."""
-    return os.environ.get(name) or None

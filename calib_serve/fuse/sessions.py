@@ -6,78 +6,16 @@ import contextlib
 import io
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import InputError, MissingDependency, ModelError
-from calib_serve.options.fuse import TritonOptions
 
-__all__ = ["TensorRT", "open_session", "providers", "stopped_after"]
+__all__ = ["open_session", "providers", "stopped_after"]
 
 _KINDS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _CPU = "CPUExecutionProvider"
-
-
-@dataclass(frozen=True)
-class TensorRT:
-    """How TensorRT runs a graph, in the names of onnxruntime's provider and of Triton's backend.
-
-    ``cache`` is a folder on the server that may be written: engines and timings are kept there, so that the
-    next start does not build them again, which takes minutes. ``level``: how much the builder tries, 0 to 5,
-    3 where it is None. ``workspace`` in bytes.
-
-    CUDA graphs are no option: a captured graph reads the addresses of the first request again, and servers
-    put every request elsewhere.
-    """
-
-    precision: Literal["FP32", "FP16"] = "FP32"
-    cache: str | None = None
-    level: int | None = None
-    workspace: int = TritonOptions.trt_workspace
-
-    def __post_init__(self) -> None:
-        if self.precision not in ("FP32", "FP16") or self.workspace < 1:
-            raise InputError(f"the precision is FP32 or FP16, the workspace at least 1 byte: {self}")
-        if self.level is not None and not 0 <= self.level <= 5:
-            raise InputError(f"the level is 0 to 5, got {self.level}")
-
-    def options(self, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int = 0) -> dict[str, str]:
-        """Return the options of onnxruntime's TensorrtExecutionProvider.
-
-        ``shapes`` of the inputs without their batch, which is 1 to ``batch``: with them one engine serves all
-        batches, and without any, another is built for each new shape.
-
-        >>> TensorRT("FP16").options({"x": (3, 8)}, 32)["trt_profile_max_shapes"]
-        'x:32x3x8'
-        """
-        return {
-            "trt_fp16_enable": str(int(self.precision == "FP16")),
-            "trt_max_workspace_size": str(self.workspace),
-            **self._same_in_triton(shapes or {}, batch),
-        }
-
-    def triton_parameters(self, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
-        """Return them as parameters of the accelerator "tensorrt" in a Triton config."""
-        return {
-            "precision_mode": self.precision,
-            "max_workspace_size_bytes": str(self.workspace),
-            **self._same_in_triton(shapes, batch),
-        }
-
-    def _same_in_triton(self, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for what in ("engine", "timing"):
-            if self.cache is not None:
-                found |= {f"trt_{what}_cache_enable": "1", f"trt_{what}_cache_path": self.cache}
-        if self.level is not None:
-            found["trt_builder_optimization_level"] = str(self.level)
-        for bound, rows in (("min", 1), ("opt", batch), ("max", batch)):
-            if shapes and batch:
-                whole = (f"{name}:{'x'.join(map(str, (rows, *dims)))}" for name, dims in shapes.items())
-                found[f"trt_profile_{bound}_shapes"] = ",".join(whole)
-        return found
 
 
 def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tuple[str, dict[str, Any]]]:
@@ -143,6 +81,7 @@ def open_session(
     settings.log_severity_level = 3  # errors only; failures are raised below
     if threads is not None:
         settings.intra_op_num_threads = threads
+        # Operators beside one another would take the cores of other workers.
         settings.inter_op_num_threads = 1
     source = path if isinstance(path, bytes) else str(path)
     try:

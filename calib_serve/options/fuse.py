@@ -165,6 +165,9 @@ class TritonOptions(TritonFuse, GraphOptions):
             "tensorrt",
             "needs a GPU, and the device is the cpu",
         )
+        level, workspace = self.trt_level, self.trt_workspace
+        check(level is None or 0 <= level <= 5, "trt_level", f"must be 0 to 5, got {level}")
+        check(workspace >= 1, "trt_workspace", f"must be 1 or more, got {workspace}")
         for name in ("trt_cache", "trt_level"):
             check(self.tensorrt is not None or getattr(self, name) is None, name, "is an option of tensorrt")
         check(

@@ -162,6 +162,7 @@ def _scores(value: Any, classes: int | None) -> Scores:
     one_logit = shape[1:] == (1,) or (
         array.ndim == 1 and (classes in (1, 2) or (classes, shape) == (None, (1,)))
     )
+    # One number a row is of a binary model, or of a single label.
     if one_logit and classes in (1, 2, None):
         return Scores(array.reshape(-1, 1), shape)
     rows = array[None] if array.ndim == 1 else array
@@ -220,6 +221,7 @@ def _put(value: Any, path: tuple[Step, ...], change: Callable[[Any], Any]) -> An
     if isinstance(value, tuple) and isinstance(step, int):
         items = [*value[:step], item, *value[step + 1 :]]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    # A copy: the handler may keep what it returned, and send it again.
     copied = copy.copy(value)
     if isinstance(step, int) or isinstance(value, Mapping):
         copied[step] = item
@@ -307,6 +309,7 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     if not isinstance(reply, str) or len(reply) > _LONGEST:
         return {place: str(reply)}
     numbers = _NUMBER.findall(reply)
+    # A number that came as text is a number to its reader.
     if [reply.strip()] == numbers:
         return {place: _shown(numbers[0])}
     found: dict[str, Leaf] = {place: _NUMBER.sub("#", reply)}

@@ -84,6 +84,7 @@ def _networks(subject: Any) -> list[str]:
         for name, value in vars(subject).items()
         if not name.startswith("__") and (is_network(value) or is_session(value))
     ]
+    # TorchServe's own handlers call it so.
     found.sort(key=lambda name: name != "model")
     # Of scikit-learn's kind; networks inside of an object, such as a pipeline; and forward, for a handler
     # that calls it itself, which a hook does not see.
@@ -241,6 +242,7 @@ def _with_inference(cls: Any, around: Around) -> Any:
 
     def inference(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = getattr(super(made, self), "inference")  # noqa: B009 - nothing is known of the class
+        # A handler that calls super().inference passes here twice, and would be calibrated twice.
         if getattr(inside, "now", False):
             return call(*args, **kwargs)
         inside.now = True
@@ -255,6 +257,7 @@ def _with_inference(cls: Any, around: Around) -> Any:
 
 def _module(name: str) -> ModuleType:
     """Import a handler as TorchServe does: an importable file, else one of TorchServe's own."""
+    # The archive's own file comes first, as on a worker's path.
     for place in (name, f"ts.torch_handler.{name}"):
         try:
             return importlib.import_module(place)

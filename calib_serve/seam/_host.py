@@ -130,6 +130,7 @@ def made_up(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Reque
     pictures = [tuple(sizes)] if len(sizes) == 3 and sizes[0] in (1, 3) else []
     for channels, height, width in [*pictures, (3, 224, 224), (1, 28, 28), (3, 32, 32)]:
         yield Request(_png(channels, height, width, rng), "image/png")
+    # Real words: a tokenizer may refuse a text of which it knows none.
     words = _shuffled(_WORDS, rng)
     yield Request(words.encode(), "text/plain")
     yield Request(words.encode())
@@ -268,6 +269,7 @@ def ask(
     """
     from ts.context import RequestProcessor  # noqa: PLC0415
 
+    # Requests, headers and metrics are set anew for each batch, as the server does.
     ctx = copy.copy(ctx)
     ctx.metrics = _NoMetrics()
     ctx.request_ids = {i: f"trial-{i}" for i in range(len(batch))}

@@ -205,6 +205,7 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
     Rows of several threads are told apart by what passed alone; which receipt each gets is for the calibrated
     handler to prove. Raises ModelError where rows or replies are another request's, or cannot be told apart.
     """
+    # Two requests of the same scores cannot be told apart, in whatever order they come.
     least = _least_apart(alone.rows)
     if len(requests) < 2 or least < 1e-6 * (1 + np.abs(alone.rows).max()):
         raise ModelError(
@@ -471,6 +472,7 @@ def _label(one: Leaf) -> object:
 def _classes_to_try(place: Place, rows: Floats) -> list[int]:
     """Pick some classes: those that are likeliest of what was seen, and others."""
     likely = list(dict.fromkeys(rows.argmax(axis=1).tolist())) if place.columns > 1 else []
+    # Not all of a thousand classes: each costs a run of the model.
     spread = np.linspace(0, place.classes - 1, min(place.classes, _MOST_CLASSES)).round().astype(int).tolist()
     return list(dict.fromkeys([*likely, *spread]))[:_MOST_CLASSES]
 
@@ -532,6 +534,7 @@ def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
             for one, two in pairs
         ) + len(shown.keys() ^ parts.keys())
 
+    # Replies round, so that the nearest is looked for and not an equal one.
     distances = [apart(other) for other in alone]
     nearest = int(np.argmin(distances))
     if distances[nearest] < distances[own] / 2 and distances[own] > _CLOSE:

@@ -79,6 +79,7 @@ def look(
     """
     handler, recorders, ctx = recorded(folder, seam, batch_size)
     tick = Ticks(progress)
+    # A handler that takes arrays answers only those of its network's shape.
     shapes = [shape, *_guessed_shapes(handler)]
     tried = [Request.from_dict(held) for held in requests] or _made_up(shapes)
     chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(requests), tick=tick)
@@ -529,6 +530,7 @@ def main(order: str, result: str) -> None:
     """Run the trial that the file ``order`` describes, and write what comes of it to ``result``."""
     job = json.loads(Path(order).read_text("utf-8"))
     trial, folder = TRIALS[job.pop("what")], Path(job.pop("folder"))
+    # Kept under another number: the handler may read or close its standard input.
     pipe = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what a handler reads
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()

@@ -72,6 +72,7 @@ class WorkerHandler:
         try:
             replies = self.answer(data, ctx)
             for index in range(len(ctx.request_processor)):
+                # A client's log then says which worker answered.
                 ctx.set_response_header(index, "x-calib-worker", self._worker)
                 _end_stream(ctx, index)
         except BaseException:
@@ -409,6 +410,7 @@ def decide_rows(
 
     ``segments`` of each, or of all: what may be acted on there may depend on them.
     """
+    # Most archives decide nothing: then there is no array to stack.
     rules = (artifact.sets, artifact.abstain, abstain_below, artifact.contract)
     if not probs or all(rule is None for rule in rules):
         return [NOTHING] * len(probs)

@@ -153,6 +153,7 @@ def _npy(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
 
 
 def _safetensors(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
+    # Before the parser: a header may claim gigabytes.
     (length,) = struct.unpack("<Q", raw[:8])
     if length > _SAFETENSORS_HEADER:
         raise InputError(f"the safetensors header claims {length} bytes; one tensor needs far fewer")
@@ -191,6 +192,7 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
     ``device``: "cpu" or "cuda:N". Raises ModelError when a file is not the one that was packed,
     or does not load.
     """
+    # An artifact on another model's scores would be wrong, and nothing would show it.
     path = check_file(folder / options.model, options.sha256)
     if options.kind == "onnx":
         return _shifted(_onnx(path, options, device), artifact)

@@ -21,7 +21,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,23 +30,23 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError, ModelError
-from calib_serve.fuse.mar_options import (
+from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.options.serve import ServeOptions
+from calib_serve.receipts import LiveKeyring, SignedReceipt
+from calib_serve.reporter.given import ReporterShadow
+from calib_serve.reporter.recorder import Key, Recorder, Tag
+from calib_serve.serve.environment import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
-    ModelOptions,
     from_environment,
 )
-from calib_serve.options.serve import ServeOptions
-from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
-from calib_serve.reporter.given import ReporterShadow
-from calib_serve.reporter.recorder import Key, Recorder, Tag, zeros
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
-from calib_serve.watch.policy import LabelPolicy, parse_policy
+from calib_serve.watch.policy import parse_policy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import SERIES, WORKERS, Series
 
@@ -210,14 +210,11 @@ class Emitter:
         with self._lock:
             self._waiting[name, labels] = value
 
-    def create(self, names: Iterable[str], *, model: str, version: str, bins: int) -> None:
-        """Start counters of a model at 0, in every bin."""
-        self.add_all(zeros(names, model=model, version=version, bins=bins))
-
     def flush(self) -> int:
         """Send pending updates; returns the number of lines. A line that fails counts as an error."""
         with self._lock:
             self.before_flush()
+            # Taken first: what is counted while lines are written goes with the next flush.
             waiting, self._waiting, self._updates = self._waiting, {}, 0
             lines, second = [], int(self._clock())
             for (name, labels), value in waiting.items():
@@ -305,6 +302,7 @@ def observe(
         # The calibration set's bins, the same from every worker: the reference for drift.
         for b, count in enumerate(reference.count.tolist()):
             emitter.set("calib_reference_share", count / reference.n, model, version, str(b))
+    # A sample is found by its receipt, and here each is of one label of it.
     if artifact.is_multilabel and from_environment(SAMPLES):
         log.warning("no samples are kept: of a multi-label model, receipts are of single labels")
     budget = from_environment(LABEL_BUDGET)
@@ -345,23 +343,11 @@ class Observer(Recorder):
         emitter: Emitter,
         *,
         model: str,
-        version: str,
-        bins: int,
-        keyring: Keyring | LiveKeyring | None,
-        samples: SampleLog | None = None,
-        policy: LabelPolicy | None = None,
         shadow: ReporterShadow | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(
-            emitter,
-            model=model,
-            version=version,
-            bins=bins,
-            keyring=keyring,
-            samples=samples,
-            policy=policy,
-            shadow_tag=b"" if shadow is None else shadow.tag,
-        )
+        tag = b"" if shadow is None else shadow.tag
+        super().__init__(emitter, model=model, shadow_tag=tag, **more)
         self._emitter, self.shadow = emitter, shadow
         self._ids = IdWriter(
             from_environment(LEDGER), model=model, failed=lambda times: self.broken("ids", times=times)

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
+from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.oip import Tensor, as_entry
 from calib_serve.reporter.recorder import Decision
 from calib_serve.serve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
 from calib_serve.serve._requests import Message
+from calib_serve.serve.environment import KEYRING, LABEL_BUDGET, from_environment
 
 ASKING = "x-calib-receipt"
 """The header, or gRPC input, that asks with "body" for receipts in the body."""
@@ -32,7 +33,7 @@ _MOST_IDS = 256
 """Classes in the sets of one request, for the same reason."""
 
 
-# --- What is said of one prediction -------------------------------------------------------------
+# --- Facts of one prediction -------------------------------------------------------------
 
 
 def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | Decision]:
@@ -40,7 +41,7 @@ def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | Decision]:
     return prediction.decisions if isinstance(prediction, LabelsPrediction) else (prediction,)
 
 
-def said(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
+def facts_of(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
     """Return confidence, receipt and decisions, for JSON; classes by their ``names``, else by id.
 
     Of a multi-label model, ``labels`` has these of each label.
@@ -77,7 +78,7 @@ def full_reply(
             reply["label"] = names[prediction.predicted]
         if options.probabilities:
             reply["probabilities"] = p.tolist()
-        return {**reply, **said(prediction, names)}
+        return {**reply, **facts_of(prediction, names)}
     reply["predicted"] = list(prediction.predicted)
     if names:
         reply["labels"] = [names[k] for k in prediction.predicted]
@@ -86,7 +87,7 @@ def full_reply(
         different = len({*names}) == len(p)
         reply["probabilities"] = dict(zip(names, listed, strict=True)) if different else listed
     if any(one.receipt is not None for one in prediction.decisions):
-        reply["receipts"] = said(prediction, names)["labels"]
+        reply["receipts"] = facts_of(prediction, names)["labels"]
     return reply
 
 
@@ -176,27 +177,31 @@ def refusal(message: Message, status: int, reason: str, *, model: str, version: 
 # --- In the replies of somebody else's handler --------------------------------------------------
 
 
+_HEADERS: Mapping[str, Callable[[Any], str]] = {
+    "confidence": repr,
+    "label": str,
+    "receipt": str,
+    "abstain": json.dumps,
+    "act": json.dumps,
+}
+"""What of ``facts_of`` has a header "x-calib-" of its own, and how it is written there."""
+
+
 def in_headers(put: Callable[[str, str], None], rows: Sequence[AnyPrediction]) -> bool:
     """Call ``put`` with each header's name and value; several rows, and labels, are joined by commas.
 
     The ids of a set's classes are joined by spaces. Returns False where sets are left out, as together they
     are of more than 256 classes.
     """
-    each = [one for row in rows for one in receipts_of(row)]
-    put("x-calib-confidence", ", ".join(repr(one.confidence) for one in each))
-    if labels := [str(one.label) for one in each if isinstance(one, Decision)]:
-        put("x-calib-label", ", ".join(labels))
-    receipts = [one.receipt for one in each if one.receipt is not None]
-    if receipts:
-        put("x-calib-receipt", ", ".join(receipts))
-        if not all(receipt.wanted for receipt in receipts):
-            put("x-calib-label-wanted", ", ".join(str(receipt.wanted).lower() for receipt in receipts))
-    decided = [one.decided for one in rows if isinstance(one, Prediction)]
-    if abstained := [str(one.abstain).lower() for one in decided if one.abstain is not None]:
-        put("x-calib-abstain", ", ".join(abstained))
-    if acts := [str(one.act).lower() for one in decided if one.act is not None]:
-        put("x-calib-act", ", ".join(acts))
-    sets = [one.in_set for one in decided if one.in_set is not None]
+    facts = [facts_of(row, ()) for row in rows]
+    each = [one for whole in facts for one in whole.get("labels", [whole])]
+    for name, text in _HEADERS.items():
+        if found := [text(one[name]) for one in each if name in one]:
+            put(f"x-calib-{name}", ", ".join(found))
+    signed = [one for one in each if "receipt" in one]
+    if not all(one.get("label_wanted", True) for one in signed):
+        put("x-calib-label-wanted", ", ".join(json.dumps(one.get("label_wanted", True)) for one in signed))
+    sets = [one["set"] for one in each if "set" in one]
     if sum(map(len, sets)) > _MOST_IDS:
         return False
     if sets:
@@ -222,7 +227,7 @@ def in_protocol(
     other reply as it is.
     """
     body = _parsed(reply)
-    each = [said(one, names) for one in rows]
+    each = [facts_of(one, names) for one in rows]
     if message.form == "v1" and isinstance(body, dict) and len(body.get("predictions") or ()) == len(rows):
         shown = {name: many for name, many in _LISTS.items() if all(name in one for one in each)}
         lists = {many: [one[name] for one in each] for name, many in shown.items()}
@@ -239,7 +244,7 @@ def in_protocol(
 
 def in_body(reply: Any, rows: Sequence[AnyPrediction], names: Sequence[str]) -> dict[str, Any]:
     """Wrap a reply: ``{"prediction": reply, "confidence": ...}``; ``instances`` where rows are several."""
-    each = [said(one, names) for one in rows]
+    each = [facts_of(one, names) for one in rows]
     return {"prediction": _parsed(reply), **(each[0] if len(each) == 1 else {"instances": each})}
 
 

@@ -62,6 +62,7 @@ def read_message(row: Mapping[str, Any], headers: Mapping[str, Any], *, id: str 
     """
     payload, named = row.get("data", row.get("body")), _headers(row, headers)
     document = _document(payload)
+    # By the body alone: TorchServe does not say on which address it came.
     if isinstance(document.get("instances"), list):
         return Message("v1", document, named, tuple(row), id)
     # What TorchServe makes of a ModelInfer; over HTTP, there is always a host.
@@ -237,6 +238,7 @@ def _rows(tensor: Tensor, shape: Sequence[int | None]) -> list[Any]:
     if tensor.datatype == "BYTES":
         return list(tensor.values.ravel().tolist())
     found = tensor.values.shape
+    # A tensor of the very shape of one input is one row, not as many as its first size.
     one = len(found) == len(shape) and all(w in (None, f) for f, w in zip(found, shape, strict=True))
     rows: list[Any] = tensor.values.tolist() if len(found) > 1 and not one else [tensor.values.tolist()]
     return rows

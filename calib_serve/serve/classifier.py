@@ -88,6 +88,7 @@ class CalibratedClassifier(CalibratedHandler):
         """See CalibratedHandler; the model is asked once, to see that it returns what the archive says."""
         self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx))
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
+        # Both sizes: the first request then waits for no kernels.
         for n in sorted({1, self._batch_size}):
             self._warm_up(n)
 
@@ -151,6 +152,7 @@ class CalibratedClassifier(CalibratedHandler):
             for i in range(0, len(payloads), piece)
             for row in self._rows_of([self._read(payload) for payload in payloads[i : i + piece]])
         ]
+        # Counted before a request fails for its worst row, which hides the others.
         rest, invalid = iter(rows), sum(row is INVALID for row in rows)
         own = [[next(rest) for _ in one.payloads or [None]] for one in requests]
         own = [

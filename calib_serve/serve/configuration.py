@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.files import read_whole
-from calib_serve.fuse.mar_options import (
+from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
+from calib_serve.options.serve import ServeOptions
+from calib_serve.receipts import Keyring
+from calib_serve.serve.environment import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -24,9 +27,6 @@ from calib_serve.fuse.mar_options import (
     SAMPLES,
     from_environment,
 )
-from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
-from calib_serve.options.serve import ServeOptions
-from calib_serve.receipts import Keyring
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.watch.ledger import check_address
 from calib_serve.watch.policy import parse_policy
@@ -102,9 +102,10 @@ def _refuse(found: Mapping[str, str]) -> None:
             "enable_metrics_api=false: nobody could read what is counted; set it to true, with a"
             " metrics_address of this host alone"
         )
-    for key in ("inference_address", "management_address", "metrics_address"):
+    for key in (f"{api}_address" for api in ADDRESSES):
         if not found.get(key, "http").lower().startswith("http"):
             raise ServerError(f"{key}={found[key]}: calib-serve serve needs an address http://HOST:PORT")
+    # Without these a worker would serve, and count nothing.
     hidden = found.get("blacklist_env_vars", "")
     try:
         names = [name for name in _WORKERS_NEED if re.fullmatch(hidden, name)]
@@ -124,12 +125,12 @@ def _absolute(word: str) -> str:
     return f"{_LOG_CONFIG}{given.absolute().as_uri()}"
 
 
-_DEFAULT_ADDRESSES = {
+ADDRESSES = {
     "inference": "http://127.0.0.1:8080",
     "management": "http://127.0.0.1:8081",
     "metrics": "http://127.0.0.1:8082",
 }
-"""TorchServe's own, for lines that are not there."""
+"""TorchServe's APIs, and where each listens if no line says it."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Configuration:
 
     def address(self, api: str) -> str:
         """Return the base URL of the ``inference``, ``management`` or ``metrics`` API."""
-        return self.properties.get(f"{api}_address", _DEFAULT_ADDRESSES[api])
+        return self.properties.get(f"{api}_address", ADDRESSES[api])
 
     @property
     def grpc(self) -> str:
@@ -285,9 +286,6 @@ def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
 # --- TorchServe's config.properties -----------------------------------------------------------------
 
 
-_ADDRESSES = ("inference", "management", "metrics")
-
-
 @dataclass(frozen=True)
 class Ports:
     """Where a server listens, all on one host."""
@@ -332,7 +330,7 @@ class Ports:
     def as_properties(self, host: str = "127.0.0.1") -> dict[str, str]:
         """Write the lines of config.properties that set these ports."""
         return {
-            **{f"{name}_address": f"http://{host}:{getattr(self, name)}" for name in _ADDRESSES},
+            **{f"{name}_address": f"http://{host}:{getattr(self, name)}" for name in ADDRESSES},
             "grpc_inference_port": str(self.grpc_inference),
             "grpc_management_port": str(self.grpc_management),
         }

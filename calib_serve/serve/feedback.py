@@ -16,20 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calib_serve.errors import CalibServeError, InputError, ModelError, UnknownFate
-from calib_serve.fuse.mar_options import (
-    KEYRING,
-    LEDGER,
-    MODELS,
-    SECTION,
-    SOURCE,
-    SOURCE_HEADER,
-    from_environment,
-)
+from calib_serve.fuse.mar_options import SECTION
 from calib_serve.options.watch import WatchOptions
 from calib_serve.serve._handler import WorkerHandler, check_requests
 from calib_serve.serve._observer import BY_NAME, Emitter, host_sample_log, live_keyring
 from calib_serve.serve._replies import refusal, tensor, v2_reply
 from calib_serve.serve._requests import Message, as_text, read_messages, read_tensors
+from calib_serve.serve.environment import KEYRING, LEDGER, MODELS, SOURCE, SOURCE_HEADER, from_environment
 from calib_serve.watch.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
@@ -62,6 +55,7 @@ class CalibrationFeedback(WorkerHandler):
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._source = read_source()
         self._watch = Watch.open(
+            # A host's list comes first: it also names versions that are packed later.
             {} if path else read_models(config),
             follow=path,
             keyring=live_keyring(_setting(config, "keyring", KEYRING), self._emitter),

@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _expanded(value: Any, known: dict[int, int]) -> int:
-    """How many values this holds once every alias is written out, as it will be."""
+    """Count the values that this holds once every alias is written out, as it will be."""
     if id(value) not in known:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         known[id(value)] = 1 + sum(_expanded(one, known) for one in inside)

@@ -32,12 +32,15 @@ from calib_serve.files import read_whole
 from calib_serve.options.base import changed
 from calib_serve.options.serve import ServeOptions
 from calib_serve.serve.configuration import (
+    ADDRESSES,
     Configuration,
     Ports,
     configure,
     is_true,
     read_properties,
 )
+
+NOT_FOUND = httpx.codes.NOT_FOUND
 
 _ERROR = re.compile(
     r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)"
@@ -70,52 +73,27 @@ class Server:
         found = changed(options or ServeOptions(), given)
         self._configuration = configure(store, models, found, ports=ports, settings=settings)
         self._process: Process | None = None
-        self._failures: dict[str, str] = {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """List what differs from the configuration it was given, a line each."""
-        return self._configuration.notes
-
-    @property
-    def failures(self) -> Mapping[str, str]:
-        """Say why, for each model that failed at the start; TorchServe keeps trying to load it."""
-        return dict(self._failures)
+        self.failures: Mapping[str, str] = {}
+        """Why, for each model that failed at the start; TorchServe keeps trying to load it."""
+        self.notes = self._configuration.notes
+        """What differs from the configuration it was given, a line each."""
+        self.folder, self.store = self._configuration.folder, self._configuration.store
+        """Where it runs, and where its archives are."""
+        self.config_file, self.key_file = self._configuration.file, self.folder / "key_file.json"
+        """The configuration it runs with, and its tokens."""
+        self.log_file = self._configuration.logs / "torchserve.log"
+        """The log of the server and its workers, of bounded size, see handlers/log4j2.xml."""
+        self.has_tokens = self._configuration.has_tokens
+        """Whether the inference and management APIs ask for tokens; that of the metrics needs none."""
+        self.inference, self.management, self.metrics = map(self._configuration.address, ADDRESSES)
+        """The base URLs of the APIs."""
+        self.grpc = self._configuration.grpc
+        """The host:port of the gRPC inference API."""
 
     @property
     def served(self) -> list[str]:
         """Return the names of the models, without those that failed at the start."""
-        return [name for name in self._configuration.names if name not in self._failures]
-
-    @property
-    def folder(self) -> Path:
-        """Return where it runs."""
-        return self._configuration.folder
-
-    @property
-    def store(self) -> Path:
-        """Return where its archives are."""
-        return self._configuration.store
-
-    @property
-    def config_file(self) -> Path:
-        """Return the configuration it runs with."""
-        return self._configuration.file
-
-    @property
-    def key_file(self) -> Path:
-        """Return where the tokens are."""
-        return self.folder / "key_file.json"
-
-    @property
-    def log_file(self) -> Path:
-        """Return the log of the server and its workers, of bounded size, see handlers/log4j2.xml."""
-        return self._configuration.logs / "torchserve.log"
-
-    @property
-    def has_tokens(self) -> bool:
-        """Return whether the inference and management APIs ask for tokens."""
-        return self._configuration.has_tokens
+        return [name for name in self._configuration.names if name not in self.failures]
 
     @property
     def tokens(self) -> Tokens:
@@ -123,26 +101,6 @@ class Server:
         if not self.has_tokens:
             raise ServerError("the server has no tokens: disable_token_authorization=true")
         return Tokens.read(self.key_file)
-
-    @property
-    def inference(self) -> str:
-        """Return the base URL of the inference API."""
-        return self._configuration.address("inference")
-
-    @property
-    def management(self) -> str:
-        """Return the base URL of the management API."""
-        return self._configuration.address("management")
-
-    @property
-    def metrics(self) -> str:
-        """Return the base URL of the metrics API; it needs no token."""
-        return self._configuration.address("metrics")
-
-    @property
-    def grpc(self) -> str:
-        """Return host:port of the gRPC inference API."""
-        return self._configuration.grpc
 
     @property
     def pid(self) -> int:
@@ -161,9 +119,9 @@ class Server:
         log = Log.beginning_now(self.folder, self._configuration.logs)
         self._process = Process(self._configuration)
         try:
-            self._failures = self._wait_until_ready(self._process, log, timeout)
-            if self._failures and not (allow_failures and {*self._configuration.names} - {*self._failures}):
-                raise ServerError("; ".join(f"{name}: {why}" for name, why in self._failures.items()))
+            self.failures = self._wait_until_ready(self._process, log, timeout)
+            if self.failures and not (allow_failures and self.served):
+                raise ServerError("; ".join(f"{name}: {why}" for name, why in self.failures.items()))
         except BaseException:
             self.stop()
             raise
@@ -286,7 +244,7 @@ class Startup:
             try:
                 versions = management.versions(name)
             except httpx.HTTPStatusError as error:
-                if error.response.status_code != httpx.codes.NOT_FOUND:
+                if error.response.status_code != NOT_FOUND:
                     raise
                 # It answers once it has tried.
                 self._failed(name, "TorchServe did not register it", self._log.hint())
@@ -385,33 +343,30 @@ class Management:
     def set_workers(self, model: str, version: str, workers: int) -> None:
         """Change the number of workers TorchServe's own way; returns when it is done."""
         number = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
-        reply = self._ask("PUT", f"/models/{model}/{version}", timeout=None, params=number)
-        if reply.is_error:
-            raise ServerError(f"TorchServe did not scale {model} {version}: {_message(reply)}")
+        self._do(f"scale {model} {version}", "PUT", f"/models/{model}/{version}", params=number)
 
     def register(self, archive: str, workers: int) -> None:
         """Register ``archive`` of the model store; returns when all its workers are ready."""
         query = {"url": archive, "initial_workers": workers, "synchronous": "true"}
-        reply = self._ask("POST", "/models", timeout=None, params=query)
-        if reply.status_code == httpx.codes.METHOD_NOT_ALLOWED:
-            raise ServerError(
-                f"TorchServe did not register {archive}: {_message(reply)} Start it with"
-                " enable_model_api=true in its config.properties"
-            )
-        if reply.is_error:
-            raise ServerError(f"TorchServe did not register {archive}: {_message(reply)}")
+        self._do(f"register {archive}", "POST", "/models", params=query)
 
     def set_default(self, model: str, version: str) -> None:
         """Send requests that name no version to ``version`` from now on; earlier ones are still answered."""
-        reply = self._ask("PUT", f"/models/{model}/{version}/set-default")
-        if reply.is_error:
-            raise ServerError(f"TorchServe did not make {model} {version} the default: {_message(reply)}")
+        path = f"/models/{model}/{version}/set-default"
+        self._do(f"make {model} {version} the default", "PUT", path, timeout=30.0)
 
     def unregister(self, model: str, version: str) -> None:
         """Forget a version, with all requests that wait for it."""
-        reply = self._ask("DELETE", f"/models/{model}/{version}", timeout=None)
-        if reply.is_error and reply.status_code != httpx.codes.NOT_FOUND:
-            raise ServerError(f"TorchServe did not unregister {model} {version}: {_message(reply)}")
+        self._do(f"unregister {model} {version}", "DELETE", f"/models/{model}/{version}", or_is=NOT_FOUND)
+
+    def _do(self, what: str, method: str, path: str, *, or_is: int | None = None, **more: Any) -> None:
+        """Make a change, ``what`` in words; ServerError for any error's status but ``or_is``."""
+        # Without a limit: it is done only when all workers are there, or gone.
+        reply = self._ask(method, path, **{"timeout": None, **more})
+        if reply.is_error and reply.status_code != or_is:
+            disabled = reply.status_code == httpx.codes.METHOD_NOT_ALLOWED
+            hint = " Start it with enable_model_api=true in its config.properties" if disabled else ""
+            raise ServerError(f"TorchServe did not {what}: {_message(reply)}{hint}")
 
     def _ask(self, method: str, path: str, *, timeout: float | None = 30.0, **more: Any) -> httpx.Response:
         with client_of(self.url, self.token) as http:

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
-from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
 from calib_serve.serve._observer import BY_NAME
+from calib_serve.serve.environment import KEYRING, from_environment
 
-__all__ = ["Monitor", "TritonPythonModel", "open_triton"]
+__all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
 
 Array = NDArray[Any]
 
@@ -43,13 +43,7 @@ class TritonPythonModel:
         self._triton = open_triton()
         config = json.loads(args["model_config"])
         self._names = [tensor["name"] for tensor in config["output"] if tensor["name"] != "receipt"]
-        parameters = config["parameters"]
-        self._monitor = Monitor(
-            self._triton,
-            model=parameters["model"]["string_value"],
-            bins=int(parameters["bins"]["string_value"]),
-            multilabel="multilabel" in parameters,
-        )
+        self._monitor = Monitor(self._triton, parameters_of(config))
         self._monitor.start(args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -59,6 +53,7 @@ class TritonPythonModel:
     def _answer(self, request: Any) -> Any:
         version = str(int(self._array(request, _VERSION).flat[0]))
         seen = [self._array(request, name) for name in ("confidence", "predicted")]
+        # The graph's own version: while versions change, the step of one runs behind the graph of another.
         receipts = self._monitor.receipts(version, *seen)
         made = [self._triton.Tensor(name, self._array(request, name)) for name in self._names]
         return self._triton.InferenceResponse([*made, self._triton.Tensor("receipt", receipts)])
@@ -69,15 +64,19 @@ class TritonPythonModel:
 
 
 class Monitor:
-    """Counts a model's predictions on Triton's metrics port, and signs their receipts."""
+    """Counts a model's predictions on Triton's metrics port, and signs their receipts.
 
-    def __init__(self, triton: Any, *, model: str, bins: int, multilabel: bool = False) -> None:
+    ``parameters`` of its config: ``model``, ``bins``, and ``multilabel`` where it is that.
+    """
+
+    def __init__(self, triton: Any, parameters: Mapping[str, str]) -> None:
         path = from_environment(KEYRING)
         self._sink = _TritonSink(triton)
         self._keyring = (
             None if path is None else LiveKeyring(path, failed=lambda: self._sink.failed("keyring"))
         )
-        self._model, self._bins, self._multilabel = model, bins, multilabel
+        self._model, self._bins = parameters["model"], int(parameters["bins"])
+        self._multilabel = "multilabel" in parameters
         self._versions: dict[str, Recorder] = {}
 
     def start(self, version: str) -> Recorder:
@@ -102,6 +101,7 @@ class Monitor:
             rows = [f"row {secrets.randbits(64):x}" for _ in range(confidence.size // labels)]
             tags = [Tag(group=row) for row in rows for _ in range(labels)]
         numbers = confidence.astype(np.float64).ravel()
+        # Sums of half precision end a little above 1.
         numbers[(numbers > 1) & (numbers <= 1 + ROUNDING)] = 1.0
         at = np.flatnonzero((numbers >= 0) & (numbers <= 1)).tolist()
         tokens = recorder.served(
@@ -114,6 +114,11 @@ class Monitor:
         found = np.full(len(numbers), b"", np.object_)
         found[at] = [(token or "").encode() for token in tokens]
         return found.reshape(confidence.shape)
+
+
+def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of a model's config, which ``calib-serve fuse triton`` wrote."""
+    return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
 
 
 class _TritonSink:

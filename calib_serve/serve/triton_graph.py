@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.fuse.sessions import open_session
-from calib_serve.serve.triton import Monitor, open_triton
+from calib_serve.serve.triton import Monitor, open_triton, parameters_of
 
 __all__ = ["TritonPythonModel"]
 
@@ -33,19 +33,14 @@ class TritonPythonModel:
         """
         self._triton = open_triton()
         config = json.loads(args["model_config"])
-        parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        parameters = parameters_of(config)
         self._version, self._batch = args["model_version"], int(config["max_batch_size"])
         path = Path(args["model_repository"]) / self._version / "model.onnx"
         self._session = open_session(path, **_place(args, config, parameters))
         self._names = [output.name for output in self._session.get_outputs()]
         self._monitor = None
-        if "bins" in parameters:
-            self._monitor = Monitor(
-                self._triton,
-                model=parameters["model"],
-                bins=int(parameters["bins"]),
-                multilabel="multilabel" in parameters,
-            )
+        if "bins" in parameters:  # else it was packed without receipts
+            self._monitor = Monitor(self._triton, parameters)
             self._monitor.start(self._version)
         self._warm_up()
 
@@ -93,6 +88,7 @@ class TritonPythonModel:
         seen = [made[name] for name in ("confidence", "predicted")]
         invalid = ~np.isfinite(seen[0].astype(np.float64))
         if invalid.any():
+            # Counted as invalid, though the request gets an error.
             self._receipts([array[invalid] for array in seen], sign=False)
             rows = np.flatnonzero(invalid.reshape(len(invalid), -1).any(axis=1)).tolist()
             return self._refused(f"the model's output is NaN or infinite for row {', '.join(map(str, rows))}")

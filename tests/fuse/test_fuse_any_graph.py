@@ -63,14 +63,14 @@ def sure(z: np.ndarray, artifact: Artifact, near: float) -> np.ndarray:
 def refusal(example: Example, artifact: Artifact) -> tuple[str, bool]:
     """What a refusal of this pair says, and whether it must be refused; nothing where it must be fused."""
     if example.meaning == "sigmoid":
-        return r"made by a Sigmoid a class|its numbers are label_probabilities", True
+        return r"made by a Sigmoid a class|its numbers, .* are label_probabilities", True
     weight_is_an_input = len(example.model.graph.input) > 1
     if artifact.head is not None and weight_is_an_input:
         return "the last linear layer was not found", True
     if example.meaning == "logits":
         z = run(example.inside(example.logits), {"x": example.sample(seed=7)}, optimize=False)[example.logits]
         if ((z >= 0) & (z <= 1)).mean() > 0.9:
-            return "its numbers are label_probabilities", False  # scores that may look like probabilities
+            return "its numbers, .* are label_probabilities", False  # scores that may look like probabilities
     return "", False
 
 

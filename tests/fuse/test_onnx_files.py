@@ -193,7 +193,7 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
         "editor = Editor(model)\n"
         "done = carry_out(editor, make_plan(editor, Artifact.load(folder / 'artifact'), OnnxOptions()))\n"
         "with pending(folder / 'out.onnx') as partial:\n"
-        "    write(model, partial, source=folder / 'raw.onnx', out=folder / 'out.onnx')\n"
+        "    write(model, partial, out=folder / 'out.onnx')\n"
         # Not ru_maxrss: that is inherited from whoever started this process.
         "peak = re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]\n"
         "print(json.dumps([done, int(peak)]))\n"
@@ -350,4 +350,4 @@ def test_a_written_model_passes_the_check_that_the_read_one_passed(sound: bool, 
     assert model.meta["strict"]  # a false shape is corrected
     model.graph[0].op_type = "Not"
     with pytest.raises(FuseError, match="the fused model fails onnx's full check"):
-        write(model, tmp_path / "out.onnx", source=tmp_path / "raw.onnx", out=tmp_path / "out.onnx")
+        write(model, tmp_path / "out.onnx", out=tmp_path / "out.onnx")

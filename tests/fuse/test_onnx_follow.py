@@ -382,3 +382,13 @@ def test_what_reads_a_shifted_input_is_said_to_move(tmp_path: Path) -> None:
         ("independent", "independent of the scores"),
     ]
     np.testing.assert_allclose(run(made, {"x": X, "o": X})["e"], -np.tanh(X + shift.delta), atol=1e-6)
+
+
+def test_a_graph_whose_other_outputs_follow_the_shifted_input_alone_is_fused(tmp_path: Path) -> None:
+    # What reads the scores is no output, and the output that follows is no reader of the scores.
+    body = LAYER + "h = Neg(x) z = MatMul(h, w) y = Softmax(z) a = ArgMax(y)"
+    onnx.save(graph(body, outputs="float[n, 3] h, float[n, 3] y"), tmp_path / "raw.onnx")
+    shifted = artifact(InputShift(np.ones(3)), TWO, classes=3)
+    report = fuse_onnx(tmp_path / "raw.onnx", shifted, tmp_path / "out.onnx", output_name="y")
+    assert [one.status for one in report.statuses] == ["follows", "calibrated"]
+    assert report.followers == 0

@@ -423,8 +423,8 @@ def test_scores_that_are_taken_for_another_kind_than_their_numbers_are_refused(
     with pytest.raises(FuseError) as error:
         logits_of(raw, plan)
     assert str(error.value) == (
-        f"'z' is taken for {kind}, but its numbers are {found}, which no activation of the graph "
-        f"shows; say --outputs {found} (outputs={found!r}), or what else it holds"
+        f"'z' is taken for {kind}, but its numbers, {raw.min():.3g} to {raw.max():.3g}, are {found}; "
+        f"say --outputs {found} (outputs={found!r}), or what else it holds"
     )
 
 
@@ -448,5 +448,5 @@ def test_a_row_sums_to_1_up_to_the_rounding_of_narrow_types_and_one_row_nearer(
     if taken:
         assert len(logits_of(raw, plan)) == len(raw)
         return
-    with pytest.raises(FuseError, match=f"'z' is taken for {kind}, but its numbers are"):
+    with pytest.raises(FuseError, match=f"'z' is taken for {kind}, but its numbers"):
         logits_of(raw, plan)

@@ -56,8 +56,8 @@ REFUSED = [
     Refused("axis -1 of 4", SOFTMAX, inputs="float[n, 3, 1, 1] x", outputs="float[n, 3, 1, 1] y"),
     Refused("by a Softmax", options={"outputs": "logits"}),
     Refused("by a Softmax", options={"outputs": "log_probs"}),
-    Refused("numbers are probabilities", HIDDEN),
-    Refused("numbers are label_probabilities", "z = Sigmoid(x) n = Neg(z) y = Neg(n)"),
+    Refused("its numbers, .* are probabilities", HIDDEN),
+    Refused("its numbers, .* are label_probabilities", "z = Sigmoid(x) n = Neg(z) y = Neg(n)"),
     Refused("--outputs probability", "z = Sigmoid(x) n = Neg(z) y = Neg(n)", inputs="float[n, 1] x",
             outputs="float[n, 1] y", fitted=artifact(TWO, classes=2, outputs=None)),
     Refused("256 steps", "s = Constant <value = float {0.01}> () o = Constant <value = uint8 {0}> () "
@@ -129,6 +129,6 @@ def test_what_cannot_be_fused_is_refused_in_a_sentence_and_nothing_is_written(
 )
 def test_a_normalisation_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(FuseError, match="normalization"):
-        Normalization.read(text)
-    read = Normalization.read("-.5/1,.25/.5")
+        Normalization.of(text)
+    read = Normalization.of("-.5/1,.25/.5")
     assert (read.mean.tolist(), read.std.tolist()) == ([-0.5, 1.0], [0.25, 0.5])

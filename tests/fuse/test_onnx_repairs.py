@@ -411,7 +411,7 @@ def test_small_numbers_may_be_off_by_the_rounding_of_the_type(tmp_path: Path) ->
     ],
 )
 def test_outputs_of_every_kind_are_compared_with_the_file_s(old: Any, new: Any, same: bool) -> None:
-    assert parity._equal(old, new, 1e-5) is same
+    assert parity.equal(old, new, 1e-5) is same
 
 
 def test_a_repair_is_checked_on_inputs_as_the_graph_gets_them(tmp_path: Path) -> None:

@@ -175,8 +175,7 @@ def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on, kind, a
         as_fitted(fitted, kind, activated=activated, one_column=one_column)
     assert str(error.value) == (
         f"the artifact was fitted on {fitted_on}, and the graph has {held}: what its scale for each class "
-        f"makes of them differs; fit it on what this graph returns (calib-serve fit --outputs {kind}), or "
-        f"export {fitted_on}"
+        f"makes of them differs; fit it on these (calib-serve fit --outputs {kind}), or give it {fitted_on}"
     )
 
 

@@ -105,7 +105,7 @@ def test_a_softmax_is_seen_by_its_numbers():
     step = artifact(LogitMap.temperature(2.0), classes=K)
     expected = step.of_logits(np.log(model(inputs).numpy()))
     np.testing.assert_allclose(calibrated(model, step, example=inputs)(inputs), expected, atol=1e-6)
-    with pytest.raises(InputError, match="fitted on logits, and the model's outputs are probabilities"):
+    with pytest.raises(FuseError, match="fitted on logits, and the model's outputs are probabilities"):
         calibrated(model, scaled(K, "logits"), example=inputs)
     with pytest.raises(FuseError, match="--option fitted_on="):
         calibrated(model, scaled(K, None), example=inputs)
@@ -135,13 +135,13 @@ def infinite() -> nn.Module:
 TWO = artifact(LogitMap.temperature(2.0), classes=K)
 OF_LABELS = artifact(LogitMap.temperature(2.0), classes=K, model=MULTILABEL)
 REFUSED = {
-    r"not probabilities: they lie between .* say --outputs logits": (lambda: Ends(K), TWO, "probabilities"),
-    "not log_probs": (lambda: Ends(K), TWO, "log_probs"),
-    "not probability": (lambda: Ends(1), HALVED, "probability"),
+    r"taken for probabilities, but .* say --outputs logits": (lambda: Ends(K), TWO, "probabilities"),
+    "taken for log_probs": (lambda: Ends(K), TWO, "log_probs"),
+    "taken for probability": (lambda: Ends(1), HALVED, "probability"),
     "one probability a label": (lambda: Ends(K, "sigmoid"), TWO, None),
     "artifact is of labels": (lambda: Ends(K, "softmax"), OF_LABELS, None),
     "fitted on scores of labels": (lambda: Ends(K), OF_LABELS, "logits"),
-    "scores of one class a sample": (lambda: Ends(K), TWO, "label_logits"),
+    "fitted on scores of classes": (lambda: Ends(K), TWO, "label_logits"),
     # (8,) for 8 inputs is one logit a sample, not one row of 8 classes.
     r"1 of logit a sample.*8 classes": (lambda: Ends(1, "squeezed"), artifact(classes=8), None),
     "NaN or infinite": (infinite, TWO, None),

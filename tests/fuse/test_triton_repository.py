@@ -27,9 +27,8 @@ from calib_serve import Bins, Keyring
 from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.sessions import TensorRT
 from calib_serve.fuse.triton import fuse_triton
-from calib_serve.fuse.triton._config import VERSION
+from calib_serve.fuse.triton._config import VERSION, tensorrt
 from calib_serve.metrics import softmax
 from calib_serve.options.fuse import TritonOptions
 from calib_serve.serve.triton import Monitor
@@ -148,8 +147,12 @@ def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_p
     assert not served.model_warmup  # it would be counted
     assert tensors(served.output)["receipt"] == ("TYPE_STRING", [1])
     options = json.loads(served.parameters["tensorrt"].string_value)
-    assert options == TensorRT("FP16", "/cache").options({"image": (3, 2, 2)}, 32)
-    assert options["trt_fp16_enable"] == "1"
+    assert options == {
+        "trt_fp16_enable": "1",
+        "trt_max_workspace_size": str(1 << 30),
+        **tensorrt(settings, {"image": (3, 2, 2)}, 32),
+    }
+    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == "/cache"
     assert served.version_policy.latest.num_versions == 3
 
 
@@ -160,8 +163,9 @@ def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_p
         (lambda: TritonOptions(versions=2), "backend python"),
         (lambda: TritonOptions(instances=0), "instances must be 1 or more"),
         (lambda: TritonOptions(backend="ort"), "backend must be one of"),
-        (lambda: TensorRT("INT8"), "FP32 or FP16"),
-        (lambda: TensorRT(level=6), "0 to 5"),
+        (lambda: TritonOptions(tensorrt="INT8"), "FP32 or FP16"),
+        (lambda: TritonOptions(tensorrt="FP16", trt_level=6), "0 to 5"),
+        (lambda: TritonOptions(tensorrt="FP16", trt_workspace=0), "trt_workspace must be 1 or more"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, said):
@@ -562,12 +566,12 @@ def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
         str(tmp_path / "models/one/1/model.onnx"),
         {"x": np.random.default_rng(0).normal(size=(5, 4)).astype("f4")},
     )
-    unsigned = Monitor(Mock(), model="one", bins=15, multilabel=True)
+    unsigned = Monitor(Mock(), {"model": "one", "bins": "15", "multilabel": "true"})
     assert not unsigned.receipts("1", made["confidence"], made["predicted"]).any(), "without keys"
     ring = Keyring.new()
     ring.save(tmp_path / "keyring.json")
     monkeypatch.setenv("CALIB_SERVE_KEYRING", str(tmp_path / "keyring.json"))
-    monitor = Monitor(Mock(), model="one", bins=15, multilabel=True)
+    monitor = Monitor(Mock(), {"model": "one", "bins": "15", "multilabel": "true"})
     signed = monitor.receipts("1", made["confidence"], made["predicted"])
     told = [[ring.verify(token.decode()) for token in row] for row in signed]
     assert [[r.predicted for r in row] for row in told] == (2 * np.arange(K) + made["predicted"]).tolist()

@@ -30,7 +30,7 @@ def _torchvision_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_artifact_of_classes_is_refused_and_names_the_flag(name: str, tmp_path: Path) -> None:
     source = archive(name, tmp_path, LABELS[name])
-    with pytest.raises(FuseError, match=r"multi-label.*fit --from ARCHIVE --outputs label_"):
+    with pytest.raises(FuseError, match=r"scores of labels.*scores of classes.*fit --outputs label_"):
         pack_around(source, artifact(LABELS[name]), tmp_path / "out", probe=array_file(tmp_path))
     assert not list((tmp_path / "out").glob("*"))
 

@@ -44,6 +44,7 @@ def read(path: Path) -> ir.Model:
         shapeless = [v.name for v in raw.graph.input if not v.type.tensor_type.HasField("shape")]
         inputs = f"; inputs without a shape: {shapeless}" if shapeless else ""
         raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}{inputs}") from error
+    # After the check: the repairs are compared with a file that is valid.
     raw, repairs = repaired(raw)
     repairs = [*ordered, *repairs]
     if repairs:
@@ -67,8 +68,8 @@ def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
 def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
     """Make a model with shapes inferred.
 
-    ``meta`` keeps the types of inputs and outputs as the file says them: inference renames sizes, and onnx-ir
-    has no maps; and the names of values whose shapes it states.
+    ``meta`` keeps the ``source``, whose data it shares; the types of inputs and outputs as the file says
+    them, as inference renames sizes, and onnx-ir has no maps; and the names of values whose shapes it states.
     """
     stated = {v.name for graph in graphs(raw.graph) for v in graph.value_info}
     proto = onnx.shape_inference.infer_shapes(raw)
@@ -80,6 +81,7 @@ def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
     proto.graph.value_info.extend(known)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
+    model.meta["source"] = path
     model.meta["types"] = {v.name: v.type for v in (*raw.graph.input, *raw.graph.output)}
     model.meta["stated"] = stated
     return model
@@ -90,6 +92,7 @@ def _save(model: ir.Model, path: Path) -> None:
     types: dict[str, onnx.TypeProto] = model.meta["types"]
     sizes = {d.dim_param for kind in types.values() for d in kind.tensor_type.shape.dim}
     for value in (*proto.graph.input, *proto.graph.output):
+        # What the file said stays word for word, names of free sizes included: callers read them.
         if value.name in types and _is_still(value.type, types[value.name]):
             value.type.CopyFrom(types[value.name])
         for size in value.type.tensor_type.shape.dim:
@@ -158,8 +161,10 @@ def pending(out: Path) -> Iterator[Path]:
         raise FuseError(f"cannot write {out}: {error}") from error
 
 
-def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bool = True) -> None:
-    """Write a model; external data stay in place, or are copied to another folder."""
+def write(model: ir.Model, partial: Path, *, out: Path, strict: bool = True) -> None:
+    """Write a model that is to be ``out``; external data stay in place, or are copied to another folder."""
+    source: Path = model.meta["source"]
+    # Beside the source, the fused model reads the same data files, and none is copied.
     if partial.parent.resolve() != source.parent.resolve():
         _bring(model, source, out)
     _save(model, partial)
@@ -180,7 +185,13 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
     for holder, attribute, tensor in list(_external(model)):
         location = str(tensor.location)
         if location not in names:
-            names[location] = _brought(source.parent / location, out)
+            old = source.parent / location
+            hashed = sha256(old)
+            new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
+            if not new.exists() or sha256(new) != hashed:
+                with written_whole(new) as partial:
+                    shutil.copyfile(old, partial)
+            names[location] = new.name
         moved = ir.ExternalTensor(
             names[location],
             tensor.offset,
@@ -194,16 +205,6 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
             holder.attributes[attribute] = ir.AttrTensor(attribute, moved)
         else:
             holder.const_value = moved
-
-
-def _brought(old: Path, out: Path) -> str:
-    """Copy a data file beside ``out``, where it is not there yet; return its name."""
-    hashed = sha256(old)
-    new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
-    if not new.exists() or sha256(new) != hashed:
-        with written_whole(new) as partial:
-            shutil.copyfile(old, partial)
-    return new.name
 
 
 def _first_line(error: Exception) -> str:
@@ -385,11 +386,10 @@ def _converted(model: onnx.ModelProto, old: int) -> onnx.ModelProto:
     try:
         new = onnx.version_converter.convert_version(model, OPSET)
     except Exception as error:  # it raises unrelated types
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise FuseError(
             f"the model has opset {old}, fusing needs {OPSET} or newer, and onnx.version_converter cannot "
-            f"convert {', '.join(sorted(_changed(model, old)))}: {why[:200]}; export it again with a newer "
-            "opset (opset_version=, target_opset=)"
+            f"convert {', '.join(sorted(_changed(model, old)))}: {_first_line(error)[:200]}; export it again "
+            "with a newer opset (opset_version=, target_opset=)"
         ) from error
     for node in new.graph.node:
         if node.domain == _KEPT:

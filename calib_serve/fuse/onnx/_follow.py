@@ -14,6 +14,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
+from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, users
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift, is_layer, views
 
@@ -74,6 +75,7 @@ def find_sources(tail: Tail) -> Sources:
             continue
         if constant(value) is None:
             before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
+            # Back to the last layer and no further: what is before it are features, no scores.
             todo += [] if is_layer(node) else reads(node)
     return Sources(
         tuple(used), frozenset(before), tuple(_kin(tail.logits)), frozenset(str(v.name) for v in before)
@@ -101,6 +103,7 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
     if scores is not None and not keeps_order(artifact):
         moved = _rename(editor, kin[-1], scores, artifact.classes)
         moved += [d for v in kin for d in _decide(editor, v, scores)]
+    # What was moved may stand before the node that it now reads.
     if moved or raw.followers:
         editor.graph.sort()
     return f"labels by {', '.join(moved)} follow the calibrated scores" if moved else ""
@@ -204,9 +207,8 @@ def judge_outputs(
     ``own`` gives the reason of each output that fusing made or chose, ``shifted`` the input whose shift moves
     all that is computed.
     """
-    stepped = artifact.mixture is not None or artifact.table is not None
     # Folded into the layer that makes them, the same value holds calibrated scores now.
-    in_place = tail.logits is raw.logits and not stepped
+    in_place = tail.logits is raw.logits and has_logits(artifact)
     walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
     walk.made |= {raw.logits} if in_place else set()
     walk.moved |= {v for v in editor.graph.inputs if v.name == shifted}
@@ -239,7 +241,7 @@ def _why(value: ir.Value, source: ir.Value, raw: Tail, artifact: Artifact) -> st
             f"it shows {source.name!r} as it was before the calibration; name it with --output-name "
             "(output_name=) to calibrate it and what is made of it"
         )
-    if raw.normalised and (artifact.mixture is not None or artifact.table is not None):
+    if raw.normalised and not has_logits(artifact):
         return f"it is made of the logits {source.name!r}, and behind a {step} there are no calibrated ones"
     return f"it is made of {source.name!r} by what shows it as it was before the calibration"
 
@@ -269,10 +271,13 @@ class _Walk:
         if any(v in self.moved for v in inputs):
             self.moved |= set(node.outputs)
         for value in node.outputs:
+            # A decision by order alone is the same of raw scores and of calibrated ones.
             if node in self.ours or (source is not None and self._stays(node)):
                 if source is not None or calibrated:
                     self.made.add(value)
             elif value in self.seeds:
+                # A classifier operator decides its label inside, where no edit reaches; its order may be
+                # enough.
                 label = node.op_type in _CLASSIFIERS and value is node.outputs[0]
                 if label and keeps_order(self.artifact):
                     self.made.add(value)

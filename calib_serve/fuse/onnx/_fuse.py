@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
-from calib_serve.fuse._decisions import check_decidable, decided, left_out, undecided
+from calib_serve.fuse._decisions import decided, deciding
 from calib_serve.fuse._parity import Parity, check_owner, check_response, given_inputs
 from calib_serve.fuse.onnx._files import pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._parity import (
-    check_followers,
+    REPORT,
+    TOLERANCE,
     check_repairs,
+    equal,
     generate,
     measure,
     prepare,
@@ -82,7 +84,7 @@ class FuseReport(Parity):
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return {**asdict(self), "folded": list(self.folded)}
+        return {**super().as_dict(), "folded": list(self.folded)}
 
 
 def fuse_onnx(
@@ -115,18 +117,19 @@ def fuse_onnx(
     check_outputs(asked.outputs)
     source, out = Path(model_path), Path(out_path)
     model = read(source)
+    # A second artifact on the same scores would calibrate what is calibrated already.
     touched = _touched(model, source, asked.output_name)
+    # Of a graph that holds an artifact for another head, the original's hash: artifacts know that file.
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
     unknown = check_owner(artifact, hashed, source, force=asked.force)
-    if asked.decisions:
-        check_decidable(artifact, "leave the decisions out: --option decisions=false")
-    acting = artifact if asked.decisions else undecided(artifact)
+    acting, left = deciding(artifact, wanted=asked.decisions, option="--option decisions=false")
     nodes_before, editor = len(model.graph), Editor(model)
     feeds = given_inputs(asked.inputs)
-    _learn_shapes(model, artifact, asked.features, feeds, source=source, out=out)
+    # Before the plan, which looks for the places of steps by shapes.
+    _learn_shapes(model, artifact, asked.features, feeds)
     plan = make_plan(editor, acting, asked)
+    # Before the passes: they fold into the layers that it copies from.
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
-    left = () if asked.decisions else left_out(artifact, "--option decisions=false")
     scores = str(plan.tail.logits.name)
     edits, tail = carry_out(editor, plan)
     statuses = judge_outputs(
@@ -140,13 +143,16 @@ def fuse_onnx(
     )
     warnings = _warnings(statuses, strict=asked.strict)
     done = (*model.meta["repairs"], *edits, *kept, *left, *warnings)
-    feeds = dict(feeds or generate(model.graph, samples=asked.samples, shapes=plan.shapes))
+    # The shift tells one sample's shape where the graph leaves it free.
+    shift = artifact.input_shift
+    sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
+    feeds = dict(feeds or generate(model.graph, samples=asked.samples, shapes=sizes))
     _mark(model, artifact, hashed, [*touched, *(s.name for s in statuses if s.status != "independent")])
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as partial:
         probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
-            write(model, partial, source=source, out=out)
+            write(model, partial, out=out)
             quantized = _write_probe(source, probe, out, [plan.source, scores])
             if unknown is not None:
                 check_response(artifact, response_of(probe, plan, scores, unknown), source)
@@ -156,11 +162,12 @@ def fuse_onnx(
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
             follow = [s.name for s in statuses if s.status == "follows"]
-            followers = _check_followers(model, plan, follow, feeds, source=source, probe=probe, out=out)
+            followers = _check_followers(model, plan, follow, feeds, probe=probe, out=out)
+            # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
                 statuses = tuple(s for s in statuses if s.name != plan.output)
-                write(model, partial, source=source, out=out)
+                write(model, partial, out=out)
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
@@ -193,6 +200,7 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
 
 def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[str]) -> None:
     """Write into the metadata what was fused, after what was before."""
+    # Appended: a graph may hold an artifact for each of its heads.
     for key, value in ((_MARK, artifact.fingerprint), ("calib_serve.method", artifact.method)):
         before = model.metadata_props.get(key)
         model.metadata_props[key] = value if before is None else f"{before},{value}"
@@ -225,7 +233,6 @@ def _check_followers(
     names: Sequence[str],
     feeds: Mapping[str, NDArray[Any]],
     *,
-    source: Path,
     probe: Path,
     out: Path,
 ) -> int:
@@ -244,11 +251,11 @@ def _check_followers(
     values = dict.fromkeys(used.values())
     try:
         graph.outputs.extend(v for v in values if v not in shown)
-        write(model, probe, source=source, out=out, strict=False)
+        write(model, probe, out=out, strict=False)
     finally:
         graph.outputs[:] = shown
     found = dict(zip(values, run_raw(probe, feeds, [str(v.name) for v in values]), strict=True))
-    raw = read(source)
+    raw = read(model.meta["source"])
     cut = {}
     for value in [*raw.graph.inputs, *(v for node in raw.graph for v in node.outputs)]:
         if str(value.name) in used:
@@ -261,19 +268,21 @@ def _check_followers(
             cut[str(new.name)] = numbers
     made = [v for v in raw.graph.outputs if v.name in names and reaches(v, cut)]
     names = [str(v.name) for v in made if not reaches(v, plan.sources.names)]
-    results = run_raw(probe, feeds, names) if names else []
-    write(raw, probe, source=source, out=out, strict=False)
-    return check_followers(probe, plan, names, results, {**prepare(feeds, plan), **cut})
+    if not names:
+        return 0
+    results = run_raw(probe, feeds, names)
+    write(raw, probe, out=out, strict=False)
+    # A folded shift is rounded on its way through the model, the same numbers of scores are not.
+    near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
+    wanted = run_raw(probe, {**prepare(feeds, plan), **cut}, names)
+    for name, old, new in zip(names, wanted, results, strict=True):
+        if not equal(old, new, near):
+            raise FuseError(f"the output {name!r} does not follow the calibrated scores; {REPORT}")
+    return len(names)
 
 
 def _learn_shapes(
-    model: ir.Model,
-    artifact: Artifact,
-    features: str | None,
-    given: Mapping[str, NDArray[Any]],
-    *,
-    source: Path,
-    out: Path,
+    model: ir.Model, artifact: Artifact, features: str | None, given: Mapping[str, NDArray[Any]]
 ) -> None:
     """Run the raw graph where inference does not know the shapes of its scores; where it fails, they stay so.
 
@@ -291,8 +300,8 @@ def _learn_shapes(
         if shift is not None and v.shape is not None and len(v.shape) == len(shift) + 1
     }
     with tempfile.TemporaryDirectory() as folder, suppress(FuseError, ModelError, OSError):
-        probe = Path(folder, source.name)
-        _write_probe(source, probe, probe, names)
+        probe = Path(folder, "raw.onnx")
+        _write_probe(model.meta["source"], probe, probe, names)
         found = run_raw(probe, given or generate(model.graph, samples=2, shapes=sizes), names)
         for value, result in zip(values, found, strict=True):
             matrix = isinstance(result, np.ndarray) and result.ndim == 2
@@ -308,7 +317,7 @@ def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) ->
     values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     shown = {v.name for v in graph.outputs}
     graph.outputs.extend(values[name] for name in wanted if name not in shown)
-    write(model, probe, source=source, out=out, strict=False)
+    write(model, probe, out=out, strict=False)
     return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
 
 

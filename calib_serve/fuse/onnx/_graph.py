@@ -181,6 +181,7 @@ class Editor:
     def _place(self, made: ir.Node) -> None:
         made.name = made.outputs[0].name
         self.made.add(made)
+        # Early, so that it comes before every node that may be moved to read it.
         behind = self._last(made.inputs)
         if behind is not None:
             self.graph.insert_after(behind, made)
@@ -222,6 +223,7 @@ class Editor:
     def _rename(self, value: ir.Value, name: str) -> None:
         taken = next((v for v in _values(self.graph) if v.name == name and v is not value), None)
         if taken is not None:
+            # A value inside gives way; inputs and outputs have names that somebody calls them by.
             if taken.is_graph_input() or taken.is_graph_output():
                 raise FuseError(
                     f"the graph has another input or output called {name!r}, as one that is added: rename it "
@@ -236,6 +238,7 @@ class Editor:
         """Remove the nodes that make ``value`` and that nothing else needs."""
         node = value.producer()
         made = [value] if node is None else node.outputs
+        # One of several results that is read keeps the node, and with it all that it reads.
         if any(v.uses() or v.is_graph_input() or v.is_graph_output() for v in made):
             return
         if node is None:

@@ -47,21 +47,18 @@ class Normalization:
 
     @classmethod
     def of(cls, given: Normalization | str | None) -> Normalization | None:
-        """Take what is given, or read it from a text."""
-        return cls.read(given) if isinstance(given, str) else given
+        """Read "MEAN,STD", channels separated by "/"; take anything else as it is.
 
-    @classmethod
-    def read(cls, text: str) -> Normalization:
-        """Read "MEAN,STD", channels separated by "/".
-
-        >>> Normalization.read(".485/.456/.406,.25").std.tolist()
+        >>> Normalization.of(".485/.456/.406,.25").std.tolist()
         [0.25]
         """
+        if not isinstance(given, str):
+            return given
         try:
-            mean, std = ([float(n) for n in part.split("/")] for part in text.split(","))
+            mean, std = ([float(n) for n in part.split("/")] for part in given.split(","))
         except ValueError:
             raise FuseError(
-                f"--option normalization=MEAN,STD is MEAN,STD, channels separated by /: got {text!r}"
+                f"--option normalization=MEAN,STD is MEAN,STD, channels separated by /: got {given!r}"
             ) from None
         return cls(np.array(mean), np.array(std))
 
@@ -105,7 +102,7 @@ def shift_input(
 ) -> str:
     """Make the graph compute from x what it computed from clip((x - mean) / std + delta); say how.
 
-    Folded where that is exact, else put in as nodes.
+    A shift alone is folded where that is exact, else put in as nodes.
     """
     if normalization is not None:
         return _prefix(editor, value, step, normalization)
@@ -113,6 +110,7 @@ def shift_input(
     if step.is_nothing:
         return "the shift is zero: nothing to do"
     delta = step.delta.astype(np.float64)
+    # A clip is not linear: what is behind it cannot take the shift.
     folded = _fold(editor, value, delta) if step.low is None else None
     if folded is not None:
         return f"shift folded into {folded}"
@@ -161,6 +159,7 @@ def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
             return None
         if _absorb(editor, node, value, shift):
             return describe(node)
+        # Linear in its input, a node makes of x + d what it makes of x, and of d beside it.
         carried = _carry(node, value, shift)
         if carried is None:
             return None
@@ -213,6 +212,7 @@ def _absorb_sum(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -
 def _absorb_batch_norm(editor: Editor, node: ir.Node, shift: Floats) -> bool:
     scale, bias, _, var = (constant(v) for v in node.inputs[1:])
     per_channel = _per_channel(shift)
+    # In training mode the mean is the batch's own: it would take the shift away again.
     training = attribute(node, "training_mode", 0) or len(node.outputs) > 1
     if per_channel is None or scale is None or bias is None or var is None or training:
         return False

@@ -200,6 +200,7 @@ def replace_head(editor: Editor, tail: Tail, *, head: Head, features: ir.Value) 
     The old layer is removed where nothing else reads it; replacing it by one layer adds no node.
     """
     linear, value = find_linear(tail.logits), features
+    # Written into the old layer, the head would reach who else reads its logits.
     alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
     if isinstance(linear, Linear) and alone and linear.features is value:
         weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
@@ -233,11 +234,12 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
             "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
         )
     pairs = _quantizers(tail)
-    step = _width(pairs[0][0])
+    width = constant(pairs[0][0].inputs[1])
+    step = "" if width is None or width.size != 1 else f" of {float(width.item()):.2g}"
     for quantize, dequantize in pairs:
         old, new = dequantize.outputs[0], quantize.inputs[0]
         assert new is not None
-        tail = tail.replace_scores(editor, old, new, ())
+        tail = tail.replace_scores(editor, old, new)
         tail = replace(tail, path=tuple(n for n in tail.path if n not in (quantize, dequantize)))
         editor.remove_unused(old)
     assert tail.activation is not None
@@ -246,11 +248,6 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
         f"QuantizeLinear and DequantizeLinear behind {made} removed: calibrated scores are not rounded "
         f"to its old steps{step}"
     )
-
-
-def _width(quantize: ir.Node) -> str:
-    scale = constant(quantize.inputs[1])
-    return "" if scale is None or scale.size != 1 else f" of {float(scale.item()):.2g}"
 
 
 def _quantizers(tail: Tail) -> list[tuple[ir.Node, ir.Node]]:
@@ -331,8 +328,12 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
     if step.on == "logits":
         # Folded, whoever else reads the logits would see calibrated ones.
         others, linear = tail.strangers(tail.logits), find_linear(tail.logits)
-        if isinstance(linear, Linear) and not others and _fold_map(editor, linear, step):
-            return tail, f"logit map folded into {describe(linear.product)}"
+        if isinstance(linear, Linear) and not others:
+            bias = np.zeros(len(linear.weight)) if linear.bias is None else linear.bias
+            weight, folded = step.fold_into(linear.weight, bias)
+            unbiased = linear.bias is None and step.bias is None
+            if linear.rewrite(editor, weight, None if unbiased else folded):
+                return tail, f"logit map folded into {describe(linear.product)}"
         scale = float(step.weight) if step.is_scalar and not others else None
         if scale is not None and (node := scale_quantized(editor, tail.logits, scale)):
             return tail, f"logit map folded into the scale of {node}"
@@ -343,12 +344,6 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
     assert maker is not None
     first = "LogSoftmax and " if step.on == "log_probs" else ""
     return tail.replace_logits(editor, new), f"logit map put in as {first}one {maker.op_type} ({why})"
-
-
-def _fold_map(editor: Editor, linear: Linear, step: LogitMap) -> bool:
-    old = np.zeros(len(linear.weight)) if linear.bias is None else linear.bias
-    weight, bias = step.fold_into(linear.weight, old)
-    return linear.rewrite(editor, weight, None if linear.bias is None and step.bias is None else bias)
 
 
 def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:

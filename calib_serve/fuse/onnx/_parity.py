@@ -12,17 +12,17 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, Examples
+from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.fuse._decisions import decided
-from calib_serve.fuse._parity import Expected, Floats, Parity, check_decisions, check_probabilities, expect
+from calib_serve.fuse._decisions import decided, has_logits
+from calib_serve.fuse._kinds import NORMALISED, Floats, check_numbers
+from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
-from calib_serve.fuse.onnx._tail import NORMALISED
 from calib_serve.fuse.sessions import open_session, stopped_after
 from calib_serve.metrics import log_softmax, sigmoid, softmax
 from calib_serve.options.fuse import OnnxOptions
-from calib_serve.scores import ONE_COLUMN, PROBABILITIES, measured, to_logits
+from calib_serve.scores import ONE_COLUMN, PROBABILITIES, to_logits, to_probs
 
 Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 
@@ -49,6 +49,7 @@ def generate(
     ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. The batch is
     ``samples`` where it is free, and other unknown sizes are 8.
     """
+    # The same numbers each time, so that a refusal can be looked into.
     rng = np.random.default_rng(seed)
     known = shapes or {}
     inputs = [v for v in graph.inputs if not v.is_initializer()]
@@ -65,22 +66,19 @@ def _numbers(
     value: ir.Value, samples: int, shape: Sequence[int] | None, rng: np.random.Generator
 ) -> NDArray[Any]:
     dtype = value.dtype
-    if dtype is None or value.shape is None or not _countable(dtype):
+    is_bool = dtype == ir.DataType.BOOL
+    numeric = dtype is not None and (dtype.is_floating_point() or dtype.is_integer() or is_bool)
+    if dtype is None or value.shape is None or not numeric:
         raise FuseError(
             f"no numbers can be made for input {value.name!r}, {dtype} {value.shape}; "
             "give inputs to measure parity with: --inputs (inputs=)"
         )
     free = [samples, *([8] * len(value.shape) if shape is None else shape)]
+    # A size that the graph states is kept, whatever is known from elsewhere.
     dims = [d if isinstance(d, int) else f for d, f in zip(value.shape, free, strict=False)]
     if dtype.is_floating_point():
         return rng.standard_normal(dims).astype(dtype.numpy())
-    return (
-        np.ones(dims, bool) if dtype == ir.DataType.BOOL else rng.integers(0, 2, dims).astype(dtype.numpy())
-    )
-
-
-def _countable(dtype: ir.DataType) -> bool:
-    return dtype.is_floating_point() or dtype.is_integer() or dtype == ir.DataType.BOOL
+    return np.ones(dims, bool) if is_bool else rng.integers(0, 2, dims).astype(dtype.numpy())
 
 
 def measure(
@@ -102,48 +100,35 @@ def measure(
     run_fused, engine_fused = _runner(fused, device)
     raw = _rows(run(prepare(feeds, plan), [plan.source])[0], plan.source)
     _check_raw(raw, plan)
-    expected = expect(plan.artifact, logits_of(raw, plan), _QUANTIZED if quantized else TOLERANCE[plan.dtype])
-    name, names = _shown(plan), decided(plan.artifact)
-    shown, *found = run_fused(feeds, [name, *names])
-    worst = _compare(_rows(shown, name), expected, plan)
-    close = _compare_decisions(dict(zip(names, found, strict=True)), expected, plan)
-    examples = plan.artifact.examples
-    if examples is not None:
-        worst = max(worst, _prove_own_scores(examples, plan, opset))
-    return Parity(
-        worst,
-        expected.tolerance,
-        len(raw),
-        int((~expected.sure).sum()),
-        close,
-        own_scores=0 if examples is None else len(examples.logits),
-        engine=engine if engine == engine_fused else f"{engine}, {engine_fused}",
-        device=device,
-    )
+    ratio = _QUANTIZED if quantized else TOLERANCE[plan.dtype]
+    expected = expect(plan.artifact, logits_of(raw, plan), ratio)
+    names = (plan.shown, *decided(plan.artifact))
+    actual, probs, decisions = _read(run_fused(feeds, names), len(raw), plan)
+    engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
+    own = _prove_own_scores(plan, opset)
+    parity = expected.prove(probs, decisions, REPORT, own=own, engine=engines, device=device)
+    _check_logits(actual, expected, plan)
+    return parity
 
 
-def _shown(plan: Plan) -> str:
-    """Name the output that is compared."""
-    return plan.output if plan.returns == "same" else "probabilities"
-
-
-def _prove_own_scores(examples: Examples, plan: Plan, opset: int) -> float:
-    """Return how far the fit's own scores come out from its own probabilities; FuseError beyond rounding."""
-    model, own = steps_alone(plan.artifact, plan, opset)
-    session = open_session(ir.to_proto(model).SerializeToString(), optimize=False)
-    logits = np.asarray(examples.logits, np.float64)
-    near = TOLERANCE[ir.DataType.FLOAT]
+def _prove_own_scores(plan: Plan, opset: int) -> tuple[int, float]:
+    """Prove the fit's own scores in a graph of the plan's activation and the artifact's output steps."""
+    examples, near = plan.artifact.examples, TOLERANCE[ir.DataType.FLOAT]
+    if examples is None:
+        return 0, 0.0
     if sees_log_probs(plan.artifact):
         # A narrow type's probabilities do not quite sum to 1; those of the graph's own softmax do.
-        near += min(float(np.abs(logits - log_softmax(logits)).max()), TOLERANCE[ir.DataType.FLOAT16])
-    expected = expect(own.artifact, logits, near, probs=examples.probs)
-    name, names = _shown(own), decided(own.artifact)
-    actual, *found = session.run([name, *names], {"scores": scores_of(examples.logits, own)})
-    try:
-        _compare_decisions(dict(zip(names, found, strict=True)), expected, own)
-        return _compare(_rows(actual, name), expected, own, with_logits=False)
-    except FuseError as error:
-        raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
+        z = np.asarray(examples.logits, np.float64)
+        near += min(float(np.abs(z - log_softmax(z)).max()), TOLERANCE[ir.DataType.FLOAT16])
+    model, own = steps_alone(plan.artifact, plan, opset)
+    session = open_session(ir.to_proto(model).SerializeToString(), optimize=False)
+
+    def run(logits: NDArray[np.float64]) -> tuple[Floats, dict[str, Any]]:
+        names = (own.shown, *decided(own.artifact))
+        _, probs, decisions = _read(session.run(names, {"scores": scores_of(logits, own)}), len(logits), own)
+        return probs, decisions
+
+    return prove_own_scores(own.artifact, near, run, REPORT)
 
 
 def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
@@ -183,34 +168,19 @@ def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDA
     ready = prepare(feeds, plan)
     both = (run_raw(path, ready, names) for path in (source, probe))
     for name, old, new in zip(names, *both, strict=True):
-        if not _equal(old, new, TOLERANCE[plan.dtype]):
+        if not equal(old, new, TOLERANCE[plan.dtype]):
             raise FuseError(
                 f"the model's operators cannot be brought up to date: then {name!r} differs; export it again "
                 "with a newer opset (opset_version=, target_opset=)"
             )
 
 
-def check_followers(
-    path: Path, plan: Plan, names: Sequence[str], fused: Sequence[Any], feeds: Mapping[str, NDArray[Any]]
-) -> int:
-    """Return how many outputs follow; raise FuseError where one is not the raw graph's on calibrated scores.
-
-    ``path`` is the raw graph with calibrated numbers among its ``feeds``, ``fused`` are the fused graph's
-    results.
-    """
-    # A folded shift is rounded on its way through the model, the same numbers of scores are not.
-    near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
-    for name, old, new in zip(names, run_raw(path, feeds, names), fused, strict=True):
-        if not _equal(old, new, near):
-            raise FuseError(f"the output {name!r} does not follow the calibrated scores; {_REPORT}")
-    return len(names)
-
-
-def _equal(old: Any, new: Any, near: float) -> bool:
+def equal(old: Any, new: Any, near: float) -> bool:
+    """Return whether two results of a run are the same, up to ``near``; arrays, or what holds them."""
     if isinstance(old, list | tuple):
-        return len(old) == len(new) and all(_equal(a, b, near) for a, b in zip(old, new, strict=True))
+        return len(old) == len(new) and all(equal(a, b, near) for a, b in zip(old, new, strict=True))
     if isinstance(old, dict):
-        return old.keys() == new.keys() and all(_equal(old[key], new[key], near) for key in old)
+        return old.keys() == new.keys() and all(equal(old[key], new[key], near) for key in old)
     a, b = np.asarray(new), np.asarray(old)  # what is near is a share of what the file gives
     if a.shape != b.shape or a.dtype.kind in ("O", "U", "S"):
         return bool(np.array_equal(a, b))
@@ -218,53 +188,50 @@ def _equal(old: Any, new: Any, near: float) -> bool:
     return bool(np.allclose(a, b, rtol=near, atol=near, equal_nan=True))
 
 
-def _compare(
-    actual: NDArray[np.float64], expected: Expected, plan: Plan, *, with_logits: bool = True
-) -> float:
-    """Compare what the output shows with ``expected``; return the largest difference of probabilities."""
-    wanted, logits = expected.probs, expected.logits
+def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[Floats, Floats, dict[str, Any]]:
+    """Read what a fused graph showed: its scores, these as probabilities (n, K), and its decisions."""
+    one = plan.returns == "same" and plan.outputs in ONE_COLUMN
+    shown, wanted = _rows(found[0], plan.shown), (samples, 1 if one else plan.artifact.classes)
+    if shown.size != samples * wanted[1]:
+        raise FuseError(f"the fused graph gives {shown.shape}, not {wanted}; {REPORT}")
+    shown = shown.reshape(wanted)  # a batch of one row may be shown without its axis
+    probs = shown
+    if plan.shows_logits:
+        probs = to_probs(shown, plan.outputs)
+    elif one:
+        probs = np.concatenate([1 - shown, shown], axis=1)
+    return shown, probs, dict(zip(decided(plan.artifact), found[1:], strict=True))
+
+
+def _check_logits(actual: Floats, expected: Expected, plan: Plan) -> None:
+    """Compare logits that are shown: probabilities do not see what is added to all logits of a row."""
+    if not plan.shows_logits or not has_logits(plan.artifact):
+        return
+    logits = expected.logits
     if plan.outputs == "log_probs":
         logits = log_softmax(logits)
-    if plan.outputs in ONE_COLUMN and plan.returns == "same":
-        wanted, logits = wanted[:, 1:], logits[:, 1:] - logits[:, :1]
-    if actual.size != wanted.size:
-        raise FuseError(f"the fused graph gives {actual.shape}, not {wanted.shape}; {_REPORT}")
-    actual = actual.reshape(wanted.shape)  # a batch of one row may be shown without its axis
-    probs = actual
-    if plan.shows_logits:
-        probs = softmax(actual) if plan.outputs in ("logits", "log_probs") else sigmoid(actual)
-    worst = check_probabilities(probs, wanted, expected, _REPORT)
-    stepped = plan.artifact.mixture is not None or plan.artifact.table is not None
-    if plan.shows_logits and with_logits and not stepped:
-        # Probabilities do not see what is added to all logits of a row.
-        apart = _apart(actual, logits, expected.scale)
-        if not apart <= expected.tolerance:
-            raise FuseError(
-                f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {_REPORT}"
-            )
-    return worst
+    elif plan.outputs in ONE_COLUMN:
+        logits = logits[:, 1:] - logits[:, :1]
+    apart = _apart(actual, logits, expected.scale)
+    if not apart <= expected.tolerance:
+        raise FuseError(f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {REPORT}")
 
 
-def _apart(actual: NDArray[np.float64], logits: Floats, scale: float) -> float:
+def _apart(actual: Floats, logits: Floats, scale: float) -> float:
     """Return the largest difference of logits; of masked ones, beyond ``scale``, by their own size."""
     with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
         shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / scale, 1.0)
     return float(np.where(actual == logits, 0.0, shares).max())
 
 
-def _compare_decisions(found: Mapping[str, Any], expected: Expected, plan: Plan) -> int:
-    return check_decisions(
-        plan.artifact, expected.probs, found, tolerance=expected.tolerance, rows=expected.sure, report=_REPORT
-    )
-
-
-_REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
+REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
 
 
 _INPUTS = "give inputs that fit the model: --inputs (inputs=)"
 
 
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return what an error says, in one line that is not too long."""
     return " ".join(str(error).split())[:300]
 
 
@@ -275,7 +242,7 @@ def _rows(found: Any, name: str) -> NDArray[np.float64]:
     try:
         scores = np.asarray(found).astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise FuseError(f"{name!r} does not give numbers, row by row: {_line(error)}") from error
+        raise FuseError(f"{name!r} does not give numbers, row by row: {one_line(error)}") from error
     if not scores.size or not scores.ndim:
         raise FuseError(f"{name!r} gives no rows to measure parity on, {scores.shape}; {_INPUTS}")
     return scores.reshape(len(scores), -1)
@@ -284,6 +251,7 @@ def _rows(found: Any, name: str) -> NDArray[np.float64]:
 def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
     """Raise FuseError where a free size is not as the artifact needs it, or there are NaNs."""
     head, classes = plan.artifact.head, plan.artifact.classes
+    # Free sizes pass the plan, and are only seen when the graph runs.
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
     flag = "--output-name (output_name=)" if head is None else "--option features=NAME"
     if raw.shape[1] not in wide:
@@ -312,7 +280,7 @@ def _runner(path: Path, device: str = "cpu") -> tuple[Runner, str]:
                 return list(session.run(list(outputs), dict(feeds), options))
         except Exception as error:
             raise FuseError(
-                f"onnxruntime cannot run the model to measure parity: {_line(error)}; {_INPUTS}"
+                f"onnxruntime cannot run the model to measure parity: {one_line(error)}; {_INPUTS}"
             ) from error
 
     return run, "onnxruntime"
@@ -325,7 +293,7 @@ def _reference(path: Path, cause: ModelError) -> Runner:
         evaluator = ReferenceEvaluator(onnx.load(path))
     except Exception as error:
         raise FuseError(
-            f"parity cannot be measured: {_line(cause)}; onnx.reference: {_line(error)}; {_INPUTS}"
+            f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; {_INPUTS}"
         ) from error
 
     def run(feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
@@ -333,7 +301,7 @@ def _reference(path: Path, cause: ModelError) -> Runner:
             return list(evaluator.run(list(outputs), dict(feeds)))
         except Exception as error:
             raise FuseError(
-                f"parity cannot be measured: {_line(cause)}; onnx.reference: {_line(error)}; {_INPUTS}"
+                f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; {_INPUTS}"
             ) from error
 
     return run
@@ -367,7 +335,9 @@ def logits_of(raw: Floats, plan: Plan) -> Floats:
     # An activation of the graph shows what its output is; bare scores are believed only as their numbers
     # allow.
     if plan.activation is None:
-        _check_outputs(raw, plan)
+        # One row may be near 1 by chance; several are not.
+        near = _SUM if len(raw) > 1 or plan.outputs in PROBABILITIES else _SUM / 100
+        check_numbers(raw, plan.outputs, repr(plan.source), told=plan.told, tolerance=near)
     z = class_logits(raw, plan)
     return log_softmax(z) if sees_log_probs(artifact) else z
 
@@ -383,24 +353,6 @@ def class_logits(raw: Floats, plan: Plan) -> Floats:
     if plan.activation is not None:
         kind = "label_logits" if kind == "label_probabilities" else "logits"
     return np.asarray(to_logits(raw, kind), np.float64)
-
-
-def _check_outputs(raw: Floats, plan: Plan) -> None:
-    """Raise FuseError where the numbers of scores that no activation makes are not of their kind."""
-    kind, name = plan.outputs, plan.source
-    # One row may be near 1 by chance; several are not.
-    near = _SUM if len(raw) > 1 or kind in PROBABILITIES else _SUM / 100
-    found = measured(raw, tolerance=near)
-    if kind in PROBABILITIES or kind == "log_probs":
-        wrong = found != kind
-    else:
-        doubtful = len(raw) > 1 and not plan.told
-        wrong = found == "probabilities" or (found in ("probability", "label_probabilities") and doubtful)
-    if wrong and not (kind == "label_probabilities" and found == "probabilities"):
-        raise FuseError(
-            f"{name!r} is taken for {kind}, but its numbers are {found}, which no activation of the graph "
-            f"shows; say --outputs {found} (outputs={found!r}), or what else it holds"
-        )
 
 
 _SUM = 1e-2  # how far probabilities of a narrow type may be from 1 together

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor
 from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
@@ -67,15 +68,14 @@ class Plan:
         return self.returns == "same" and self.outputs not in PROBABILITIES
 
     @property
+    def shown(self) -> str:
+        """Return the name of the output that is compared."""
+        return self.output if self.returns == "same" else "probabilities"
+
+    @property
     def shifted(self) -> str | None:
         """Return the name of the shifted input."""
         return None if self.input is None else str(self.input.name)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return one sample's shape by input, where the shift tells it: the graph may leave it free."""
-        shift = self.artifact.input_shift
-        return {} if shift is None or self.shifted is None else {self.shifted: shift.delta.shape}
 
 
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
@@ -88,11 +88,13 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     source, passes, sources = tail.logits, list[Pass](), find_sources(tail)
     if any(node.op_type == "QuantizeLinear" for node in tail.path):
         passes.append(keep_precision)
+    # Maps act before an activation; bare probabilities get one from a pass.
     bare = tail.activation is None and tail.outputs not in ("logits", "label_logits")
     if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, asked.returns)):
         passes.append(flatten_scores)
     maps: tuple[LogitMap, ...] = acting.logit_maps
     if tail.one_column:
+        # A linear map of two logits is one of their difference: then the one column stays as it is.
         alone = None if _needs_both(acting, tail, asked.returns) else of_one_column(acting)
         if alone is None:
             passes.append(widen_column)
@@ -112,6 +114,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     shift, shifted = artifact.input_shift, None
     if shift is not None or normalization is not None:
         shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
+    types = {v.dtype for node in editor.graph for v in node.outputs}
     return Plan(
         artifact=artifact,
         tail=tail,
@@ -120,7 +123,8 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         outputs=tail.outputs,
         told=asked.outputs is not None,
         activation=None if tail.activation is None else tail.activation.op_type,
-        dtype=_narrowest(editor.graph),
+        # The floating type that rounds most, anywhere in the graph, limits the parity.
+        dtype=next((d for d in FLOATS if d in types), ir.DataType.FLOAT),
         returns=asked.returns,
         output=str(tail.output.name),
         input=shifted,
@@ -140,6 +144,7 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
         tail, what = one(editor, tail)
         tail.check()
         done.append(what)
+    # Behind all maps: tables and mixtures act on the probabilities that these make.
     tail, what = finish(editor, tail, plan.artifact, plan.returns)
     done += [what, follow_labels(editor, tail, plan.artifact, plan.tail)]
     if plan.input is not None:
@@ -151,18 +156,11 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
 def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     """Return whether anything but a linear map is to act on a binary model's one score, or is to be shown."""
     bare_probability = tail.activation is None and tail.outputs == "probability"
-    stepped = artifact.mixture is not None or artifact.table is not None
-    return returns != "same" or bare_probability or stepped
+    return returns != "same" or bare_probability or not has_logits(artifact)
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     """Return whether only a scalar acts on scores of several classes: their shape is then free."""
     maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
-    stepped = artifact.head is not None or artifact.mixture is not None or artifact.table is not None
-    return returns == "same" and maps and not stepped and not tail.one_column
-
-
-def _narrowest(graph: ir.Graph) -> ir.DataType:
-    """Find the floating type that rounds most, anywhere in the graph: it limits the parity."""
-    found = {v.dtype for node in graph for v in node.outputs}
-    return next((d for d in FLOATS if d in found), ir.DataType.FLOAT)
+    alone = artifact.head is None and has_logits(artifact)
+    return returns == "same" and maps and alone and not tail.one_column

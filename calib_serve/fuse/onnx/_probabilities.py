@@ -8,16 +8,17 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.artifact import Abstain, Artifact, Mixture, PredictionSets, ProbTable
+from calib_serve.artifact import Artifact, Mixture, PredictionSets, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse._decisions import (
     NAMES,
+    abstain_least,
     act_least,
     decided,
+    inner_edges,
     lac_least,
     rank_offsets,
     rounded_down,
-    rounded_up,
 )
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, users, work_type
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, class_axis, ignores_shift
@@ -46,7 +47,7 @@ def clamped_log(editor: Editor, probs: ir.Value) -> ir.Value:
 
 
 def log_odds(editor: Editor, probs: ir.Value) -> ir.Value:
-    """Log p - log(1 - p) of each probability on its own, finite."""
+    """Make log p - log(1 - p) of each probability on its own, finite."""
     one = editor.number(1.0, dtype_of(probs), "number")
     rest = clamped_log(editor, editor.node("Sub", [one, probs]))
     return editor.node("Sub", [clamped_log(editor, probs), rest])
@@ -56,6 +57,7 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
     """Mix probabilities of logits, both (n, K): one softmax over (n, M, K), and a weighted sum."""
     dtype = dtype_of(logits)
     scales = editor.number(step.scales[:, None], dtype, "scales")
+    # All temperatures in one softmax: the graph does not grow with their number.
     parts = softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
     weights = editor.number(step.weights[None, :-1], dtype, "weights")
     mixed = editor.node("MatMul", [weights, parts])
@@ -66,10 +68,11 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
 
 def look_up(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> ir.Value:
     """Map probabilities by the table, both (n, K)."""
-    return _top(editor, probs, step, classes) if len(step.edges) == 1 else _each(editor, probs, step)
-
-
-def _top(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> ir.Value:
+    if len(step.edges) > 1:
+        # Uniform where every class falls into a bin of value 0, as the sum is of values of at least LEAST.
+        looked_up = of_each(editor, probs, step.edges, np.maximum(step.values, LEAST))
+        total = reduce(editor, "ReduceSum", looked_up, keepdims=1)
+        return editor.node("Div", [looked_up, total])
     dtype = dtype_of(probs)
     top = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 1})
     ids = editor.number(np.arange(classes)[None], ir.DataType.INT64, "ids")
@@ -84,13 +87,6 @@ def _top(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> ir.V
     factor = editor.node("Div", [editor.node("Sub", [editor.number(1, dtype, "one"), new]), rest])
     scaled = editor.node("Mul", [others, factor])
     return editor.node("Where", [is_top, new, scaled])
-
-
-def _each(editor: Editor, probs: ir.Value, step: ProbTable) -> ir.Value:
-    # Uniform where every class falls into a bin of value 0, as the sum is of values of at least LEAST.
-    looked_up = of_each(editor, probs, step.edges, np.maximum(step.values, LEAST))
-    total = reduce(editor, "ReduceSum", looked_up, keepdims=1)
-    return editor.node("Div", [looked_up, total])
 
 
 def of_each(editor: Editor, probs: ir.Value, edges: Any, values: Any) -> ir.Value:
@@ -212,6 +208,7 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
         editor.move(old, odds, reading)
         followers |= {n for n in (shown.producer(),) if n is not None}
     made = editor.made - before
+    # A Sigmoid goes with the column: the softmax of (0, z) is the same number.
     replaced = old if tail.activation is None else tail.activation.outputs[0]
     rest = tuple(node for node in tail.path if node is not tail.activation)
     tail = tail.replace_scores(editor, replaced, one, made)
@@ -249,22 +246,17 @@ def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.
 
     ``own``: the type that confidences are returned in, by which is acted.
     """
-    sets, abstain = artifact.sets, artifact.abstain
+    sets = artifact.sets
+    of = _by_probability if sets is not None and sets.score == "lac" else _by_sum
     made = (
-        None if sets is None else _set(editor, probs, sets, artifact.classes),
-        None if abstain is None else _abstain(editor, probs, abstain),
+        None if sets is None else of(editor, probs, sets, artifact.classes),
+        None if artifact.abstain is None else _abstain(editor, probs, artifact),
         _act(editor, probs, artifact, own) if "act" in decided(artifact) else None,
     )
     for name, value in zip(NAMES, made, strict=True):
         if value is not None:
             editor.add_output(value, name)
     return f"outputs {', '.join(decided(artifact))} by the calibrated probabilities"
-
-
-def _set(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:
-    if sets.score == "lac":
-        return _by_probability(editor, probs, sets, classes)
-    return _by_sum(editor, probs, sets, classes)
 
 
 def _by_probability(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:
@@ -283,6 +275,7 @@ def _by_sum(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int)
     size, axis = editor.number([classes], _INT, "classes"), editor.number(1, _INT, "axis")
     ranked, order = editor.nodes("TopK", [probs, size], {"axis": 1}, 2)
     order = _first_of_equals(editor, ranked, order, size=size, axis=axis, classes=classes)
+    # Without its own probability: a class is in the set if those above it do not reach the threshold.
     summed = editor.node("CumSum", [ranked, axis], {"exclusive": 1})
     offsets = editor.number(rank_offsets(sets, classes)[None], dtype, "offsets_of_ranks")
     scores = editor.node("Add", [summed, offsets])
@@ -310,10 +303,10 @@ def _first_of_equals(
     return editor.node("Mod", [keys, size])
 
 
-def _abstain(editor: Editor, probs: ir.Value, abstain: Abstain) -> ir.Value:
+def _abstain(editor: Editor, probs: ir.Value, artifact: Artifact) -> ir.Value:
     dtype = dtype_of(probs)
     top = reduce(editor, "ReduceMax", probs, keepdims=0)
-    least = editor.number(rounded_up(np.array(abstain.threshold), dtype.numpy()), dtype, "least_answered")
+    least = editor.number(abstain_least(artifact, dtype.numpy()), dtype, "least_answered")
     answered = editor.node("GreaterOrEqual", [top, least])
     return editor.node("Not", [answered])  # also of NaN
 
@@ -378,7 +371,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     else:
         logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1})
         what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
-    tail = tail.replace_scores(editor, old, scores, ())
+    tail = tail.replace_scores(editor, old, scores)
     activation = scores.producer()
     path = tail.path if activation is None else (activation, *tail.path)
     return Tail(logits, tail.output, path, activation, tail.outputs, tail.followers), what
@@ -404,10 +397,9 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
         done.append("output 'probabilities'")
     elif returns == "all":
         logits = cast(editor, _unbounded(editor, probs, tail), own) if steps else tail.logits
-        bins = 15 if artifact.reference is None else len(artifact.reference)
         shown = cast(editor, probs, own)
         every = _all_of_labels if tail.outputs in LABELS else _all
-        tail = _show(editor, tail, [logits, shown, *every(editor, shown, bins)], list(ALL))
+        tail = _show(editor, tail, [logits, shown, *every(editor, shown, inner_edges(artifact))], list(ALL))
         done.append(f"outputs {', '.join(ALL)}")
     if decided(artifact):
         done.append(show_decisions(editor, probs, artifact, own))
@@ -415,10 +407,13 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
 
 
 def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
-    dtype = work_type(tail.logits.dtype)
-    activation = tail.activation
+    dtype, activation, table = work_type(tail.logits.dtype), tail.activation, artifact.table
     if artifact.is_multilabel:
-        return _label_probabilities(editor, tail, artifact)
+        if activation is not None and tail.logits.dtype == dtype:
+            probs = activation.outputs[0]
+        else:
+            probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)])
+        return probs if table is None else of_each(editor, probs, table.edges, table.values)
     if artifact.mixture is not None:
         probs = mix(editor, cast(editor, tail.logits, dtype), artifact.mixture, artifact.classes)
     elif (
@@ -431,21 +426,7 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
     else:
         logits = flat(editor, cast(editor, tail.logits, dtype))
         probs = softmax(editor, two_columns(editor, logits, probability=False) if tail.one_column else logits)
-    table = artifact.table
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
-
-
-def _label_probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
-    dtype = work_type(tail.logits.dtype)
-    if tail.activation is not None and tail.logits.dtype == dtype:
-        probs = tail.activation.outputs[0]
-    else:
-        probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)])
-    return (
-        probs
-        if artifact.table is None
-        else of_each(editor, probs, artifact.table.edges, artifact.table.values)
-    )
 
 
 def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
@@ -483,16 +464,16 @@ def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) 
     return replace(tail, output=shown[0])
 
 
-def _all(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
+def _all(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value]:
     """Make confidence, predicted class and bin, (n,)."""
     confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
     predicted = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 0})
     exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(probs.dtype))
-    number = count_below(editor, exact, np.linspace(0, 1, bins + 1)[None, 1:-1], keepdims=0)
+    number = count_below(editor, exact, edges[None], keepdims=0)
     return [confidence, predicted, number]
 
 
-def _all_of_labels(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
+def _all_of_labels(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value]:
     """Make confidence, decision (p above a half) and bin of each label, (n, L)."""
     dtype = dtype_of(probs)
     one, half = (editor.number(v, dtype, "number") for v in (1.0, 0.5))
@@ -500,5 +481,5 @@ def _all_of_labels(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]
     true = editor.node("Greater", [probs, half])
     predicted = cast(editor, true, ir.DataType.INT64)
     exact = widen(editor, cast(editor, confidence, work_type(dtype)), 1)
-    number = count_below(editor, exact, np.linspace(0, 1, bins + 1)[None, 1:-1, None], keepdims=0)
+    number = count_below(editor, exact, edges[None, :, None], keepdims=0)
     return [confidence, predicted, number]

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse._parity import UNKNOWN
+from calib_serve.fuse._decisions import has_logits
+from calib_serve.fuse._kinds import Change, change_to_fitted, check_truths
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
@@ -70,13 +71,12 @@ class Tail:
 
     def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
         """Replace the logits by calibrated ones; only the new value's own nodes still read the old."""
-        return replace(self._replaced(editor, self.logits, new, ()), logits=new)
+        return replace(self.replace_scores(editor, self.logits, new), logits=new)
 
-    def replace_scores(self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node]) -> Tail:
+    def replace_scores(
+        self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node] = ()
+    ) -> Tail:
         """Replace ``old``, a value on the path, by ``new``, except for the nodes in ``keep``."""
-        return self._replaced(editor, old, new, keep)
-
-    def _replaced(self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node]) -> Tail:
         editor.move(old, new, [n for n in self.readers(old) if n not in keep])
         if not old.is_graph_output() or self.shows_raw(old):
             return self
@@ -144,10 +144,9 @@ def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
     # Behind a table or mixture there are no calibrated logits: who reads logits may follow by their order
     # alone.
     found = {n for node in tail.path for v in node.outputs for n in users(v)}
-    stepped = artifact.mixture is not None or artifact.table is not None
     for node in users(tail.logits):
         if tail.activation is None or (
-            not _is_view(node) and (not (stepped and tail.normalised) or ignores_shift(node))
+            not _is_view(node) and (has_logits(artifact) or not tail.normalised or ignores_shift(node))
         ):
             found.add(node)
     return frozenset(found.difference(tail.path))
@@ -220,6 +219,7 @@ def _whole(graph: ir.Graph, value: ir.Value, artifact: Artifact) -> ir.Value:
     made = _activations([value], artifact.classes)
     op = None if (maker := _maker(value)) is None else maker.op_type
     column = artifact.model.outputs in ONE_COLUMN
+    # The largest few of the scores are no scores to calibrate: those that they are chosen from are.
     fewer = op in _SELECTIONS and not column and _columns_of(value) != artifact.classes
     return _shown(graph, made[0].outputs[0]) if len(made) == 1 and (op == "TopK" or fewer) else value
 
@@ -409,9 +409,7 @@ def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
     return columns
 
 
-NORMALISED: tuple[Outputs, ...] = ("log_probs", "probabilities", "probability")
-"""Fitted on these, a model is seen through its log-probabilities."""
-
+_CHANGES: tuple[Change, ...] = ("normalise",)
 _MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_probs"}
 _OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
 
@@ -432,6 +430,7 @@ def kind_of(
                 "the artifact is for one class of several; fit it with: calib-serve fit FILE "
                 "--outputs label_probabilities"
             )
+    # What a graph does is believed more than what somebody says of it.
     if made is not None and told is not None and exact(told, columns or 2) != made:
         raise FuseError(
             f"the output {output!r} is made by a {activation}: it holds {made}, not {told}; leave out "
@@ -443,12 +442,7 @@ def kind_of(
         kind = exact(kind, 1)
     elif made is None:
         kind = _OF_COLUMNS.get(kind, kind)
-    if (kind in LABELS) != artifact.is_multilabel:
-        these, those = ("labels", "classes") if kind in LABELS else ("classes", "labels")
-        raise FuseError(
-            f"the output {output!r} holds {kind}, scores of {these}, and the artifact is for {those}; say "
-            "with --outputs (outputs=) what it holds, or fit on this model's scores"
-        )
+    check_truths(artifact, kind, f"the output {output!r} holds {kind}")
     return kind
 
 
@@ -456,26 +450,20 @@ def as_fitted(artifact: Artifact, kind: Outputs, *, activated: bool, one_column:
     """Return the artifact as it acts on the graph's logits; FuseError where it was fitted on others.
 
     A fit sees a model that ends in a softmax through its log-probabilities; the graph has logits before it.
-    ``activated``: an activation of the graph makes ``kind`` of its logits. Only where it matters: a
-    temperature makes the same of both.
+    ``activated``: an activation of the graph makes ``kind`` of its logits.
     """
-    if not artifact.depends_on_kind or artifact.is_multilabel or artifact.head is not None:
+    if artifact.head is not None:  # it makes the logits anew, those that were fitted
         return artifact
-    fitted = artifact.model.outputs
-    if fitted is None:
-        raise FuseError(UNKNOWN)
-    has_logits = activated or kind in ("logits", "logit")
-    if fitted in NORMALISED:
-        bare = not activated and kind in NORMALISED  # its logits are log-probabilities already
-        return artifact if bare else _on_log_probs(artifact)
-    if has_logits and one_column == (fitted == "logit"):
+    seen: Outputs = kind
+    if activated and kind not in LABELS:
+        seen = "logit" if one_column else "logits"
+    held = "one logit a sample" if seen == "logit" else kind
+    change = change_to_fitted(artifact, seen, f"the graph has {held}", shown=kind, can=_CHANGES)
+    if change == "none":
         return artifact
-    held = "one logit a sample" if one_column and has_logits else kind
-    raise FuseError(
-        f"the artifact was fitted on {fitted}, and the graph has {held}: what its scale for each class makes "
-        f"of them differs; fit it on what this graph returns (calib-serve fit --outputs {kind}), or export "
-        f"{fitted}"
-    )
+    first = artifact.logit_maps[0]
+    steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)
+    return replace(artifact, steps=steps)
 
 
 def of_one_column(artifact: Artifact) -> LogitMap | None:
@@ -487,9 +475,3 @@ def of_one_column(artifact: Artifact) -> LogitMap | None:
         points = replace(step, on="logits")(points)
     at_zero, at_one = points[:, 1] - points[:, 0]
     return LogitMap(np.array([at_one - at_zero]), np.array([at_zero]) if at_zero else None)
-
-
-def _on_log_probs(artifact: Artifact) -> Artifact:
-    first = artifact.logit_maps[0]
-    steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)
-    return replace(artifact, steps=steps)

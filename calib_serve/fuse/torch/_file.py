@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
-from calib_serve.fuse._decisions import decided, left_out
+from calib_serve.fuse._decisions import decided
 from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
@@ -56,10 +56,6 @@ class TorchReport(Parity):
             *super().rows(),
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
-
 
 def fuse_torch(
     model_path: str | Path,
@@ -95,6 +91,7 @@ def fuse_torch(
         try:
             with written_whole(out) as partial:
                 _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
+                # What was written is read again: the proof is of the file, not of what is in memory.
                 whole, model = (_load(path, kind).to(where) for path in (partial, source))
                 parity = fusion.prove(whole, model, example.to(where))
         except OSError as error:
@@ -104,11 +101,9 @@ def fuse_torch(
         returns=asked.returns,
         outputs=fusion.scores.outputs,
         output=".".join(map(str, fusion.scores.path)),
-        **asdict(parity),
+        **vars(parity),
         decisions=decided(fusion.artifact),
-        left_out=()
-        if asked.decisions
-        else tuple(left_out(artifact, "--decisions (decisions=) returns them, too")),
+        left_out=fusion.left_out,
         model=hashed,
         artifact=artifact.fingerprint,
     )
@@ -173,6 +168,7 @@ def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, finge
         return
     call, shapes = _freedom(loaded.program, example)
     try:
+        # Exported anew: a program of torch.export cannot be edited and stay valid.
         again = torch.export.export(
             _like(whole, loaded.module), call.args, dict(call.named), dynamic_shapes=shapes
         )

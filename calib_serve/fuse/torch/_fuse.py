@@ -17,11 +17,17 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.fuse._decisions import check_decidable, decided, undecided
-from calib_serve.fuse._parity import UNKNOWN, Expected, Parity, check_decisions, check_probabilities, expect
+from calib_serve.fuse._decisions import decided, deciding
+from calib_serve.fuse._kinds import (
+    Change,
+    as_fitted,
+    change_to_fitted,
+    check_numbers,
+    check_truths,
+)
+from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
 from calib_serve.fuse.torch._modules import (
-    Change,
     Deciding,
     Everything,
     Logits,
@@ -33,7 +39,6 @@ from calib_serve.fuse.torch._modules import (
     assemble,
     lookup,
 )
-from calib_serve.metrics import log_softmax
 from calib_serve.options.base import changed
 from calib_serve.options.fuse import ModuleOptions
 from calib_serve.scores import (
@@ -114,7 +119,7 @@ class Fusion:
     """``whole`` is ``model`` with the artifact inside; ``parity`` is None where there was no example.
 
     ``layer`` is the last linear layer where it was changed, ``own_scores`` how many of the fit's own scores
-    got the fit's own probabilities, and how far they were apart.
+    got the fit's own probabilities, and how far they were apart; ``left_out``: see ``TorchReport``.
     """
 
     whole: nn.Module
@@ -124,6 +129,7 @@ class Fusion:
     scores: Scores
     change: Change
     layer: str | None
+    left_out: tuple[str, ...]
     own_scores: tuple[int, float] = (0, 0.0)
     parity: Parity | None = None
 
@@ -151,7 +157,15 @@ class Fusion:
         else:
             shown = returned[1] if self.returns == "all" else returned
         try:
-            return self._compare(numbers(shown), found, expected, str(scores.device))
+            probs = numbers(shown) if self._shown is None else to_probs(numbers(shown), self._shown)
+            return expected.prove(
+                probs,
+                found,
+                _REPORT,
+                own=self.own_scores,
+                engine=f"torch {torch.__version__}",
+                device=str(scores.device),
+            )
         except FuseError:
             # Dropout that is left on moves scores from run to run, and would look like a wrong calibration.
             apart = float((scores_of(model).double() - scores.double()).abs().max())
@@ -161,37 +175,6 @@ class Fusion:
                     "(dropout or batch statistics are on); call model.eval() before exporting it"
                 ) from None
             raise
-
-    def _compare(
-        self, shown: Numbers, found: Mapping[str, NDArray[Any]], expected: Expected, device: str
-    ) -> Parity:
-        """Compare what ``whole`` returned, its scores and its decisions by name, with ``expected``."""
-        probs = shown if self._shown is None else to_probs(shown, self._shown)
-        if probs.shape != expected.probs.shape:
-            raise FuseError(
-                f"the calibrated model gives {probs.shape}, not {expected.probs.shape}; {_REPORT}"
-            )
-        worst = check_probabilities(probs, expected.probs, expected, _REPORT)
-        close = check_decisions(
-            self.artifact,
-            expected.probs,
-            found,
-            tolerance=expected.near,
-            rows=expected.sure,
-            report=_REPORT,
-            shown=expected.tolerance,
-        )
-        own, apart = self.own_scores
-        return Parity(
-            max(worst, apart),
-            expected.tolerance,
-            len(probs),
-            int((~expected.sure).sum()),
-            close,
-            own_scores=own,
-            engine=f"torch {torch.__version__}",
-            device=device,
-        )
 
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
         """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""
@@ -222,13 +205,19 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
             f"the model must be an nn.Module, got {type(model).__name__}; "
             "calibrate the module or exported program that it was compiled from, then compile"
         )
+    # Dropout and batch statistics would make each run another model.
     model = evaluating(model)
     if example is None:
         scores = _told(model, artifact, asked.output, asked.outputs)
     else:
         returned = example.shifted(artifact.input_shift).run(model)
         scores = _found(returned, artifact, asked.output, asked.outputs, example.samples)
-    change = change_to_fitted(scores.outputs, artifact)
+    held = f"the model's outputs are {scores.outputs}"
+    check_truths(artifact, scores.outputs, held)
+    change = change_to_fitted(artifact, scores.outputs, held)
+    acting, left = deciding(
+        artifact, wanted=asked.decisions, option="--decisions (decisions=) returns them, too"
+    )
     # A map that changes nothing would still round, and keep a layer from being folded.
     maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
     folded = maps if asked.fold else ()
@@ -243,10 +232,8 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
         tail_of = Unchanged
-    decides = asked.decisions and bool(decided(artifact))
-    if decides:
-        check_decidable(artifact, "leave the decisions out: no --decisions (decisions=)")
-        tail_of = partial(_deciding, asked.returns)
+    if decided(acting):
+        tail_of = partial(Deciding, asked.returns)
     tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
     # Folded maps act inside the model, which the fit's own scores do not pass.
@@ -259,17 +246,10 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         tail,
         scores.path,
     )
-    acting = artifact if decides else undecided(artifact)
-    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, own_scores)
+    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, left, own_scores)
     if example is None:
         return fusion
     return replace(fusion, parity=fusion.prove(whole, model, example))
-
-
-def _deciding(returns: Returns, *given: Any) -> Tail:
-    tail = Deciding(*given)
-    tail.returns = returns
-    return tail
 
 
 def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None) -> Scores:
@@ -289,6 +269,7 @@ def _found(
     scores = lookup(returned, path)
     if not isinstance(scores, Tensor):
         raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
+    # Scores of one row for many inputs are pooled over the batch: nobody's.
     if len(scores) != samples:
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
@@ -344,11 +325,14 @@ def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs
             "give inputs it was made for with --inputs (inputs=)"
         )
     wide = scores.dtype in (torch.float32, torch.float64)
-    numbers = measured(rows, tolerance=_SUM if wide else _SUM_OF_HALF)
+    tolerance = _SUM if wide else _SUM_OF_HALF
+    numbers = measured(rows, tolerance=tolerance)
     columns = 1 if rows.ndim == 1 else rows.shape[1]
     if told is not None:
-        _check_told(rows, numbers, exact(told, columns))
-        return exact(told, columns)
+        kind = exact(told, columns)
+        matrix = rows.reshape(len(rows), -1)
+        check_numbers(matrix, kind, "what the model returns", told=True, tolerance=tolerance)
+        return kind
     if artifact.is_multilabel:
         return _of_labels(numbers, rows, artifact)
     if numbers == "probability" and artifact.model.outputs != "probability":
@@ -376,53 +360,6 @@ def _of_labels(numbers: Outputs, rows: Numbers, artifact: Artifact) -> Outputs:
     )
 
 
-def _check_told(rows: Numbers, numbers: Outputs, told: Outputs) -> None:
-    possible = {
-        "probabilities": numbers == "probabilities",
-        "probability": numbers == "probability",
-        "label_probabilities": bool(((rows >= 0) & (rows <= 1)).all()),
-        "log_probs": numbers == "log_probs",
-    }
-    if not possible.get(told, True):
-        raise FuseError(
-            f"the model's outputs are not {told}: they lie between {rows.min():.3g} and {rows.max():.3g}, "
-            f'and are {numbers} by their numbers; say --outputs {numbers} (outputs="{numbers}")'
-        )
-
-
-def change_to_fitted(outputs: Outputs, artifact: Artifact) -> Change:
-    """Find what makes scores of this kind those that the artifact was fitted on.
-
-    Raises FuseError or InputError where nothing does: what a softmax took away does not come back.
-    """
-    if artifact.is_multilabel != (outputs in LABELS):
-        of = "labels" if artifact.is_multilabel else "one class a sample"
-        raise FuseError(
-            f"the model's outputs are {outputs}, and the artifact was fitted on scores of {of}; "
-            "say with --outputs (outputs=) what they are, or fit it on this model's"
-        )
-    fitted = artifact.model.outputs
-    if artifact.takes(outputs):
-        return "none"
-    if fitted is None:
-        raise FuseError(UNKNOWN)
-    if fitted == "logit":
-        return "difference"
-    if fitted in PROBABILITIES or fitted == "log_probs":
-        return "normalise"
-    artifact.check_takes(outputs, "the model's outputs")
-    raise AssertionError(f"{fitted} and {outputs}")  # pragma: no cover - check_takes raises
-
-
-def as_fitted(logits: Numbers, change: Change) -> Numbers:
-    """Turn logits (n, K) of the model's scores into those that the artifact was fitted on."""
-    if change == "normalise":
-        return log_softmax(logits)
-    if change == "difference":
-        return np.stack([np.zeros_like(logits[:, 0]), logits[:, 1] - logits[:, 0]], axis=1)
-    return logits
-
-
 # --- Parity ---
 
 _RATIO, _RATIO_OF_DOUBLE = 1e-5, 1e-9
@@ -447,19 +384,17 @@ def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayere
 
 def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> tuple[int, float]:
     """Prove that the fit's own scores become its own probabilities in ``tail``; how many, and how far."""
-    examples = artifact.examples
-    if examples is None:
-        return 0, 0.0
-    expected = expect(artifact, np.asarray(examples.logits, np.float64), _RATIO, probs=examples.probs)
     wide = torch.float64 if tail.wide else torch.float32
-    z = torch.tensor(examples.logits, dtype=wide, device=device)
-    with torch.no_grad():
-        probs = numbers(tail.probabilities(tail.maps(z)))  # type: ignore[operator]
+
+    def run(logits: NDArray[np.float64]) -> tuple[Numbers, dict[str, Any]]:
+        with torch.no_grad():
+            z = torch.tensor(logits, dtype=wide, device=device)
+            return numbers(tail.probabilities(tail.maps(z))), {}  # type: ignore[operator]
+
+    # Decisions are left to the inputs: a tail makes them of a model's scores alone.
+    probs_alone = replace(artifact, sets=None, abstain=None, contract=None)
     damaged = "the artifact is damaged, or of another version: fit it again"
-    try:
-        return len(examples.logits), check_probabilities(probs, expected.probs, expected, damaged)
-    except FuseError as error:
-        raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
+    return prove_own_scores(probs_alone, _RATIO, run, damaged)
 
 
 def numbers(tensor: Tensor) -> Numbers:

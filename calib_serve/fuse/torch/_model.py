@@ -52,6 +52,7 @@ class Example:
         fitted = getattr(torch, artifact.model.input_dtype or "", None)
         if isinstance(fitted, torch.dtype) and not fitted.is_floating_point:
             return cls((torch.randint(0, 2, (samples, *sizes), generator=rng).to(device, fitted),))
+        # A model of pixels and one of normalised inputs both meet numbers that they know.
         half = samples // 2
         pixels = torch.rand((half, *sizes), generator=rng)
         centred = torch.randn((samples - half, *sizes), generator=rng)

@@ -9,16 +9,27 @@ Buffers and plain tensor code that script, trace and export. Half precision is c
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any, Dict, Literal, NamedTuple, Union  # noqa: UP035 - TorchScript knows this Dict
+from typing import Any, Dict, NamedTuple, Union  # noqa: UP035 - TorchScript knows this Dict
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Abstain, Artifact, PredictionSets
+from calib_serve.artifact import Artifact, PredictionSets
 from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError, ShapeError
-from calib_serve.fuse._decisions import act_least, decided, lac_least, rank_offsets, rounded_down, rounded_up
+from calib_serve.fuse._decisions import (
+    NAMES,
+    abstain_least,
+    act_least,
+    decided,
+    has_logits,
+    inner_edges,
+    lac_least,
+    rank_offsets,
+    rounded_down,
+)
+from calib_serve.fuse._kinds import Change
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
 from calib_serve.scores.kinds import LEAST
 
@@ -86,16 +97,6 @@ class _Map(nn.Module):
         z = torch.log_softmax(logits, dim=1).clamp_min(self.least) if self.log_probs else logits
         z = z @ self.weight.t() if self.full else z * self.weight
         return z + self.bias if self.biased else z
-
-
-class _Softmax(nn.Module):
-    def forward(self, logits: Tensor) -> Tensor:
-        return torch.softmax(logits, dim=1)
-
-
-class _Sigmoid(nn.Module):
-    def forward(self, logits: Tensor) -> Tensor:
-        return torch.sigmoid(logits)
 
 
 class _Mixture(nn.Module):
@@ -175,8 +176,8 @@ def probabilities(artifact: Artifact, dtype: torch.dtype) -> nn.Sequential:
     """Make the steps from calibrated logits (n, K) to probabilities (n, K); of labels, sigmoids."""
     mixture, table = artifact.mixture, artifact.table
     if artifact.is_multilabel:
-        return nn.Sequential(_Sigmoid(), *([] if table is None else [_EachTable(table, dtype)]))
-    made: list[nn.Module] = [_Softmax() if mixture is None else _Mixture(mixture, dtype)]
+        return nn.Sequential(nn.Sigmoid(), *([] if table is None else [_EachTable(table, dtype)]))
+    made: list[nn.Module] = [nn.Softmax(dim=1) if mixture is None else _Mixture(mixture, dtype)]
     if table is not None and table.classes is None:
         made.append(_TopTable(table, dtype))
     elif table is not None:
@@ -219,9 +220,9 @@ class _BySum(nn.Module):
 class _Abstention(nn.Module):
     least: Tensor
 
-    def __init__(self, step: Abstain, dtype: torch.dtype) -> None:
+    def __init__(self, artifact: Artifact, dtype: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("least", torch.tensor(rounded_up(np.array(step.threshold), _numpy(dtype))))
+        self.register_buffer("least", torch.tensor(abstain_least(artifact, _numpy(dtype))))
 
     def forward(self, probs: Tensor) -> Tensor:
         return torch.logical_not(probs.amax(dim=1) >= self.least)  # also of NaN
@@ -241,21 +242,10 @@ class _Acts(nn.Module):
 
 
 def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
-    """Make the step from probabilities to whether each class is in the set, both (n, K), if any."""
+    """Make the step from probabilities to whether each class is in the set, both (n, K)."""
     step = artifact.sets
-    if step is None:
-        return nn.Identity()
+    assert step is not None  # "set" is decided
     return _ByProbability(step, dtype) if step.score == "lac" else _BySum(step, artifact.classes, dtype)
-
-
-def abstention(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
-    """Make the step from probabilities (n, K) to whether there is no answer (n,), if any."""
-    return nn.Identity() if artifact.abstain is None else _Abstention(artifact.abstain, dtype)
-
-
-def acts(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
-    """Make the step from probabilities (n, K), as returned, to whether to act on each (n,), if any."""
-    return _Acts(artifact, dtype) if "act" in decided(artifact) else nn.Identity()
 
 
 def _numpy(dtype: torch.dtype) -> type[np.floating]:
@@ -263,10 +253,6 @@ def _numpy(dtype: torch.dtype) -> type[np.floating]:
 
 
 # --- From scores to what is returned ----------------------------------------------------------------
-
-
-Change = Literal["none", "normalise", "difference"]
-"""How logits (n, K) become those that the artifact was fitted on: log_softmax, or (0, z1 - z0)."""
 
 
 class All(NamedTuple):
@@ -350,7 +336,7 @@ class Tail(nn.Module):
         self.maps = mapped(maps, wide)
         self.probabilities = probabilities(artifact, wide)
         # Where neither is, calibrated logits exist; else only log-probabilities.
-        self.has_logits = artifact.mixture is None and artifact.table is None
+        self.has_logits = has_logits(artifact)
         self.labels = artifact.is_multilabel
         self.one = outputs in ONE_COLUMN
         self.wide = dtype == torch.float64
@@ -404,16 +390,10 @@ class Everything(Tail):
     inner_edges: Tensor
 
     def __init__(
-        self,
-        maps: tuple[LogitMap, ...],
-        artifact: Artifact,
-        dtype: torch.dtype,
-        outputs: Outputs,
-        change: Change,
+        self, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype, *kind: Any
     ) -> None:
-        super().__init__(maps, artifact, dtype, outputs, change)
-        bins = 15 if artifact.reference is None else len(artifact.reference)
-        self.register_buffer("inner_edges", edges(np.linspace(0, 1, bins + 1)[1:-1], dtype))
+        super().__init__(maps, artifact, dtype, *kind)
+        self.register_buffer("inner_edges", edges(inner_edges(artifact), dtype))
 
     def everything(self, scores: Tensor, z: Tensor, probs: Tensor) -> All:
         """Make all results of calibrated logits and probabilities."""
@@ -443,22 +423,16 @@ class Deciding(Everything):
     """A mapping by name: what ``returns`` says, and what the artifact decides: "set", "abstain", "act"."""
 
     def __init__(
-        self,
-        maps: tuple[LogitMap, ...],
-        artifact: Artifact,
-        dtype: torch.dtype,
-        outputs: Outputs,
-        change: Change,
+        self, returns: str, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype, *kind: Any
     ) -> None:
-        super().__init__(maps, artifact, dtype, outputs, change)
+        super().__init__(maps, artifact, dtype, *kind)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        self.sets = sets(artifact, wide)
-        self.abstention = abstention(artifact, wide)
-        self.has_sets = artifact.sets is not None
-        self.abstains = artifact.abstain is not None
-        self.acts = acts(artifact, wide)
-        self.has_acts = artifact.contract is not None and artifact.contract.decides
-        self.returns = "probabilities"
+        self.returns = returns
+        # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
+        self.has_sets, self.abstains, self.has_acts = (name in decided(artifact) for name in NAMES)
+        self.sets = sets(artifact, wide) if self.has_sets else nn.Identity()
+        self.abstention = _Abstention(artifact, wide) if self.abstains else nn.Identity()
+        self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
 
     def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name.

@@ -39,7 +39,7 @@ _PIECE = 1 << 20
 _LARGEST = 8 << 30  # bytes of one archive, unpacked
 _MOST = 100_000  # files and folders in one
 _HEADER = 16 << 20  # bytes that are read at once; only the headers of a hostile tar ask for more
-_SUFFIXES = (".mar", ".tar.gz", ".tgz")
+_SUFFIX = re.compile(r"\.(mar|tar\.gz|tgz)\Z")
 # What TorchServe takes as text; the first five name files.
 _FILES = ("handler", "serializedFile", "modelFile", "requirementsFile", "configFile")
 _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envelope")
@@ -84,6 +84,12 @@ class Archive:
         with opened(self.path) as form:
             return form.read(name, limit)
 
+    def unpack(self, folder: Path) -> Path:
+        """Write every file below ``folder``, as TorchServe does; return it."""
+        with opened(self.path) as form:
+            form.unpacked(folder)
+        return folder
+
     @contextmanager
     def contents(self) -> Iterator[dict[str, Content]]:
         """Yield every file except manifest and hashes, to be written into another archive in the block."""
@@ -127,6 +133,7 @@ def write_archive(
         "model": {**kept.get("model", {}), "modelName": name, "modelVersion": version, **given, **config},
     }
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
+    # Of the manifest, too: what is added or changed after packing is seen by a worker.
     hashes = {entry: digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
@@ -134,6 +141,7 @@ def write_archive(
             written_whole(path) as partial_file,
             zipfile.ZipFile(partial_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
+            # In one order, and with one date: the same files give the same bytes.
             for entry in sorted(content):
                 _add(archive, entry, content[entry])
     except OSError as error:
@@ -161,22 +169,12 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
             if verify and not hashes and SECTION in (config or {}):
                 raise IntegrityError(f"{path} has lost its list of hashes; pack it again")
             # As TorchServe calls a model that has no name or version.
-            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", _unnamed(path))
+            stem = path.name.rpartition(".")[0] if ".mar" in path.name else path.name
+            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", stem)
             version = model.get("modelVersion", "1.0")
             return Archive(path, name, version, manifest, dict(config or {}), names, hashes)
         except (*_ERRORS, yaml.YAMLError) as error:
             raise ModelError(f"{path} is not a TorchServe archive that can be used: {error}") from error
-
-
-def unpack(archive: Archive, folder: Path) -> Path:
-    """Unpack a checked archive below ``folder``, as TorchServe unpacks it."""
-    with opened(archive.path) as form:
-        form.unpacked(folder)
-    return folder
-
-
-def _unnamed(path: Path) -> str:
-    return path.name.rpartition(".")[0] if ".mar" in path.name else path.name
 
 
 def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
@@ -224,17 +222,15 @@ def _pieces(content: Content) -> Iterator[bytes]:
                 yield piece
 
 
-def _size(content: Content) -> int:
-    if isinstance(content, Path):
-        return content.stat().st_size
-    return content.size if isinstance(content, Stream) else len(content)
-
-
 def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     info = zipfile.ZipInfo(name, _DATE)
     info.external_attr = 0o100644 << 16
     info.create_system = 3
-    info.file_size = _size(content)
+    # Told before it is written: the header of a file beyond 4 GiB is another one.
+    if isinstance(content, Path):
+        info.file_size = content.stat().st_size
+    else:
+        info.file_size = content.size if isinstance(content, Stream) else len(content)
     with archive.open(info, "w") as target:
         for piece in _pieces(content):
             target.write(piece)
@@ -249,6 +245,8 @@ def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
     """
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
+        # In the same folder, so that a rename puts it in place at once; hidden from a server that looks
+        # there.
         stage = tempfile.TemporaryDirectory(prefix=".", dir=out, ignore_cleanup_errors=True)
     except OSError as error:
         raise FuseError(f"cannot write to {out}: {error}") from error
@@ -348,6 +346,7 @@ def opened(path: Path) -> Iterator[Form]:
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
     what unpacks to far more than its size.
     """
+    # By the name alone, as TorchServe chooses: two programs must not read two different archives.
     reader = _folder if path.is_dir() else _zip if path.suffix == ".mar" else _tar
     with ExitStack() as stack:
         try:
@@ -355,6 +354,8 @@ def opened(path: Path) -> Iterator[Form]:
         except _ERRORS as error:
             says = f"{str(error) or type(error).__name__}{_hint(path)}"
             raise ModelError(f"{path} is not a TorchServe archive that can be used: {says}") from error
+        if sum(form.sizes.values()) > _LARGEST:
+            raise ModelError(f"{path} unpacks to more than {_LARGEST} bytes; it is not served")
         yield form
 
 
@@ -362,17 +363,13 @@ def is_archive(path: Path) -> bool:
     """Return whether ``path`` is called as archives are, or is a folder with a manifest of TorchServe's."""
     if path.is_dir():
         return (_root(path) / MANIFEST).is_file()
-    return path.is_file() and path.name.endswith(_SUFFIXES)
+    return path.is_file() and _SUFFIX.search(path.name) is not None
 
 
 def stored_archives(store: Path) -> list[Path]:
     """List every archive in a model store, in each of the forms, by name; hidden ones are left out."""
     # Without suffixes x comes before x-2: it is the default version of a server that loads both.
-    return sorted(filter(is_archive, store.glob("[!.]*")), key=_without_suffix)
-
-
-def _without_suffix(path: Path) -> str:
-    return next((path.name.removesuffix(end) for end in _SUFFIXES if path.name.endswith(end)), path.name)
+    return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: _SUFFIX.sub("", path.name))
 
 
 def inside(path: Path, name: str) -> str:
@@ -393,7 +390,7 @@ def _zip(path: Path) -> Iterator[Form]:
                 raise ModelError(f"{path} holds a symbolic link, {name!r}; it is not served")
             if not entry.is_dir():
                 found[name] = entry
-        sizes = _small(path, {name: entry.file_size for name, entry in found.items()})
+        sizes = {name: entry.file_size for name, entry in found.items()}
         refuse_bomb(archive)
         yield Form(path, sizes, lambda name: archive.open(found[name]))
 
@@ -408,7 +405,7 @@ def _folder(path: Path) -> Iterator[Form]:
         if outside or not file.is_file():
             raise ModelError(f"{path} holds {name!r}, a link or a device; put the file itself there")
         files[name] = file
-    sizes = _small(path, {name: file.stat().st_size for name, file in files.items()})
+    sizes = {name: file.stat().st_size for name, file in files.items()}
     yield Form(path, sizes, lambda name: files[name].open("rb"))
 
 
@@ -444,7 +441,7 @@ def _tar(path: Path) -> Iterator[Form]:
             bounded.seek(archive.offset)  # the module stops at a damaged header, and says nothing
             if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError(f"it is damaged after {len(found)} files")
-            sizes = _small(path, {name: member.size for name, member in found.items()})
+            sizes = {name: member.size for name, member in found.items()}
             yield Form(path, sizes, partial(_member, archive, found), serial=True)
 
 
@@ -498,12 +495,6 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
             raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
         seen.add(name)
         yield entry, name
-
-
-def _small(path: Path, sizes: dict[str, int]) -> dict[str, int]:
-    if sum(sizes.values()) > _LARGEST:
-        raise ModelError(f"{path} unpacks to more than {_LARGEST} bytes; it is not served")
-    return sizes
 
 
 def _hint(path: Path) -> str:

@@ -52,7 +52,8 @@ class Batching:
 
 def is_calibrated(archive: Archive) -> bool:
     """Return whether the archive serves a model that this package calibrated."""
-    return "kind" in _section(archive)
+    section = archive.config.get(SECTION)
+    return isinstance(section, Mapping) and "kind" in section
 
 
 def artifact_of(archive: Archive) -> Artifact:
@@ -62,9 +63,10 @@ def artifact_of(archive: Archive) -> Artifact:
             f"{archive.path} holds no calibration; to run its handler and see what of it can be calibrated: "
             f"calib-serve inspect --from {archive.path}"
         )
-    folder = _section(archive).get("artifact", "artifact")
+    folder = archive.config[SECTION].get("artifact", "artifact")
     if not isinstance(folder, str) or not folder:
         raise ModelError(f"{archive.path} does not say where its artifact is, but {folder!r}")
+    # Only the artifact's own files are unpacked: a model may have gigabytes.
     with opened(archive.path) as form, scratch() as copy:
         for name in form.sizes:
             if name.startswith(f"{folder}/"):
@@ -76,12 +78,6 @@ def artifact_of(archive: Archive) -> Artifact:
 def load_artifact(path: str | Path) -> Artifact:
     """Load the artifact in a folder or inside a TorchServe archive of any form, every hash checked."""
     return artifact_of(read_archive(Path(path))) if is_archive(Path(path)) else Artifact.load(path)
-
-
-def _section(archive: Archive) -> Mapping[str, Any]:
-    """Return the archive's section for this package; empty if it has none."""
-    section = archive.config.get(SECTION)
-    return section if isinstance(section, Mapping) else {}
 
 
 def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") -> dict[str, bytes | Path]:
@@ -113,6 +109,7 @@ def package_files(entry: str) -> dict[str, bytes | Path]:
         if module in found or not path.is_file():
             continue
         found[module] = path
+        # Imports inside functions count as well: a worker comes to them later.
         waiting += [*_imports(path), module.rpartition(".")[0] or "calib_serve"]
     return {path.relative_to(root.parent).as_posix(): path for path in found.values()}
 

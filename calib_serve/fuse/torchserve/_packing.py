@@ -291,6 +291,7 @@ def recalibrated(
         raise FuseError(
             f"{source} is version {version} already; receipts tell versions apart, so name a new one"
         )
+    # Another model's output steps would act on scores that they were not fitted on.
     same = artifact.model.sha256 in (None, served.model.sha256)
     if not same or artifact.classes != served.classes or not artifact.has_model_steps_of(served):
         raise FuseError(

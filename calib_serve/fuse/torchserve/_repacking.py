@@ -19,6 +19,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
+from calib_serve.fuse._kinds import change_to_fitted, check_truths
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve._archive import (
     CONFIG,
@@ -31,7 +32,6 @@ from calib_serve.fuse.torchserve._archive import (
     read_archive,
     scratch,
     staged,
-    unpack,
     write_archive,
 )
 from calib_serve.fuse.torchserve._contents import (
@@ -48,7 +48,7 @@ from calib_serve.fuse.torchserve._contents import (
 )
 from calib_serve.options.base import changed
 from calib_serve.options.pack import AroundOptions
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, class_count, exact, to_logits
+from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, to_logits
 from calib_serve.seam import INFERENCE, SECONDS, Request, alternatives, leaves, run_trial, same_format
 
 T = TypeVar("T")
@@ -96,6 +96,7 @@ def pack_around(
     handler = wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
+    # Fitted elsewhere than at a seam, the artifact's kind of scores says nothing of what passes here.
     at = fitted.model.seam is not None
     seam = _as_fitted("seam", asked.place, fitted.model.seam)
     output = _as_fitted("output", asked.output, fitted.model.output)
@@ -121,7 +122,7 @@ def pack_around(
             samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
             samples = samples if asked.probe_data is None else some_of(read_requests(asked.probe_data))
             found = find_seam(
-                unpack(old, folder / "before"),
+                old.unpack(folder / "before"),
                 requests=samples[0] if samples else (),
                 others=samples[1:],
                 input_shape=fitted.model.input_shape,
@@ -176,7 +177,7 @@ def pack_around(
         made = read_archive(written, verify=False)
         check_names(made)
         if found is not None:
-            after = unpack(made, folder / "after")
+            after = made.unpack(folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
             prove_seam(after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout)
     return target
@@ -241,6 +242,7 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
 
 def wrappable(handler: str, files: Sequence[str], source: object) -> str:
     """Return the handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
     module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
     if not module:
         raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
@@ -298,7 +300,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
     handler = wrappable(handler, archive.files, source)
     serialized = _model_file(archive)
     with scratch() as folder:
-        copy = unpack(archive, folder / "archive")
+        copy = archive.unpack(folder / "archive")
         if options is not None:
             manifest = {**archive.manifest, "model": {**archive.model, "handler": handler}}
             (copy / MANIFEST).write_text(json.dumps(manifest), "utf-8")
@@ -421,41 +423,12 @@ def find_seam(
 
 
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
-    """Raise FuseError where the artifact's steps give other probabilities for scores of another kind.
-
-    A temperature makes the same of logits and of log-probabilities; a weight for each class does not.
-    """
-    fitted = artifact.model.outputs
-    if artifact.is_multilabel != (seam.kind in LABELS):
-        raise FuseError(_of_other_truths(seam, artifact))
-    if artifact.takes(seam.kind) or (fitted is None and seam.kind == "logits"):
-        return
-    if fitted is not None:
-        raise FuseError(
-            f"the artifact was fitted on {fitted}, and {seam.kind} pass the seam {seam.place!r}: what it "
-            "makes of them differs; fit it on this archive with: calib-serve fit --from"
-        )
-    if told is None:
-        raise FuseError(
-            f"{seam.kind} pass the seam {seam.place!r}, and the artifact does not say what it was fitted on; "
-            f"give --outputs {seam.kind} if it was fitted on such, else fit it on this archive with --from"
-        )
-
-
-def _of_other_truths(seam: Seam, artifact: Artifact) -> str:
-    fitted = artifact.model.outputs or "scores"
-    if artifact.is_multilabel:
-        label = "label_probabilities" if seam.kind in PROBABILITIES else "label_logits"
-        return (
-            f"the artifact was fitted on {fitted}, of labels of which any may be true, and {seam.kind} pass "
-            f"the seam {seam.place!r}, of which one class is true as far as can be seen; say --outputs "
-            f"{label} if each is of a label of its own"
-        )
-    return (
-        f"{seam.kind} pass the seam {seam.place!r}: one sigmoid a label (multi-label). The artifact was "
-        f"fitted on {fitted}, of which one class is true, so that they would become nonsense; fit one on "
-        f"this archive with: calib-serve fit --from ARCHIVE --outputs {seam.kind}"
-    )
+    """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
+    what = f"{seam.kind} pass the seam {seam.place!r}"
+    check_truths(artifact, seam.kind, what)
+    # An artifact that does not say what it was fitted on is believed to be of logits, or of what is told.
+    if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
+        change_to_fitted(artifact, seam.kind, what, can=())
 
 
 def prove_seam(
@@ -468,6 +441,7 @@ def prove_seam(
     Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
     a reply has another format.
     """
+    # In reverse, too: a handler that mixes up its rows answers one of the two orders wrongly.
     some = seam.requests[: len(seam.batched[0])] if seam.batched else ()
     ordered = [list(some), list(reversed(some))] if some else []
     batches = [*([request] for request in seam.requests), *ordered]

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx._files import inferred_shapes
-from calib_serve.fuse.onnx._parity import generate, run_raw
+from calib_serve.fuse.onnx._parity import generate, one_line, run_raw
 
 Inputs = Mapping[str, NDArray[Any]]
 
@@ -62,6 +62,7 @@ def _first(value: onnx.ValueInfoProto) -> int:
 
 def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
     """Put the graph with a free batch in the place of the file, if it is right; else return why not."""
+    # Beside the file, as external data are found by the file's folder.
     trial = path.with_suffix(".free.onnx")
     try:
         _follow_in_reshapes(model)
@@ -83,7 +84,7 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
         onnx.checker.ValidationError,
         onnx.shape_inference.InferenceError,
     ) as error:
-        return f"the graph does not run on several rows ({' '.join(str(error).split())[:300]})"
+        return f"the graph does not run on several rows ({one_line(error)})"
     finally:
         trial.unlink(missing_ok=True)
     return wrong

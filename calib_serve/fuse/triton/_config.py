@@ -12,7 +12,6 @@ from typing import Any
 import onnx_ir as ir
 
 from calib_serve.errors import FuseError
-from calib_serve.fuse.sessions import TensorRT
 from calib_serve.options.fuse import TritonOptions
 
 Block = dict[str, Any]
@@ -145,6 +144,7 @@ class Signature:
             raise FuseError(
                 "the model has an output 'receipt' of its own; rename it or use --option receipts=false"
             )
+        # Triton batches all tensors of a model or none.
         fixed = any(t.dims[0] != -1 for t in (*inputs, *outputs))
         return cls(inputs, outputs, 0 if fixed else settings.max_batch)
 
@@ -171,11 +171,29 @@ def _tensor(value: ir.Value) -> Tensor:
     return Tensor(str(value.name), _TYPES[value.dtype], dims)
 
 
-def _engine(settings: TritonOptions) -> TensorRT | None:
-    """Return how TensorRT runs the graph, if it does."""
-    if settings.tensorrt is None:
-        return None
-    return TensorRT(settings.tensorrt, settings.trt_cache, settings.trt_level, settings.trt_workspace)
+def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
+    """Return how TensorRT runs a graph, in the names that onnxruntime and Triton's backend share.
+
+    ``shapes`` of the inputs without their batch, which is 1 to ``batch``: with them one engine serves all
+    batches, and without any, another is built for each new shape.
+
+    >>> tensorrt(TritonOptions(tensorrt="FP16"), {"x": (3, 8)}, 32)["trt_profile_max_shapes"]
+    'x:32x3x8'
+    """
+    found: dict[str, str] = {}
+    # Engines and timings are kept: building them again at the next start would take minutes. CUDA graphs are
+    # no option: a captured graph reads the addresses of the first request again, and servers put each request
+    # elsewhere.
+    for what in ("engine", "timing"):
+        if settings.trt_cache is not None:
+            found |= {f"trt_{what}_cache_enable": "1", f"trt_{what}_cache_path": settings.trt_cache}
+    if settings.trt_level is not None:
+        found["trt_builder_optimization_level"] = str(settings.trt_level)
+    for bound, rows in (("min", 1), ("opt", batch), ("max", batch)):
+        if shapes and batch:
+            whole = (f"{name}:{'x'.join(map(str, (rows, *dims)))}" for name, dims in shapes.items())
+            found[f"trt_profile_{bound}_shapes"] = ",".join(whole)
+    return found
 
 
 def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[Tensor] = ()) -> Block:
@@ -190,8 +208,12 @@ def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequenc
     }
     if warmup := _warmup(found):
         config["model_warmup"] = warmup
-    if engine := _engine(settings):
-        parameters = engine.triton_parameters(found.profile(), found.batch)
+    if settings.tensorrt is not None:
+        parameters = {
+            "precision_mode": settings.tensorrt,
+            "max_workspace_size_bytes": str(settings.trt_workspace),
+            **tensorrt(settings, found.profile(), found.batch),
+        }
         accelerator = {
             "name": "tensorrt",
             "parameters": [{"key": k, "value": v} for k, v in parameters.items()],
@@ -203,8 +225,13 @@ def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequenc
 def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, multilabel: bool) -> Block:
     """Configure the fused graph on onnxruntime in Triton's Python backend, which signs and counts as well."""
     provided = None
-    if engine := _engine(settings):
-        provided = json.dumps(engine.options(found.profile(), found.batch), sort_keys=True)
+    if settings.tensorrt is not None:
+        options = {
+            "trt_fp16_enable": str(int(settings.tensorrt == "FP16")),
+            "trt_max_workspace_size": str(settings.trt_workspace),
+            **tensorrt(settings, found.profile(), found.batch),
+        }
+        provided = json.dumps(options, sort_keys=True)
     return {
         "name": name,
         "backend": "python",
@@ -253,6 +280,7 @@ def _warmup(found: Signature) -> list[Block]:
         }
         for t in found.inputs
     ]
+    # One alone, and the most at once: engines and memory are made for these.
     sizes = sorted({1, found.batch}) if found.batch else [0]
     return [
         {"name": f"batch of {size or 'fixed size'}", "batch_size": size, "inputs": tensors} for size in sizes

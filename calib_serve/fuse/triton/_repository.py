@@ -274,6 +274,7 @@ class Pack:
         if not path.is_file():
             raise FuseError(f"{path} is missing; choose another --name")
         old, new = (_config(p) for p in (path, self.place / model / CONFIG))
+        # Triton reads one config for all versions: a new one must not change what is served.
         differing = _differing(old, new, SHARED)
         for file in sorted(
             p.name for p in (self.place / model).iterdir() if p.is_file() and p.name != CONFIG

@@ -1,0 +1,106 @@
+"""Tell whether a model's scores are of the kind that an artifact acts on, and what makes them that.
+
+ONNX graphs, torch modules and wrapped handlers find the kind in their own ways: by an activation, by numbers,
+by a trial. What follows from it is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import FuseError
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, measured
+from calib_serve.scores.kinds import log_softmax
+
+Floats = NDArray[np.floating[Any]]
+
+NORMALISED: tuple[Outputs, ...] = ("log_probs", "probabilities", "probability")
+"""Fitted on these, a model is seen through its log-probabilities."""
+
+Change = Literal["none", "normalise", "difference"]
+"""How logits (n, K) become those that an artifact was fitted on: log_softmax, or (0, z1 - z0)."""
+
+
+def check_truths(artifact: Artifact, kind: Outputs, what: str) -> None:
+    """Raise FuseError where one is of labels, of which any may be true, and the other of one class a sample.
+
+    ``what``: the scores in words, such as "the model returns logits".
+    """
+    if (kind in LABELS) != artifact.is_multilabel:
+        these, those = ("labels", "classes") if kind in LABELS else ("classes", "labels")
+        raise FuseError(
+            f"{what}, scores of {these}, and the artifact was fitted on scores of {those}; say with "
+            f"--outputs (outputs=) what they are, or fit it on them: calib-serve fit --outputs {kind}"
+        )
+
+
+def check_numbers(rows: Floats, kind: Outputs, what: str, *, told: bool, tolerance: float) -> None:
+    """Raise FuseError where the numbers of scores (n, K) cannot be of their ``kind``, or seem of another.
+
+    ``told``: somebody said the kind, so that logits may lie within [0, 1]. ``tolerance``: how far a row of
+    probabilities may be from 1 together.
+    """
+    found = measured(rows, tolerance=tolerance)
+    # Labels that exclude one another sum to 1 as classes do, and one label has one column.
+    may_be = {"label_probabilities": ("label_probabilities", "probabilities", "probability")}
+    if kind in PROBABILITIES or kind == "log_probs":
+        wrong = found not in may_be.get(kind, (kind,))
+    else:
+        # One row of logits lies within [0, 1] by chance; several do where they are no logits.
+        doubtful = len(rows) > 1 and not told
+        wrong = found == "probabilities" or (found in ("probability", "label_probabilities") and doubtful)
+    if wrong:
+        raise FuseError(
+            f"{what} is taken for {kind}, but its numbers, {rows.min():.3g} to {rows.max():.3g}, are "
+            f"{found}; say --outputs {found} (outputs={found!r}), or what else it holds"
+        )
+
+
+def change_to_fitted(
+    artifact: Artifact,
+    kind: Outputs,
+    what: str,
+    *,
+    shown: Outputs | None = None,
+    can: Collection[Change] = ("normalise", "difference"),
+) -> Change:
+    """Find what makes scores of this ``kind`` those that the artifact was fitted on.
+
+    ``what``: the scores in words, ``shown``: what the model returns of them, if not themselves; ``can``: the
+    changes that can be made. FuseError where none of these does: what a softmax took away does not come back.
+    """
+    fitted = artifact.model.outputs
+    # A temperature makes the same of logits and of log-probabilities; a weight for each class does not.
+    if artifact.takes(kind):
+        return "none"
+    if fitted is None:
+        raise FuseError(
+            "the artifact does not say what its scores were, as where it was made by hand, and its scale for "
+            "each class makes other probabilities of logits than of log-probabilities; say what they were "
+            "with --option fitted_on=KIND (artifact.model.outputs)"
+        )
+    change: Change = "none"
+    if fitted == "logit":
+        change = "difference"
+    elif fitted in NORMALISED:
+        change = "normalise"
+    if change not in can:
+        raise FuseError(
+            f"the artifact was fitted on {fitted}, and {what}: what its scale for each class makes of them "
+            f"differs; fit it on these (calib-serve fit --outputs {shown or kind}), or give it {fitted}"
+        )
+    return change
+
+
+def as_fitted(logits: Floats, change: Change) -> Floats:
+    """Turn logits (n, K) of a model's scores into those that the artifact was fitted on."""
+    if change == "normalise":
+        return log_softmax(logits)
+    if change == "difference":
+        return np.stack([np.zeros_like(logits[:, 0]), logits[:, 1] - logits[:, 0]], axis=1)
+    return logits
