@@ -147,7 +147,7 @@ def goals() -> list[str]:
             shown = f"**{verdict}**" if verdict == "missed" else verdict
             rows.append((goal.says, measured, goal.bound, goal.beside, shown, f"`{benchmark.name}`"))
             if verdict == "missed":
-                reasons.append(f"- {goal.says}, beside {goal.beside} ({measured}): {goal.reason}.")
+                reasons.append(f"- `{benchmark.name}`, {measured}: {goal.reason}.")
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("met", "missed", "not measured"))
     header = ("what", "measured", "goal", "beside", "verdict", "file")
     return [
