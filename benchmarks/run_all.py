@@ -161,20 +161,19 @@ def goals() -> list[str]:
     ]
 
 
-def files() -> list[str]:
-    """What `make bench` runs, how long each takes, and what it needs."""
-    rows = []
-    for b in BENCHMARKS:
-        needs = [*(["real data"] if b.needs_data else []), *(f"`{p}`" for p in b.programs)]
-        needs += [f"`{b.environment}`"] if b.environment else []
-        command = " ".join([f"{b.name}.py", *b.options])
-        quick = "yes" if b.quick else ""
-        rows.append((f"`{command}`", f"{b.minutes:g}{'' if b.alone else ' of one'}", quick, ", ".join(needs)))
+def needs() -> list[str]:
+    """Return how long `make bench` takes, and what benchmarks need beside the package."""
     alone = sum(b.minutes for b in BENCHMARKS if b.alone)
     beside = sum(b.minutes for b in BENCHMARKS if not b.alone) / 2
-    header = ("command", "minutes", "in bench-quick", "needs")
-    total = f"{alone:g} minutes one by one and {beside:g} two at a time: about {alone + beside:.0f} in all."
-    return [*table(header, rows), "", total]
+    data = ", ".join(f"`{b.name}`" for b in BENCHMARKS if b.needs_data)
+    programs = ", ".join(f"`{b.name}` ({', '.join(b.programs)})" for b in BENCHMARKS if b.programs)
+    slow = ", ".join(f"`{b.name}`" for b in BENCHMARKS if not b.quick)
+    return [
+        f"- {alone:g} minutes one by one and {beside:g} two at a time: about {alone + beside:.0f} in all.",
+        f"- Real data: {data}.",
+        f"- Programs: {programs}.",
+        f"- Not in `make bench-quick`: {slow}.",
+    ]
 
 
 def machines() -> list[str]:
@@ -188,7 +187,7 @@ def machines() -> list[str]:
     return [f"- {where}: {', '.join(names)}." for where, names in by_machine.items()]
 
 
-TABLES = {"goals": goals, "files": files, "machines": machines}
+TABLES = {"goals": goals, "needs": needs, "machines": machines}
 
 
 def table(header: Row, rows: list[Row]) -> list[str]:
