@@ -41,8 +41,8 @@ class Goal:
     @property
     def bound(self) -> str:
         if math.isfinite(self.at_most):
-            return f"≤ {self.show.format(self.at_most)}"
-        return f"≥ {self.show.format(self.at_least)}"
+            return f"≤\N{NO-BREAK SPACE}{self.show.format(self.at_most)}"
+        return f"≥\N{NO-BREAK SPACE}{self.show.format(self.at_least)}"
 
 
 @dataclass(frozen=True, kw_only=True)

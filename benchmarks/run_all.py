@@ -184,7 +184,8 @@ def machines() -> list[str]:
             machine = run["machine"]
             where = f"{machine['cores']} cores of {machine['cpu']}, Python {machine['python']}"
             by_machine.setdefault(where, []).append(benchmark.name)
-    return [f"- {where}: {', '.join(names)}." for where, names in by_machine.items()]
+    *few, most = sorted(by_machine.items(), key=lambda item: len(item[1]))
+    return [*(f"- {where}: {', '.join(names)}." for where, names in few), f"- {most[0]}: all others."]
 
 
 TABLES = {"goals": goals, "needs": needs, "machines": machines}
