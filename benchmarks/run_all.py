@@ -177,7 +177,7 @@ def needs() -> list[str]:
 
 
 def machines() -> list[str]:
-    """A line for each machine that kept results were measured on."""
+    """Return a line for each machine that kept results were measured on; the busiest is the last."""
     by_machine: dict[str, list[str]] = {}
     for benchmark in BENCHMARKS:
         if run := (kept(benchmark.name) or {}).get("run"):
