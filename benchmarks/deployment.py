@@ -4,7 +4,7 @@ Units are measured here: memory a series, disk a sample and processor time a rul
 of a receipt and of a scrape. Others are those of benchmarks/monitor.py, labels.py and soak.py. The rest
 is arithmetic, line by line, from these and from what the options say of the deployment; prices are options
 too, not measurements.
-Writes benchmarks/results/deployment.json, and prints the table of docs/deploy.md.
+Writes benchmarks/results/deployment.json, and prints the whole table, whose sum docs/deploy.md has.
 
     python benchmarks/deployment.py [--predictions 1e10] [--labelled 0.01] [--versions 1000] [--replicas 20]
 """

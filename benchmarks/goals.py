@@ -41,8 +41,8 @@ class Goal:
     @property
     def bound(self) -> str:
         if math.isfinite(self.at_most):
-            return f"at most {self.show.format(self.at_most)}"
-        return f"at least {self.show.format(self.at_least)}"
+            return f"≤\N{NO-BREAK SPACE}{self.show.format(self.at_most)}"
+        return f"≥\N{NO-BREAK SPACE}{self.show.format(self.at_least)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,13 +164,13 @@ BENCHMARKS = (
         environment="requirements-metrics.txt",
         goals=(
             Goal(
-                says="every shared metric, times faster than the fastest peer, the least",
+                says="every shared metric: times faster, the least",
                 measured=lambda r: min(
                     metric["times_faster"]
                     for size in r["sizes"].values()
                     for metric in size["metrics"].values()
                 ),
-                beside="six packages",
+                beside="the fastest of six packages",
                 at_least=1.0,
                 show="{:.2f}",
                 needs=(
@@ -209,15 +209,14 @@ BENCHMARKS = (
         quick=False,
         goals=(
             Goal(
-                says="95 % intervals that hold the truth, the least of all metrics but MCE and ACE in the "
-                "worst cells",
+                says="95 % intervals that hold the truth, the least of all metrics but MCE and ACE",
                 measured=lambda r: (
                     100 * min(ends[0] for name, ends in r["coverage"].items() if name not in WIDE)
                 ),
                 beside="known truths",
                 at_least=93.0,
                 show="{:.1f} %",
-                reason="a run of 6 core-minutes: 108 samples a cell, whose standard error is 2 to 3 points",
+                reason="the worst cells of a short run, 108 samples each: a standard error of 2 to 3 points",
             ),
             Goal(
                 says="changes found at p < .05 where there is none, the most of all metrics",
@@ -225,7 +224,7 @@ BENCHMARKS = (
                 beside="known truths",
                 at_most=7.0,
                 show="{:.1f} %",
-                reason="a run of 6 core-minutes, whose standard error is 2 to 3 points",
+                reason="the same cells",
             ),
         ),
     ),
@@ -268,17 +267,17 @@ BENCHMARKS = (
         environment="requirements-fit.txt",
         goals=(
             Goal(
-                says="a temperature: time over that of the fastest peer as good, the most of all sets",
+                says="a temperature: time, the most of all sets",
                 measured=against("temperature", TEMPERATURES, "seconds", as_good=True),
-                beside="probmetrics, scikit-learn, torch-uncertainty, netcal",
+                beside="the fastest of four peers as good",
                 at_most=1.1,
                 show="{:.2f}",
                 needs=TEMPERATURES,
             ),
             Goal(
-                says="structured scaling and Dirichlet with ODIR: held-out NLL over the peer's, the most",
+                says="structured scaling, Dirichlet with ODIR: held-out NLL, the most",
                 measured=lambda r: max(against(ours, peers, "nll")(r) for ours, peers in STRUCTURED.items()),
-                beside="probmetrics, torch-uncertainty, dirichletcal",
+                beside="the peer",
                 at_most=1.001,
                 show="{:.5f}",
                 needs=("probmetrics", "torch-uncertainty", "dirichletcal"),
@@ -293,24 +292,24 @@ BENCHMARKS = (
         needs_data=True,
         goals=(
             Goal(
-                says="`auto`: NLL over the best of four methods, the most of sets of 300 samples or more",
+                says="`auto`: NLL, the most of sets of 300 samples or more",
                 measured=lambda r: r["summary"]["300"]["worst"],
-                beside="none, temperature, structured vector and matrix",
+                beside="the best of four methods",
                 at_most=1.01,
                 show="{:.4f}",
-                reason="many classes with few samples each: a weak penalty is best where samples differ, and "
-                "worst where they resemble each other, which they do not tell: none is tried",
+                reason="many classes of few samples: a weak penalty is best where samples differ, and worst "
+                "where they resemble each other, and the samples do not show which",
             ),
             Goal(
-                says="`auto`: NLL over the best of four methods, the most of sets of 50 samples or more",
+                says="`auto`: NLL, the most of sets of 50 samples or more",
                 measured=lambda r: r["summary"]["50"]["worst"],
-                beside="none, temperature, structured vector and matrix",
+                beside="the best of four methods",
                 at_most=1.03,
                 show="{:.4f}",
-                reason="the same sets; 50 samples tell no methods apart",
+                reason="the same sets",
             ),
             Goal(
-                says="`auto`: NLL over structured matrix scaling's, mean of sets of 300 samples or more",
+                says="`auto`: NLL, mean of sets of 300 samples or more",
                 measured=lambda r: r["summary"]["300"]["over_matrix"],
                 beside="structured matrix",
                 at_most=0.998,
@@ -345,7 +344,7 @@ BENCHMARKS = (
                 show="{:.3f}",
             ),
             Goal(
-                says="share answered over that of another rule at one promise, the least of six networks",
+                says="share answered at one promise, the least of six networks",
                 measured=lambda r: min(row["ours"] / row["geifman"] for row in r["real"].values()),
                 beside="Geifman and El-Yaniv",
                 at_least=1.0,
@@ -443,8 +442,7 @@ BENCHMARKS = (
                 beside="the server without",
                 at_least=0.98,
                 show="{:.3f}",
-                reason="FastAPI, on two cores that were busy besides: there the same server against itself "
-                "reached .963. LitServe has .988",
+                reason="FastAPI on two busy cores, where it reached .963 against itself; LitServe .988",
             ),
             Goal(
                 says="predictions counted over those that were answered",
@@ -508,8 +506,8 @@ BENCHMARKS = (
                 beside="an HMAC and a durable row",
                 at_most=4.0,
                 show="{:.2f}",
-                reason="a label is a row that anybody can query, written when it comes and twice more when "
-                "it is summed and fed; no request waits for these two",
+                reason="a row is written when its label comes, and again when it is summed and fed to the "
+                "detector; no request waits for these two",
             ),
             Goal(
                 says="two processes on one PostgreSQL: labels a second, by processor time",
@@ -560,7 +558,7 @@ BENCHMARKS = (
                 beside="DuckDB's own join, count and sum",
                 at_most=1.5,
                 show="{:.2f}",
-                reason="nine sums by model, version, bin and the fate of the row, in place of three of all",
+                reason="nine sums by model, version, bin and outcome, in place of three of all",
             ),
         ),
     ),
@@ -593,8 +591,8 @@ BENCHMARKS = (
                 beside="the best of CUSUM, Page-Hinkley and ADWIN, each tuned to the change",
                 at_most=1.0,
                 show="{:.2f}",
-                reason="a CUSUM that is given the size of the change is optimal for it. Not knowing it, and "
-                "watching bins and classes as well, costs up to a quarter",
+                reason="a CUSUM that is given the size of the change is optimal for it; not knowing it, and "
+                "watching bins and classes too, costs up to a quarter",
                 needs=("river",),
             ),
             Goal(
@@ -603,8 +601,8 @@ BENCHMARKS = (
                 beside="the best ECE window",
                 at_most=1.0,
                 show="{:.2f}",
-                reason="errors of 5 points that cancel over the few bins of one stream: a window of 500 "
-                "labels fills these bins. It sees errors that cancel over classes, and small ones, later",
+                reason="errors of 5 points that cancel over a stream's few bins, which 500 labels fill; sees "
+                "errors that cancel over classes, and small ones, later",
             ),
             Goal(
                 says="run length to a false alarm over the promised one, the least of all streams",
@@ -668,8 +666,7 @@ BENCHMARKS = (
                 beside="known truths",
                 at_least=93.0,
                 show="{:.1f} %",
-                reason="50 groups are few to know their spread from. As if each minute were by itself, the "
-                "intervals hold the truth in one of five draws",
+                reason="50 groups are few to know their spread from; without groups it is one draw in five",
             ),
         ),
     ),

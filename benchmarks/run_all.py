@@ -147,7 +147,7 @@ def goals() -> list[str]:
             shown = f"**{verdict}**" if verdict == "missed" else verdict
             rows.append((goal.says, measured, goal.bound, goal.beside, shown, f"`{benchmark.name}`"))
             if verdict == "missed":
-                reasons.append(f"- {goal.says}, beside {goal.beside} ({measured}): {goal.reason}.")
+                reasons.append(f"- `{benchmark.name}`, {measured}: {goal.reason}.")
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("met", "missed", "not measured"))
     header = ("what", "measured", "goal", "beside", "verdict", "file")
     return [
@@ -161,34 +161,34 @@ def goals() -> list[str]:
     ]
 
 
-def files() -> list[str]:
-    """What `make bench` runs, how long each takes, and what it needs."""
-    rows = []
-    for b in BENCHMARKS:
-        needs = [*(["real data"] if b.needs_data else []), *(f"`{p}`" for p in b.programs)]
-        needs += [f"`{b.environment}`"] if b.environment else []
-        command = " ".join([f"{b.name}.py", *b.options])
-        quick = "yes" if b.quick else ""
-        rows.append((f"`{command}`", f"{b.minutes:g}{'' if b.alone else ' of one'}", quick, ", ".join(needs)))
+def needs() -> list[str]:
+    """Return how long `make bench` takes, and what benchmarks need beside the package."""
     alone = sum(b.minutes for b in BENCHMARKS if b.alone)
     beside = sum(b.minutes for b in BENCHMARKS if not b.alone) / 2
-    header = ("command", "minutes", "in bench-quick", "needs")
-    total = f"{alone:g} minutes one by one and {beside:g} two at a time: about {alone + beside:.0f} in all."
-    return [*table(header, rows), "", total]
+    data = ", ".join(f"`{b.name}`" for b in BENCHMARKS if b.needs_data)
+    programs = ", ".join(f"`{b.name}` ({', '.join(b.programs)})" for b in BENCHMARKS if b.programs)
+    slow = ", ".join(f"`{b.name}`" for b in BENCHMARKS if not b.quick)
+    return [
+        f"- {alone:g} minutes one by one and {beside:g} two at a time: about {alone + beside:.0f} in all.",
+        f"- Real data: {data}.",
+        f"- Programs: {programs}.",
+        f"- Not in `make bench-quick`: {slow}.",
+    ]
 
 
 def machines() -> list[str]:
-    """A line for each machine that kept results were measured on."""
+    """Return a line for each machine that kept results were measured on; the busiest is the last."""
     by_machine: dict[str, list[str]] = {}
     for benchmark in BENCHMARKS:
         if run := (kept(benchmark.name) or {}).get("run"):
             machine = run["machine"]
             where = f"{machine['cores']} cores of {machine['cpu']}, Python {machine['python']}"
             by_machine.setdefault(where, []).append(benchmark.name)
-    return [f"- {where}: {', '.join(names)}." for where, names in by_machine.items()]
+    *few, most = sorted(by_machine.items(), key=lambda item: len(item[1]))
+    return [*(f"- {where}: {', '.join(names)}." for where, names in few), f"- {most[0]}: all others."]
 
 
-TABLES = {"goals": goals, "files": files, "machines": machines}
+TABLES = {"goals": goals, "needs": needs, "machines": machines}
 
 
 def table(header: Row, rows: list[Row]) -> list[str]:

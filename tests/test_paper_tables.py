@@ -20,7 +20,6 @@ BENCHMARKS = ROOT / "benchmarks"
 SETS = {"CIFAR-10 images": "images", "MNIST": "mnist", "digits": "digits"}
 # The page, and the two columns of a training's result that each cell of its tables shows.
 PAGES = {
-    "training-losses.md": ("ECE", "ECE after TS"),
     "papers/bsce-gra.md": ("ECE", "ECE after pool TS"),
     "papers/rethinking-calibration.md": ("ECE", "ECE after pool TS"),
     "papers/dark-side.md": ("ECE", "AUROC"),

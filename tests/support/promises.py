@@ -1,4 +1,4 @@
-"""The page "What happens when": tests ask for its rows, and hold them to what they saw."""
+"""The page on the ledger, "What happens when": tests ask for its rows, and hold them to what they saw."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-PAGE = Path(__file__).parents[2] / "docs" / "what-happens-when.md"
+PAGE = Path(__file__).parents[2] / "docs" / "ledger.md"
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Promise:
 
 
 def promises() -> dict[str, Promise]:
-    """Every row, by its first cell."""
+    """Return every row by its first cell; the page's other tables have fewer columns."""
     rows = [
         line.strip("| \n").split(" | ") for line in PAGE.read_text("utf-8").splitlines() if line[:2] == "| "
     ]
     found = {}
-    for what, lost, says, _ in rows:
+    for what, lost, says, _ in (row for row in rows if len(row) == 4):
         if number := re.match(r"([\d,]+) of (?:([\d,]+)|what)", lost):
             counts = [int((one or "0").replace(",", "")) for one in number.groups()]
             found[what] = Promise(what, *counts, tuple(re.findall(r"`(calib_[^`]+\})`", says)))
