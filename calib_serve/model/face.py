@@ -41,7 +41,7 @@ from calib_serve.scores import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-GIVE_SHAPE = "as input_shape=(3, 224, 224), or --option input_shape=3,224,224"
+GIVE_SHAPE = "input_shape=(3, 224, 224); --option input_shape=3,224,224"
 _SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
 
 Floats = NDArray[np.floating[Any]]

@@ -87,7 +87,7 @@ def load_model(
             )
         if input_shape is None:
             raise ModelError(
-                f"a factory does not say what its model takes: give that of {spec}, {GIVE_SHAPE}"
+                f"a factory does not say what its model takes: give input_shape for {spec} ({GIVE_SHAPE})"
             )
         options["input_shape"] = input_shape
         return _from_factory(str(spec), None if weights is None else Path(weights), options)
@@ -105,7 +105,9 @@ def load_model(
     network, known = _torchscript(path) if kind == "torchscript" else _exported(path, input_shape)
     options["input_shape"] = input_shape or known
     if options["input_shape"] is None:
-        raise ModelError(f"a TorchScript file does not say what it takes: give that of {path}, {GIVE_SHAPE}")
+        raise ModelError(
+            f"a TorchScript file does not say what it takes: give input_shape for {path} ({GIVE_SHAPE})"
+        )
     return from_module(network, fingerprint=file_fingerprint(path), source=path.name, **options)
 
 

@@ -174,7 +174,7 @@ def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
         raise ModelError(f"{path} must take one float32 tensor, it takes {kinds}")
     sizes = taken[0].shape[1:]
     if not all(isinstance(size, int) for size in sizes):
-        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give it, {GIVE_SHAPE}")
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
     return tuple(sizes)
 
 

@@ -109,7 +109,7 @@ def test_a_file_that_does_not_say_its_shape_asks_for_what_can_be_given(tmp_path,
     else:
         graph = "g (float[n, m] x) => (float[n, m] y) { y = Identity(x) }"
         onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'), path)
-    with pytest.raises(ModelError, match=r"as input_shape=.*, or --option input_shape=3,224,224"):
+    with pytest.raises(ModelError, match=r"give input_shape.*--option input_shape=3,224,224"):
         load_model(path)
 
 
