@@ -13,8 +13,8 @@ from calib_serve.errors import InputError
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.model import Classifier
-    from calib_serve.options.data import DataOptions, ModelData
-    from calib_serve.options.scores import FileOptions
+    from calib_serve.options.data import ArchiveData, ModelData
+    from calib_serve.options.scores import FileOptions, PlainData
     from calib_serve.scores import Scores
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "file_scores",
     "held_out",
     "model_samples",
+    "plain_scores",
     "refuse_file_options",
 ]
 
@@ -32,6 +33,19 @@ def file_scores(path: str | Path, options: FileOptions, *, split: str | None, **
     from calib_serve.scores import Scores
 
     given = {"split": split, "labels": options.labels, **options.of_scores, **how}
+    found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
+    note(found.remarks)
+    return found
+
+
+def plain_scores(
+    path: str | Path, options: PlainData, artifact: Artifact, *, calibrated: bool = False
+) -> Scores:
+    """Read scores of an artifact's model, or of the model as it is ``calibrated``; labels are not used."""
+    from calib_serve.scores import Scores
+
+    expected = "probabilities" if calibrated else artifact.model.outputs
+    given: dict[str, Any] = {"split": options.split, "columns": options.columns, "expected": expected}
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
     note(found.remarks)
     return found
@@ -70,7 +84,7 @@ def model_samples(
 
 
 def archive_scores(
-    data: str | Path, options: DataOptions, artifact: Artifact | None, *, quiet: bool
+    data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
     """Ask an archive's handler for its scores; return them and what calibrates them, if anything does."""
     from calib_serve.archives import scores_of_archive

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, MissingArgumentError
 
 import calib_serve
-from calib_serve.app._command import given_as, prepared
+from calib_serve.app._command import Given, prepared
 from calib_serve.app._commands import COMMANDS
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
 
@@ -41,26 +41,27 @@ def program(asked: str | None = None) -> App:
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line, and return its exit code; an error becomes one line on stderr."""
     asked = next((word for word in arguments if not word.startswith("-")), None)
+    given = Given()
     try:
         app = program(asked)
-        tokens = prepared(app, asked, arguments)
+        tokens, given = prepared(app, asked, arguments)
         code = app(tokens, exit_on_error=False, print_error=False)
     except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
-        says, code = _explained(error, asked, arguments)
+        says, code = _explained(error, asked, given)
         sys.stderr.write(f"calib-serve: {says}\n")
         return code
     return code if isinstance(code, int) else 0
 
 
-def _explained(error: Exception, asked: str | None, arguments: Sequence[str]) -> tuple[str, int]:
-    """What is said of an error, and its exit code; one of a module of ours that is missing is raised."""
+def _explained(error: Exception, asked: str | None, given: Given) -> tuple[str, int]:
+    """Return the line and the exit code of an error; raise one of a module of ours that is missing."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
         return f"{command} needs {names}; see calib-serve {command} --help", 2
     if isinstance(error, CycloptsError):
         return " ".join(str(error).split()), 2
     if isinstance(error, OptionError):
-        return f"{given_as(error.option, arguments)} {error.says}", 2
+        return f"{given.name(error.option)} {error.says}", 2
     if isinstance(error, CalibServeError):
         return str(error), 2 if isinstance(error, InputError) else 3
     if (getattr(error, "name", None) or "").startswith("calib_serve"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.options.web import ListenOptions
+    from calib_serve.options.web import WebOptions
     from calib_serve.receipts import LiveKeyring
     from calib_serve.watch.http import TokenFile
 
@@ -29,7 +29,7 @@ class Door(NamedTuple):
 
 
 @contextlib.contextmanager
-def door(listen: ListenOptions, keyring: Any) -> Iterator[Door]:
+def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
     from calib_serve.logs import logs
     from calib_serve.receipts import LiveKeyring
@@ -83,7 +83,7 @@ def named_version(text: str) -> Version:
     return name, version
 
 
-def served_at(listen: ListenOptions) -> str:
+def served_at(listen: WebOptions) -> str:
     """Return the base URL of a server."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"http{'s' if listen.tls_cert else ''}://{host}:{listen.port}"

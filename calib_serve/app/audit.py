@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, completed, pairs, refuse_left
+from calib_serve.app._command import Flat, Json, OfOutput, command
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options.audit import AuditOptions, LogOptions
+from calib_serve.options.audit import AuditOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,15 +29,13 @@ _VERDICTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LogOptions):
+class Options(AuditOptions):
     """Options of ``calib-serve audit``."""
 
     labels: str
     """The labels: Parquet, or a table, as the predictions are."""
     column: list[str] = field(default_factory=list)
     """What a column is called where it is not by its own name, NAME=COLUMN: confidence=score."""
-    option: list[str] = field(default_factory=list)
-    """Seldom needed, KEY=VALUE: memory, threads and temporary (of DuckDB), password_file, unique_ids."""
 
 
 @app.default
@@ -50,12 +48,9 @@ def audit(
     """Measure the calibration of logged predictions."""
     from calib_serve.audit import audit
 
-    rare = pairs(options.option, "--option")
-    how = completed(AuditOptions, (options,), rare)
-    refuse_left(rare, AuditOptions, held=(options,))
     columns = _columns(options.column)
     with stages("audit", quiet=output.json) as progress:
-        found = audit(predictions, options.labels, how, columns=columns, progress=progress)
+        found = audit(predictions, options.labels, options, columns=columns, progress=progress)
     if output.json:
         print_json(found.as_dict())
     else:

@@ -15,7 +15,7 @@ from calib_serve.app._data import file_scores, refuse_file_options
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, note, print_json
 from calib_serve.errors import InputError
-from calib_serve.options.base import Factory, Seeded, check
+from calib_serve.options.base import RARE, Factory, check
 from calib_serve.options.evaluate import CompareOptions
 from calib_serve.options.scores import FileOptions
 
@@ -52,17 +52,19 @@ _LARGEST_IS_BEST = ("accuracy", "refinement_auroc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Seeded):
+class Options:
     """Options of ``calib-serve compare``."""
 
-    replicates: int = CompareOptions.replicates
-    """Resamples of the intervals that --json and --out show; 0 for none."""
     methods: tuple[str, ...] | None = None
     """Their names, commas between; by default all, of a study those that it is about."""
     study: Literal["size", "optimum", "stability", "bins", "ablation", "shift"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)
     """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5 or severities=1,3,5."""
+    seed: int = 0
+    """The seed of the methods that draw, and of what a study draws."""
+    replicates: Annotated[int, RARE] = CompareOptions.replicates
+    """Resamples of the intervals that --json and --out show; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,13 @@ from calib_serve.app._command import (
     refuse_existing,
     shown_example,
 )
-from calib_serve.app._data import file_scores, held_out
+from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
-from calib_serve.options.data import ModelData, SplitData
+from calib_serve.options.data import ModelData
 from calib_serve.options.decide import ContractOptions, PlanOptions
+from calib_serve.options.scores import PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Contract
@@ -159,7 +160,7 @@ def plan(
     data: Annotated[Path | None, Parameter(help="Scores that tell the share acted on.")] = None,
     *,
     options: Annotated[Plan, Flat],
-    source: Annotated[SplitData, OfData] = SplitData(),
+    source: Annotated[PlainData, OfData] = PlainData(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Say how many labels a day it takes to notice that an act clause is broken, within a time.
@@ -251,7 +252,7 @@ def _told(contract: "Contract", share: float) -> dict[str, float]:
     return {one.name: share for one in contract.clauses if not one.segment and one.predicted is None}
 
 
-def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: SplitData) -> dict[str, float]:
+def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: PlainData) -> dict[str, float]:
     """Of each clause; none of a segment's, as a file of scores has none."""
     import numpy as np
 
@@ -260,7 +261,7 @@ def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: Sp
             "this calibration changes the model itself, which its scores cannot show; give the share that "
             "is acted on with --acted-share"
         )
-    probs = artifact.probs(file_scores(data, source, split=source.split, expected=artifact.model.outputs))
+    probs = artifact.probs(plain_scores(data, source, artifact))
     predicted = probs.argmax(axis=1)
     acts = contract.acts(np.minimum(probs.max(axis=1), 1), predicted)
     shares = {

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
-from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
-from calib_serve.options.data import DataOptions
+from calib_serve.options.data import ArchiveData
 from calib_serve.options.evaluate import MeasureOptions, VerdictOptions
 
 if TYPE_CHECKING:
@@ -30,7 +29,8 @@ app = command(
     "calib-serve evaluate scores.npz --split test\n"
     "calib-serve evaluate scores.npz --split test --artifact artifact\n"
     "calib-serve evaluate requests/ --from calibrated.mar",
-    details="DATA are scores with labels, or with --from the labelled requests of an archive.",
+    details="DATA are scores with labels, or with --from the labelled requests of an archive. What a model "
+    "gives for its inputs is judged by calib-serve report --model.",
 )
 _PREDICTIONS = ("reliability", "confidence", "accuracy")
 _POSITIVE = ("reliability of P(y = 1)", "P(y = 1)", "share of class 1")
@@ -72,7 +72,7 @@ def evaluate(
     data: str,
     *,
     options: Annotated[Options, Flat] = Options(),
-    source: Annotated[DataOptions, OfData] = DataOptions(),
+    source: Annotated[ArchiveData, OfData] = ArchiveData(),
     shown: Annotated[Shown, OfOutput] = Shown(),
 ) -> None:
     """Judge and measure scores."""
@@ -81,11 +81,6 @@ def evaluate(
     from calib_serve.judgement import judge, of_own_samples
     from calib_serve.metrics import evaluate, evaluate_labels
 
-    if source.model is not None:
-        raise InputError(
-            f"evaluate measures scores; of a model: calib-serve report {data} --model {source.model}, which "
-            "needs no artifact"
-        )
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:
         found, calibration = archive_scores(data, source, calibration, quiet=shown.json)

@@ -13,7 +13,7 @@ from calib_serve.app._pictures import PictureOptions, preprocessing
 from calib_serve.app._progress import stages
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options.base import Seeded, check
+from calib_serve.options.base import check
 from calib_serve.options.data import DataOptions
 from calib_serve.options.fit import Prior
 
@@ -34,9 +34,11 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Output, Json, Seeded):
+class Written(Output, Json):
     """Where the artifact goes, and what is shown of it."""
 
+    seed: int = 0
+    """The seed of folds, and of methods that draw."""
     verbose: bool = False
     """Show candidates, certificates and all metrics."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._show import print_json
 from calib_serve.options.base import Checked, check_positive
-from calib_serve.options.watch import CountOptions
+from calib_serve.options.watch import WatchOptions
 
 if TYPE_CHECKING:
     from calib_serve.receipts import Keyring
@@ -32,7 +32,7 @@ app = command(
 class Accepted(Checked):
     """For how long keys are needed."""
 
-    ttl_days: float = CountOptions.ttl_days
+    ttl_days: float = WatchOptions.ttl_days
     """For how many days labels are accepted, as the servers have it."""
 
     def _check(self) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from calib_serve.app._command import Flat, command, completed
+from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import said
 from calib_serve.errors import InputError
-from calib_serve.options.serve import HostOptions, ServeOptions
+from calib_serve.options.serve import ServeOptions
 
 if TYPE_CHECKING:
     from calib_serve.serve.server import Server
@@ -26,7 +26,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(HostOptions):
+class Options(ServeOptions):
     """Options of ``calib-serve serve``."""
 
     store: Path = Path("model_store")
@@ -50,9 +50,7 @@ def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] 
     names = models or [path.name for path in stored_archives(options.store)]
     lines = _lines(options.option)
     ports = Ports.free() if options.free_ports else None
-    server = Server(
-        options.store, names, completed(ServeOptions, (options,), {}), ports=ports, settings=lines
-    )
+    server = Server(options.store, names, options, ports=ports, settings=lines)
     for note in (*server.notes, *_remarks(options, names, lines)):
         said(f"note: {note}")
     try:

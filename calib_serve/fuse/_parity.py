@@ -251,7 +251,7 @@ def _compare(
 UNKNOWN = (
     "the artifact does not say what its scores were, as where it was made by hand, "
     "and its scale for each class makes other probabilities of logits than of log-probabilities; say what "
-    "they were with --option fitted_on=KIND (artifact.model.outputs)"
+    "they were, in Python: artifact.model.outputs"
 )
 
 

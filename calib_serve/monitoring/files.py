@@ -5,10 +5,11 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
+from calib_serve.options.base import RARE
 
 __all__ = [
     "PARTS", "REPLICA_LABELS", "WINDOWS", "MonitoringOptions", "Part", "export_monitoring",
@@ -52,7 +53,7 @@ class MonitoringOptions:
 
     tolerance: float = 0.02
     """The gap between confidence and accuracy that is no error. Verdicts of the watch have their own."""
-    sigmas: float = 4
+    sigmas: Annotated[float, RARE] = 4
     """Standard errors beyond it."""
     runbooks: str = "docs/runbooks.md"
     """The page with a section for each alert, an address or a path: alerts and the dashboard link to it."""
@@ -62,11 +63,11 @@ class MonitoringOptions:
     """What Prometheus scrapes, as JOB=HOST:PORT, commas between."""
     token_file: str = ""
     """Where Prometheus runs, the file with the token that jobs of calib-serve ask for."""
-    jobs: str = ""
+    jobs: Annotated[str, RARE] = ""
     """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
-    add_over: tuple[str, ...] = ()
+    add_over: Annotated[tuple[str, ...], RARE] = ()
     """Further labels that tell replicas apart."""
-    keep: tuple[str, ...] = ()
+    keep: Annotated[tuple[str, ...], RARE] = ()
     """Labels that do not, such as job: they are kept."""
 
     def __post_init__(self) -> None:

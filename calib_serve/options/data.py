@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from calib_serve.options.base import Checked, Factory, Seeded, check, check_positive
+from calib_serve.options.base import RARE, Checked, Factory, Seeded, check, check_positive
 from calib_serve.options.fit import Prior
-from calib_serve.options.scores import FileOptions, Kind, SplitOptions
+from calib_serve.options.scores import Kind, SplitData
 
-__all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "SplitData", "TrialOptions"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitData(FileOptions, SplitOptions):
-    """Which samples of a file of scores are meant."""
+__all__ = ["ArchiveData", "ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "TrialOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +25,7 @@ class TrialOptions(Checked):
 
     seam: str | None = None
     """Where the class scores pass in the archive's handler: PLACE, or PLACE:OUTPUT, as in model:logits."""
-    probe_timeout: float = 60
+    probe_timeout: Annotated[float, RARE] = 60
     """Seconds that the archive's handler may take to answer."""
 
     def _check(self) -> None:
@@ -48,11 +44,23 @@ class TrialOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(ModelData, TrialOptions):
-    """Where scores come from: DATA alone holds them, else it holds the inputs of a model or an archive."""
+class ArchiveData(SplitData, TrialOptions):
+    """Where scores come from: DATA alone holds them, else it holds the requests of an archive."""
 
     from_: Path | None = None
     """A TorchServe archive that DATA are the requests and labels of; its own handler is asked."""
+
+    def _check(self) -> None:
+        check(
+            self.seam is None or self.from_ is not None,
+            "seam",
+            "is a place in the handler of an archive, and none is given",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(ModelData, ArchiveData):
+    """Where scores come from: DATA alone holds them, else it holds the inputs of a model or an archive."""
 
     def _check(self) -> None:
         check(
@@ -65,11 +73,6 @@ class DataOptions(ModelData, TrialOptions):
             "weights",
             "are those of a model that is a factory, and none is given",
         )
-        check(
-            self.seam is None or self.from_ is not None,
-            "seam",
-            "is a place in the handler of an archive, and none is given",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ class ArchiveOptions(TrialOptions):
 
     outputs: Kind | None = None
     """What passes, where its numbers do not say it, as in ``ScoresOptions``."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, RARE] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""
 
 

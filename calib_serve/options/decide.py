@@ -1,9 +1,9 @@
 """Options of what promises: prediction sets, abstention, and the check of a contract."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import Seeded, check, check_positive
+from calib_serve.options.base import PYTHON, RARE, Seeded, check, check_positive
 from calib_serve.options.evaluate import Interval, Resampled
 from calib_serve.options.scores import ScoresOptions
 
@@ -22,16 +22,15 @@ class PromiseOptions(Interval, Seeded):
     """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
     per_class: bool = False
     """Promise the coverage for every class."""
+    penalty: Annotated[float | None, PYTHON] = None
+    """raps: the penalty of each further rank; by default chosen."""
+    free_ranks: Annotated[int | None, PYTHON] = None
+    """raps: ranks without a penalty; by default chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecideOptions(ScoresOptions, PromiseOptions):
     """Options of ``decide``."""
-
-    penalty: float | None = None
-    """raps: the penalty of each further rank; by default chosen."""
-    free_ranks: int | None = None
-    """raps: ranks without a penalty; by default chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +51,9 @@ class ContractOptions(Interval, Resampled):
 class PlanOptions(Seeded):
     """Options of ``plan_contract``."""
 
-    power: float = 0.9
+    power: Annotated[float, RARE] = 0.9
     """How surely a breach is noticed by then."""
-    kept: int = 10_000
+    kept: Annotated[int, RARE] = 10_000
     """Labels of a kept promise that came before the breach."""
     predictions_per_day: float | None = None
     """Tells which share of them to label."""

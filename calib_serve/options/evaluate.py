@@ -1,9 +1,9 @@
 """Options of what measures and judges."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from calib_serve.options.base import Checked, Seeded, check, check_between
+from calib_serve.options.base import PYTHON, RARE, Checked, Seeded, check, check_between
 from calib_serve.options.scores import ScoresOptions
 
 __all__ = [
@@ -34,7 +34,7 @@ class Interval(Checked):
 class Resampled(Seeded):
     """Options of what is resampled."""
 
-    replicates: int = 1000
+    replicates: Annotated[int, RARE] = 1000
     """Resamples and draws that intervals are made of; 0 for no such intervals."""
 
     def _check(self) -> None:
@@ -56,7 +56,7 @@ class Binned(Checked):
 class MeasureOptions(Interval, Resampled, Binned):
     """How scores are measured."""
 
-    edges: Literal["right", "left"] = "right"
+    edges: Annotated[Literal["right", "left"], PYTHON] = "right"
     """Which end a bin holds: right is (lo, hi], left [lo, hi)."""
 
 
@@ -69,7 +69,7 @@ class EvaluateOptions(ScoresOptions, MeasureOptions):
 class CompareOptions(ScoresOptions, Resampled):
     """Options of ``compare``."""
 
-    replicates: int = 200
+    replicates: Annotated[int, RARE] = 200
     """Resamples that the intervals of metrics are made of; 0 for none."""
 
 
@@ -85,7 +85,7 @@ class Tolerant(Checked):
 class VerdictOptions(Tolerant):
     """Options of a verdict."""
 
-    class_tolerance: float | None = None
+    class_tolerance: Annotated[float | None, RARE] = None
     """That of a class or label alone; 1.5 times as much if not given."""
 
 

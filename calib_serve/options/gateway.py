@@ -1,18 +1,17 @@
 """Options of a gateway before a server of the Open Inference Protocol."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from calib_serve.options.base import check, check_positive
-from calib_serve.options.watch import KeyOptions
-from calib_serve.options.web import ListenOptions, WebLimits, WebOptions
+from calib_serve.options.base import RARE, check, check_positive
+from calib_serve.options.web import WebOptions
 
-__all__ = ["BeforeOptions", "GatewayLimits", "GatewayOptions"]
+__all__ = ["GatewayOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeforeOptions(KeyOptions, ListenOptions):
-    """What a gateway stands before, what it calibrates, and where it counts."""
+class GatewayOptions(WebOptions):
+    """Options of ``open_gateway``; in Python ``keyring`` and ``watch`` may be open already."""
 
     upstream: str
     """The server behind it, such as http://127.0.0.1:8000."""
@@ -22,6 +21,8 @@ class BeforeOptions(KeyOptions, ListenOptions):
     """What it holds, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
     shadow: list[str] = field(default_factory=list)
     """An artifact's folder that runs in the shadow of a model's, DIR or MODEL=DIR."""
+    keyring: Any = "keyring.json"
+    """Keys that sign receipts; read again when the file changes."""
     watch: Any = None
     """The address of a calib-serve watch that counts."""
     watch_token_file: str | None = None
@@ -36,6 +37,12 @@ class BeforeOptions(KeyOptions, ListenOptions):
     """HOST:PORT of the server's gRPC; grpcs://HOST:PORT by TLS."""
     grpc_port: int | None = None
     """Port to listen on for gRPC."""
+    timeout: Annotated[float, RARE] = 60
+    """Seconds that the server behind may take."""
+    max_waiting: Annotated[int, RARE] = 256
+    """Requests at work before 429, or RESOURCE_EXHAUSTED."""
+    max_megabytes: Annotated[float, RARE] = 64
+    """The largest inference."""
 
     def _check(self) -> None:
         check(
@@ -50,23 +57,4 @@ class BeforeOptions(KeyOptions, ListenOptions):
         )
         given = self.grpc_port
         check(given is None or 0 < given <= 65_535, "grpc_port", f"must be 1 to 65535, got {given}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatewayLimits(WebLimits):
-    """How much a gateway takes, and how long its server may."""
-
-    timeout: float = 60
-    """Seconds that the server behind may take."""
-    max_waiting: int = 256
-    """Requests at work before 429, or RESOURCE_EXHAUSTED."""
-    max_megabytes: float = 64
-    """The largest inference."""
-
-    def _check(self) -> None:
         check_positive(timeout=self.timeout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatewayOptions(BeforeOptions, GatewayLimits, WebOptions):
-    """Options of ``open_gateway``; in Python ``keyring`` and ``watch`` may be open already."""

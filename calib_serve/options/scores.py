@@ -1,11 +1,11 @@
 """Options that say what scores are, and which samples of a file to take."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import Checked, fields_of
+from calib_serve.options.base import RARE, Checked, fields_of
 
-__all__ = ["ColumnOptions", "FileOptions", "Kind", "ModelScores", "ScoresOptions", "SplitOptions"]
+__all__ = ["ColumnOptions", "FileOptions", "Kind", "ModelScores", "PlainData", "ScoresOptions", "SplitData"]
 
 Kind = Literal[
     "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
@@ -15,25 +15,33 @@ Kind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions(Checked):
-    """Which scores are read, and what they are."""
+    """Which columns of a file are scores."""
 
-    outputs: Kind | None = None
-    """What the scores are, where neither their name nor their numbers say."""
     columns: tuple[str, ...] | None = None
     """The columns of the classes, names or patterns such as p_*; others are left out."""
-    class_names: tuple[str, ...] | None = None
-    """What the classes are called, in order, where the data do not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainData(ColumnOptions):
+    """Which scores of a file are read, where an artifact says what they are and what classes are called."""
+
+    split: str | None = None
+    """Which split of the data, such as cal or test."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresOptions(ColumnOptions):
     """What scores are; in Python each also takes an array where the command line takes a column's name."""
 
+    outputs: Kind | None = None
+    """What the scores are, where neither their name nor their numbers say."""
+    class_names: Annotated[tuple[str, ...] | None, RARE] = None
+    """What the classes are called, in order, where the data do not say."""
     groups: Any = None
     """Which samples belong together, such as one patient's: a column, or an npy file."""
-    sample_weight: Any = None
+    sample_weight: Annotated[Any, RARE] = None
     """The weight of each sample: a column, or an npy file."""
-    ignore_label: Any = None
+    ignore_label: Annotated[Any, RARE] = None
     """Labels that stand for none, such as 255 or NA: their samples are left out."""
 
     @property
@@ -52,16 +60,13 @@ class ModelScores(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitOptions(Checked):
-    """Which samples of a file are read."""
-
-    split: str | None = None
-    """Which split of the data, such as cal or test."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class FileOptions(ScoresOptions):
     """What a file of scores holds."""
 
     labels: str | None = None
     """The labels: a column or array of the file, or an npy file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitData(FileOptions, PlainData):
+    """Which samples of a file of scores are meant."""

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
-from calib_serve.options.base import check_positive
-from calib_serve.options.watch import AskOptions, SampleOptions
+from calib_serve.options.base import PYTHON, check_positive
+from calib_serve.options.watch import SampleOptions
 
-__all__ = ["HostOptions", "ServeOptions", "variable"]
+__all__ = ["ServeOptions", "variable"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostOptions(AskOptions, SampleOptions):
-    """Where TorchServe runs, with what, and which labels its workers ask for."""
+class ServeOptions(SampleOptions):
+    """Options of ``Server``."""
 
     folder: str | Path = Path("serving")
     """Where it runs: configuration, logs, tokens, keyring and ledger."""
@@ -21,13 +22,7 @@ class HostOptions(AskOptions, SampleOptions):
     """Keys that sign receipts; by default FOLDER/keyring.json, made if missing."""
     ledger: str | Path | None = None
     """Where labels are counted: a file, or postgresql://HOST/DATABASE; by default in FOLDER."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions(HostOptions):
-    """Options of ``Server``."""
-
-    sample_seconds: float = 60
+    sample_seconds: Annotated[float, PYTHON] = 60
     """Seconds between two writes of samples."""
 
     def _check(self) -> None:

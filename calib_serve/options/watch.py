@@ -2,20 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from calib_serve.options.base import Checked, check, check_positive, check_share
+from calib_serve.options.base import RARE, Checked, check, check_positive, check_share
 from calib_serve.options.evaluate import Tolerant
 
-__all__ = ["AskOptions", "CountOptions", "DriftOptions", "KeyOptions", "SampleOptions", "WatchOptions"]
+__all__ = ["DriftOptions", "SampleOptions", "WatchOptions"]
 
 _LONGEST = 1e30  # labels; what the detector may multiply it with still fits a float
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(Checked):
-    """Which logits and labels are kept, to refit on."""
+    """Which labels are asked for, and which logits and labels are kept, to refit on."""
 
+    label_budget: Any = ""
+    """Which labels to ask for: 500/day, a rate 0.05, or rates by confidence 0.7:1,1:0.01."""
     samples: Any = None
     """Keep logits and labels in this folder, to refit on; by default none are kept."""
     sample_rate: float = 0.1
@@ -29,9 +31,9 @@ class SampleOptions(Checked):
 class DriftOptions(Tolerant):
     """Options of the drift ``Detector``."""
 
-    arl: float = 100_000
+    arl: Annotated[float, RARE] = 100_000
     """Labels between two false drift alarms, on average, at least."""
-    block: int = 1
+    block: Annotated[int, RARE] = 1
     """Labels that may depend on one another, where errors come in runs."""
 
     def _check(self) -> None:
@@ -41,25 +43,15 @@ class DriftOptions(Tolerant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyOptions(Checked):
-    """Options of what signs."""
+class WatchOptions(SampleOptions, DriftOptions):
+    """Options of ``Watch.open``.
+
+    In Python ``keyring`` and ``samples`` may be open already, and ``label_budget`` a function that makes a
+    ``LabelPolicy``; ``maturity`` and ``segments`` also take numbers, ``segments`` a list of names.
+    """
 
     keyring: Any = "keyring.json"
     """Keys that sign and verify receipts; read again when the file changes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskOptions(Checked):
-    """Options of what asks for labels."""
-
-    label_budget: Any = ""
-    """Which labels to ask for: 500/day, a rate 0.05, or rates by confidence 0.7:1,1:0.01."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountOptions(KeyOptions, AskOptions, SampleOptions, Tolerant):
-    """What is counted where, for how long, and which labels are asked for."""
-
     ledger: Any = "ledger.db"
     """Where labels are counted: a file, or postgresql://HOST/DATABASE."""
     follow: Path | None = None
@@ -75,15 +67,6 @@ class CountOptions(KeyOptions, AskOptions, SampleOptions, Tolerant):
 
     def _check(self) -> None:
         check_positive(ttl_days=self.ttl_days, sample_days=self.sample_days)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchOptions(CountOptions, DriftOptions):
-    """Options of ``Watch.open``.
-
-    In Python ``keyring`` and ``samples`` may be open already, and ``label_budget`` a function that makes a
-    ``LabelPolicy``; ``maturity`` and ``segments`` also take numbers, ``segments`` a list of names.
-    """
 
     @property
     def most_segments(self) -> Any:

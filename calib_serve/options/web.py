@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from calib_serve.options.base import Checked, check, check_positive
+from calib_serve.options.base import RARE, Checked, check, check_positive
 
-__all__ = ["ListenOptions", "WebLimits", "WebOptions"]
+__all__ = ["WebOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListenOptions(Checked):
-    """Where a server listens, and who may use it."""
+class WebOptions(Checked):
+    """Options of ``create_app`` and ``serve_app``."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -21,16 +21,24 @@ class ListenOptions(Checked):
     """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
     allowed_hosts: list[str] = field(default_factory=list)
     """Host names to answer to besides loopback, as a proxy in front sends them."""
-    root_path: str = ""
+    root_path: Annotated[str, RARE] = ""
     """Path under which a proxy serves it, and which the proxy strips."""
-    forwarded_allow_ips: str = "127.0.0.1,::1"
-    """Proxies whose X-Forwarded headers are believed, with commas between."""
     log_format: Literal["text", "json"] = "text"
     """Of the log on stderr: text, or json, one object a line."""
     tls_cert: Path | None = None
     """Certificate with its chain, PEM: serve by TLS."""
     tls_key: Path | None = None
     """The certificate's key, PEM."""
+    max_connections: Annotated[int, RARE] = 512
+    """Connections at a time; others are answered 503."""
+    request_seconds: Annotated[float, RARE] = 30
+    """In which a request, and its body, must come."""
+    max_waiting: Annotated[int, RARE] = 32
+    """Requests at work or in line before 429."""
+    max_megabytes: Annotated[float, RARE] = 4
+    """The largest body."""
+    max_versions: Annotated[int, RARE] = 200
+    """Model versions with series of their own; the rest are 'other'."""
 
     def _check(self) -> None:
         check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
@@ -43,33 +51,10 @@ class ListenOptions(Checked):
             lone,
             "is one of two: a certificate and its key, tls_cert and tls_key",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WebLimits(Checked):
-    """How much a server takes."""
-
-    max_connections: int = 512
-    """Connections at a time; others are answered 503."""
-    request_seconds: float = 30
-    """In which a request, and its body, must come."""
-    max_waiting: int = 32
-    """Requests at work or in line before 429."""
-    max_megabytes: float = 4
-    """The largest body."""
-    max_versions: int = 200
-    """Model versions with series of their own; the rest are 'other'."""
-
-    def _check(self) -> None:
         check_positive(request_seconds=self.request_seconds, max_megabytes=self.max_megabytes)
         for option in ("max_connections", "max_waiting", "max_versions"):
             value = getattr(self, option)
             check(value >= 1, option, f"must be 1 or more, got {value}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WebOptions(ListenOptions, WebLimits):
-    """Options of ``create_app`` and ``serve_app``."""
 
     @property
     def max_bytes(self) -> int:

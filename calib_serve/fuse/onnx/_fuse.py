@@ -119,14 +119,14 @@ def fuse_onnx(
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
     unknown = check_owner(artifact, hashed, source, force=asked.force)
     if asked.decisions:
-        check_decidable(artifact, "leave the decisions out: --option decisions=false")
+        check_decidable(artifact, "leave the decisions out: --no-decisions")
     acting = artifact if asked.decisions else undecided(artifact)
     nodes_before, editor = len(model.graph), Editor(model)
     feeds = given_inputs(asked.inputs)
     _learn_shapes(model, artifact, asked.features, feeds, source=source, out=out)
     plan = make_plan(editor, acting, asked)
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
-    left = () if asked.decisions else left_out(artifact, "--option decisions=false")
+    left = () if asked.decisions else left_out(artifact, "--no-decisions")
     scores = str(plan.tail.logits.name)
     edits, tail = carry_out(editor, plan)
     statuses = judge_outputs(
