@@ -98,17 +98,17 @@ class Host:
 
     @property
     def api(self) -> Management:
-        """The management API, with the tokens of this moment: they change when the server restarts."""
+        """Return the management API, with the tokens of this moment: they change when the server restarts."""
         return Management.of(self.folder)
 
     @property
     def ledger(self) -> str:
-        """Where its labels are counted."""
+        """Return where its labels are counted."""
         return from_environment(LEDGER) or str(self.folder / "ledger.sqlite")
 
     @property
     def models_file(self) -> Path:
-        """The list of the versions whose labels are taken."""
+        """Return the file that lists the versions whose labels are taken."""
         return Path(from_environment(MODELS) or self.folder / "models.json")
 
     @property
@@ -116,12 +116,12 @@ class Host:
         return self.folder / "promotions.json"
 
     def versions(self, model: str) -> dict[str, Running]:
-        """The registered versions by name. ServerError where the server does not say."""
+        """Return the registered versions by name; ServerError where the server does not say."""
         found = [_running(one) for one in self._asked(model, "all")]
         return {one.version: one for one in found}
 
     def default(self, model: str) -> Running:
-        """The version that answers requests which name none."""
+        """Return the version that answers requests which name none."""
         return _running(self._asked(model, None)[0])
 
     def _asked(self, model: str, version: str | None) -> list[dict[str, object]]:
@@ -165,7 +165,7 @@ class Host:
             ) from error
 
     def exchanges(self) -> list[Exchange]:
-        """The exchanges that were made on this server, oldest first; InputError where the file is no list."""
+        """Read the exchanges made on this server, oldest first; InputError where the file is no list."""
         path = self._exchanges_file
         try:
             return [Exchange(**one) for one in json.loads(read_whole(path))] if path.exists() else []
@@ -173,7 +173,7 @@ class Host:
             raise InputError(f"{path} cannot be read: {error!r}; promote an archive by its name") from error
 
     def before(self, model: str) -> Exchange:
-        """The exchange that made what is served now; InputError where there is none."""
+        """Find the exchange that made what is served now; InputError where there is none."""
         served = self.default(model).version
         made = [one for one in self.exchanges() if (one.model, one.version) == (model, served)]
         if not made:
@@ -194,7 +194,7 @@ class Host:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this process alone exchanges versions on this server; others wait."""
+        """Let this process alone exchange versions on this server while inside; others wait."""
         with alone(self._exchanges_file):
             yield
 
@@ -260,7 +260,7 @@ def _forget(host: Host, model: str, version: str) -> None:
 
 
 def _still(host: Host, model: str, before: str) -> str:
-    """Which version is the default after a failure."""
+    """Say which version is the default after a failure."""
     try:
         now = host.default(model).version
     except ServerError as error:

@@ -242,7 +242,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _without_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The arguments without --config FILE, and that file."""
+    """Split the arguments into those without --config FILE, and that file."""
     left, file = [], None
     words = iter(arguments)
     for word in words:

@@ -64,6 +64,6 @@ def _several(given: Any) -> list[Any]:
 
 
 def _size(given: Any) -> tuple[Any, ...]:
-    """H,W; one number stands for both."""
+    """Return (H, W); one number stands for both."""
     sizes = _several(given)
     return (*sizes, *sizes) if len(sizes) == 1 else tuple(sizes)

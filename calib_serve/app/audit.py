@@ -91,7 +91,7 @@ def _show(found: "Audit") -> None:
 
 
 def _table(found: "Audit") -> "Table":
-    """A group and window a row, the whole below where there are several."""
+    """Make a table of a group and window a row, and the whole below where there are several."""
     from rich.table import Table
 
     title = f"{found.predictions:,} predictions, {found.labels.counted:,} labels; shares in percent"

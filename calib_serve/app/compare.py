@@ -173,7 +173,7 @@ def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool
 
 
 def _like(value: Any, default: Any) -> Any:
-    """A value as its default is: one of a sequence as a sequence."""
+    """Return a value as its default is: where that is a sequence, a sequence."""
     several = isinstance(default, (tuple, list)) and not isinstance(value, list)
     return [value] if several else value
 
@@ -181,7 +181,7 @@ def _like(value: Any, default: Any) -> Any:
 def _samples(
     data: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> list[tuple[list[tuple[Any, Any]], "Fit | None"]]:
-    """Per trained model the samples of both splits, and what fits methods on it; None where scores do."""
+    """Read both splits of each trained model, and make what fits methods on it; None for scores."""
     splits = (source.fit_split, source.test_split)
     if source.model:
         refuse_file_options(source, "--model")
@@ -196,7 +196,7 @@ def _samples(
 def _of_model(
     model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "Fit"]:
-    """Splits of a model's inputs, and every method on it; ``plain``: pictures in [0, 1], not normalised."""
+    """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
     from calib_serve.fit.on_model import FitOnModel
     from calib_serve.model import load_model, weights_remarks
     from calib_serve.model.load import model_data
@@ -248,7 +248,7 @@ def _cell(value: Any) -> str:
 
 
 def _shown(rows: "Sequence[Compared]") -> dict[str, str]:
-    """The metrics that there are, and their headings; of P(y = 1) and P(label) in place of each class's."""
+    """Return the metrics that there are and their headings; of two classes, those of P(y = 1)."""
     measured = next((row.metrics.estimates() for row in rows if row.metrics), dict.fromkeys(_SHOWN))
     if "positive_ece" not in measured:
         return _SHOWN

@@ -248,12 +248,12 @@ def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
 
 
 def _told(contract: "Contract", share: float) -> dict[str, float]:
-    """Of the clause about all predictions; of a segment's or a class's the share is not known."""
+    """Return the share by clause, of clauses about all predictions, not of a segment's or a class's."""
     return {one.name: share for one in contract.clauses if not one.segment and one.predicted is None}
 
 
 def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: PlainData) -> dict[str, float]:
-    """Of each clause; none of a segment's, as a file of scores has none."""
+    """Measure the share acted on by clause; of none of a segment, as a file of scores has no segments."""
     import numpy as np
 
     if artifact.model_steps:

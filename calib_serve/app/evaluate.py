@@ -123,7 +123,7 @@ def _shown(
     level: float,
     every: bool,
 ) -> "Iterator[Table | str]":
-    """What follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
+    """Yield what follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
     from calib_serve.metrics import Evaluation
 
     if not isinstance(result, Evaluation):
@@ -143,7 +143,7 @@ def _shown(
 
 
 def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
-    """The scores as they are, or as the calibration makes them."""
+    """Return the scores as they are, or as the calibration makes them."""
     if calibration is None:
         return found
     if calibration.model_steps:
@@ -152,7 +152,7 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
-    """What the artifact's sets and abstention do, if it has any."""
+    """Measure the artifact's prediction sets and abstention; None where it has neither."""
     from calib_serve.artifact import evaluate_decisions
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
@@ -161,7 +161,7 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
 
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
-    """What of the losses recalibration would remove; of labels nothing is told."""
+    """Measure how much of the losses recalibration would remove; None for multi-label scores."""
     from calib_serve.fit.refinement import recalibrated_losses
 
     if found.is_multilabel:
@@ -172,7 +172,7 @@ def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | No
 def metrics_table(
     result: "Evaluation | LabelsEvaluation", *, title: str, level: float, every: bool = True
 ) -> "Table":
-    """The metrics to know first, or every one, and their intervals; shares and errors in percent."""
+    """Make a table of the first metrics, or every one, with intervals; shares and errors in percent."""
     from rich.table import Table
 
     table = Table(title=title)
@@ -188,7 +188,7 @@ def metrics_table(
 
 
 def labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
-    """The labels that are most surely miscalibrated, one a row."""
+    """Make a table of the labels that are most surely miscalibrated, one a row."""
     from rich.table import Table
 
     shown = result.worst()[:_LABELS_SHOWN]
@@ -213,7 +213,7 @@ def labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
 
 
 def reliability_table(bins: "Bins", *, of: tuple[str, str, str] = _PREDICTIONS) -> "Table":
-    """A reliability diagram in characters: bars are accuracy, the mark is mean confidence."""
+    """Draw a reliability diagram in characters: bars are accuracy, the mark is mean confidence."""
     from rich.table import Table
 
     title, said, true = of

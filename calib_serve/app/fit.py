@@ -185,7 +185,7 @@ def _of_model(
 
 
 def _is_first_rank() -> bool:
-    """Whether this process writes the artifact: of torchrun's, which all hold the same one, the first."""
+    """Tell whether this process writes the artifact: under torchrun, where all have it, the first."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     import torch.distributed as dist
@@ -249,7 +249,7 @@ def _line(*words: object) -> str:
 
 
 def _other_split(path: Path, split: str | None) -> str | None:
-    """Of an npz file's splits the one that is called test, or the only one beside ``split``."""
+    """Find the split of an npz file that is called test, or the only one beside ``split``."""
     if split is None or not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:

@@ -40,7 +40,7 @@ class Accepted(Checked):
 
     @property
     def seconds(self) -> float:
-        """The same in seconds."""
+        """Return the time to live in seconds."""
         return self.ttl_days * 86_400.0
 
 

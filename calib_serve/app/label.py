@@ -153,13 +153,13 @@ def _publish(collector: "Collector", labels: "Source", followed: Followed) -> No
 
 
 def _below(dead_letter: str, source: str) -> str:
-    """Dead letters of files, which may lie among them, and are not read again."""
+    """Return the place of dead letters that may lie among the files of the source, where they are skipped."""
     return "" if "kafka://" in (dead_letter[:8], source[:8]) else dead_letter
 
 
 @contextlib.contextmanager
 def _stopped_by_signals(collector: "Collector") -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM end the collector: at once, or soon where the watch has yet to answer."""
+    """Let SIGINT and SIGTERM end the collector: at once, or soon where the watch has yet to answer."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

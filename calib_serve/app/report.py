@@ -116,7 +116,7 @@ def _names(options: Options) -> tuple[str, str]:
 
 
 def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
-    """Scores in the artifact's order of classes."""
+    """Read scores, and put them into the artifact's order of classes."""
     from calib_serve.fit.decide import seen
 
     expected = None if fitted is None else fitted.model.outputs

@@ -54,7 +54,7 @@ class Calibrated:
 
     @property
     def artifact(self) -> Artifact:
-        """The chosen one."""
+        """Return the chosen artifact."""
         return self.artifacts[self.chosen]
 
 

@@ -100,12 +100,12 @@ class MonitoringOptions:
 
     @property
     def replica_labels(self) -> tuple[str, ...]:
-        """The labels that sums over replicas drop."""
+        """Return the labels that sums over replicas drop."""
         return tuple(dict.fromkeys(n for n in (*REPLICA_LABELS, *self.add_over) if n not in self.keep))
 
     @property
     def values(self) -> dict[str, str]:
-        """What stands in the templates for each of their names."""
+        """Return what stands in the templates for each of their names."""
         reads, interval = WINDOWS[self.window]
         jobs: dict[str, list[str]] = {}
         for job, _, place in (target.partition("=") for target in self.targets):

@@ -55,17 +55,17 @@ class AuditOptions(Binned, Tolerant):
 
     @property
     def begin(self) -> datetime | None:
-        """The time of ``since``."""
+        """Return the time of ``since``."""
         return _moment("since", self.since)
 
     @property
     def end(self) -> datetime | None:
-        """The time of ``until``."""
+        """Return the time of ``until``."""
         return _moment("until", self.until)
 
     @property
     def seconds(self) -> int | None:
-        """The length of windows.
+        """Return the length of windows in seconds.
 
         >>> AuditOptions(every="36h").seconds, AuditOptions(every=60).seconds
         (129600, 60)

@@ -34,12 +34,12 @@ class TrialOptions(Checked):
 
     @property
     def place(self) -> str | None:
-        """Where the class scores pass."""
+        """Return where the class scores pass."""
         return None if self.seam is None else self.seam.partition(":")[0] or None
 
     @property
     def output(self) -> str | None:
-        """Where they lie in what passes there."""
+        """Return where the scores lie in what passes there."""
         return None if self.seam is None else self.seam.partition(":")[2] or None
 
 

@@ -154,7 +154,7 @@ class TritonOptions(GraphOptions):
 
     @property
     def ensemble(self) -> bool:
-        """Whether receipts take a step of their own, behind the graph."""
+        """Tell whether receipts take a step of their own, behind the graph."""
         return self.receipts and self.backend == "onnxruntime"
 
 

@@ -46,7 +46,7 @@ class ScoresOptions(ColumnOptions):
 
     @property
     def of_scores(self) -> dict[str, Any]:
-        """Those that are given, as keyword arguments of ``Scores.of``."""
+        """Return the options that are given, as keyword arguments of ``Scores.of``."""
         own = fields_of(ScoresOptions, self)
         return {name: value for name, value in own.items() if value is not None}
 

@@ -70,7 +70,7 @@ class WatchOptions(SampleOptions, DriftOptions):
 
     @property
     def most_segments(self) -> Any:
-        """How many different segments a version may have, or which."""
+        """Return how many different segments a version may have, or which."""
         if not isinstance(self.segments, str):
             return self.segments
         if self.segments.isdecimal():

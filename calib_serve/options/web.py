@@ -58,5 +58,5 @@ class WebOptions(Checked):
 
     @property
     def max_bytes(self) -> int:
-        """The largest body, in bytes."""
+        """Return the largest body in bytes."""
         return int(self.max_megabytes * 2**20)

@@ -80,7 +80,7 @@ def _monitoring(kind: Kind) -> MonitoringOptions:
 
 
 def _values(kind: Kind) -> dict[str, str]:
-    """What stands in the templates for what differs between kinds."""
+    """Return what stands in the templates for what differs between kinds."""
     first = next(iter(kind.ports.values()))
     env = "".join(f"      {name}: {value}\n" for name, value in kind.env.items())
     compose = (
