@@ -29,7 +29,8 @@ from calib_serve.fuse.torchserve import (
     unpacked,
 )
 from calib_serve.options.base import changed, divided
-from calib_serve.options.data import ArchiveFitOptions, ArchiveOptions
+from calib_serve.options.data import ArchiveOptions
+from calib_serve.options.fit import ArchiveFitOptions
 from calib_serve.scores import LABELS, Outputs, Scores, to_probs
 from calib_serve.seam import Request, alternatives, run_trial, shows
 

@@ -13,8 +13,7 @@ from calib_serve.errors import InputError
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.model import Classifier
-    from calib_serve.options.data import ArchiveData, ModelData
-    from calib_serve.options.scores import FileOptions, PlainData
+    from calib_serve.options.data import ArchiveData, FileOptions, ModelData, PlainData
     from calib_serve.scores import Scores
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.options.web import WebOptions
+    from calib_serve.options.servers import WebOptions
     from calib_serve.receipts import LiveKeyring
     from calib_serve.watch.http import TokenFile
 

@@ -16,8 +16,8 @@ from calib_serve.app._progress import stages
 from calib_serve.app._show import console, note, print_json
 from calib_serve.errors import InputError
 from calib_serve.options.base import RARE, Factory, check
+from calib_serve.options.data import FileOptions
 from calib_serve.options.evaluate import CompareOptions
-from calib_serve.options.scores import FileOptions
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -20,9 +20,8 @@ from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
-from calib_serve.options.data import ModelData
-from calib_serve.options.decide import ContractOptions, PlanOptions
-from calib_serve.options.scores import PlainData
+from calib_serve.options.data import ModelData, PlainData
+from calib_serve.options.evaluate import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Contract

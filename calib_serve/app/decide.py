@@ -11,7 +11,7 @@ from calib_serve.app._data import held_out
 from calib_serve.app._show import artifact_facts, console, print_json
 from calib_serve.options.base import fields_of
 from calib_serve.options.data import ModelData
-from calib_serve.options.decide import PromiseOptions
+from calib_serve.options.evaluate import PromiseOptions
 
 __all__ = ["app"]
 

@@ -12,7 +12,7 @@ from calib_serve.app._show import console, note
 from calib_serve.errors import InputError
 from calib_serve.monitoring import MonitoringOptions
 from calib_serve.options.base import fields_of
-from calib_serve.options.scores import SplitData
+from calib_serve.options.data import SplitData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact

@@ -22,8 +22,8 @@ from calib_serve.app._data import plain_scores
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, note, print_json
 from calib_serve.errors import InputError
-from calib_serve.options.refit import ServedRefitOptions
-from calib_serve.options.scores import PlainData
+from calib_serve.options.data import PlainData
+from calib_serve.options.fit import ServedRefitOptions
 
 if TYPE_CHECKING:
     from rich.table import Table

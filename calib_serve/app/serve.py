@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import said
 from calib_serve.errors import InputError
-from calib_serve.options.serve import ServeOptions
+from calib_serve.options.servers import ServeOptions
 
 if TYPE_CHECKING:
     from calib_serve.serve.server import Server

@@ -16,7 +16,7 @@ from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics.samples import group_codes
 from calib_serve.options.base import changed, check
-from calib_serve.options.decide import DecideOptions
+from calib_serve.options.evaluate import DecideOptions
 from calib_serve.scores import LABELS, Outputs, Scores
 
 __all__ = ["decide", "refuse_labels", "refuse_seen", "seen"]

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
 from calib_serve.options.pack import AnswerOptions, Wrapped
-from calib_serve.options.serve import variable
+from calib_serve.options.servers import variable
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import LABELS, Outputs
 

@@ -1,14 +1,89 @@
-"""Options that say what is fitted on or measured: a file of scores, or a model or archive and its data."""
+"""Options that say what is fitted on or measured: scores of a file, or a model or archive and its data."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import RARE, Checked, Factory, Seeded, check, check_positive
-from calib_serve.options.fit import Prior
-from calib_serve.options.scores import Kind, SplitData
+from calib_serve.options.base import RARE, Checked, Factory, check, check_positive, fields_of
 
-__all__ = ["ArchiveData", "ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "TrialOptions"]
+__all__ = [
+    "ArchiveData",
+    "ArchiveOptions",
+    "ColumnOptions",
+    "DataOptions",
+    "FileOptions",
+    "Kind",
+    "ModelData",
+    "ModelScores",
+    "PlainData",
+    "ScoresOptions",
+    "SplitData",
+    "TrialOptions",
+]
+
+Kind = Literal[
+    "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
+]
+"""What a classifier's scores are; the same as ``calib_serve.scores.Outputs``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions(Checked):
+    """Which columns of a file are scores."""
+
+    columns: tuple[str, ...] | None = None
+    """The columns of the classes, names or patterns such as p_*; others are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainData(ColumnOptions):
+    """Which scores of a file are read, where an artifact says what they are and what classes are called."""
+
+    split: str | None = None
+    """Which split of the data, such as cal or test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions(ColumnOptions):
+    """What scores are; in Python each also takes an array where the command line takes a column's name."""
+
+    outputs: Kind | None = None
+    """What the scores are, where neither their name nor their numbers say."""
+    class_names: Annotated[tuple[str, ...] | None, RARE] = None
+    """What the classes are called, in order, where the data do not say."""
+    groups: Any = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
+    sample_weight: Annotated[Any, RARE] = None
+    """The weight of each sample: a column, or an npy file."""
+    ignore_label: Annotated[Any, RARE] = None
+    """Labels that stand for none, such as 255 or NA: their samples are left out."""
+
+    @property
+    def of_scores(self) -> dict[str, Any]:
+        """Return the options that are given, as keyword arguments of ``Scores.of``."""
+        own = fields_of(ScoresOptions, self)
+        return {name: value for name, value in own.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScores(Checked):
+    """What a model that is changed returns."""
+
+    outputs: Kind | None = None
+    """What the model's scores are, where nothing else says it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(ScoresOptions):
+    """What a file of scores holds."""
+
+    labels: str | None = None
+    """The labels: a column or array of the file, or an npy file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitData(FileOptions, PlainData):
+    """Which samples of a file of scores are meant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +158,3 @@ class ArchiveOptions(TrialOptions):
     """What passes, where its numbers do not say it, as in ``ScoresOptions``."""
     batch_size: Annotated[int | None, RARE] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArchiveFitOptions(ArchiveOptions, Prior, Seeded):
-    """Options of ``calibrate_archive``."""

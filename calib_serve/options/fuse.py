@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check
-from calib_serve.options.scores import ModelScores
+from calib_serve.options.data import ModelScores
 
 __all__ = [
     "FuseOptions",

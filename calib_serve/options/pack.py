@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check, check_between, check_positive
-from calib_serve.options.data import TrialOptions
-from calib_serve.options.scores import ModelScores
+from calib_serve.options.data import ModelScores, TrialOptions
 
 __all__ = [
     "AnswerOptions",

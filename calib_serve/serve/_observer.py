@@ -40,7 +40,7 @@ from calib_serve.fuse.mar_options import (
     ModelOptions,
     from_environment,
 )
-from calib_serve.options.serve import ServeOptions
+from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.given import ReporterShadow
 from calib_serve.reporter.recorder import Key, Recorder, Tag, zeros

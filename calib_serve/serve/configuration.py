@@ -25,7 +25,7 @@ from calib_serve.fuse.mar_options import (
     from_environment,
 )
 from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
-from calib_serve.options.serve import ServeOptions
+from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import Keyring
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.watch.ledger import check_address

@@ -27,7 +27,7 @@ from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
 from calib_serve.options.base import changed
-from calib_serve.options.watch import DriftOptions, WatchOptions
+from calib_serve.options.servers import DriftOptions, WatchOptions
 from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     Carried,

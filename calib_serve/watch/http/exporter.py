@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import LedgerError, MissingDependency
-from calib_serve.options.web import WebOptions
+from calib_serve.options.servers import WebOptions
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
 from calib_serve.watch.checks import Check

@@ -12,7 +12,7 @@ from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.options.base import changed
-from calib_serve.options.web import WebOptions
+from calib_serve.options.servers import WebOptions
 from calib_serve.signals import interruptible
 
 try:
