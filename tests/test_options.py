@@ -16,8 +16,8 @@ import pytest
 from command_line import invoke
 
 import calib_serve
-from calib_serve.app._commands import COMMANDS
-from calib_serve.app._program import program
+from calib_serve.app import COMMANDS
+from calib_serve.app._command import program
 from calib_serve.errors import OptionError
 from calib_serve.options.base import Checked, changed
 from calib_serve.options.data import DataOptions

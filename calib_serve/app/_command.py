@@ -1,18 +1,22 @@
-"""What the commands share: their list, where their options come from, and how values are written."""
+"""The commands' shared ground: how one is declared and run, and where its options come from."""
 
+# Without annotations of the future: those of a class below are read in the module of the class that inherits.
+import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 from cyclopts.argument import Argument, ArgumentCollection
 from cyclopts.config import Dict, Env
 
-from calib_serve.app._commands import COMMANDS
-from calib_serve.errors import InputError
+import calib_serve
+from calib_serve.app import COMMANDS
+from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
 from calib_serve.options.base import PYTHON, RARE, check
 
 __all__ = [
@@ -26,7 +30,9 @@ __all__ = [
     "command",
     "pairs",
     "prepared",
+    "program",
     "refuse_existing",
+    "run_command",
     "shown_as",
     "shown_example",
     "subcommand",
@@ -34,6 +40,7 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Those that a scheduler or a container runs; whatever else is typed by a person needs no file.
 _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
 
@@ -43,6 +50,7 @@ Flat = Parameter(name="*")
 
 def shown_as(title: str) -> Parameter:
     """Return the same as ``Flat``, in a part of its own of the help."""
+    # Groups without a key would come behind what is seldom needed.
     return Parameter(name="*", group=Group(title, sort_key=1))
 
 
@@ -57,11 +65,13 @@ class _Command(App):
         """Return the arguments: those marked RARE in the last group, and none that is marked PYTHON."""
         found = super().assemble_argument_collection(**how)
         for argument in found:
+            # A flag that is on by default could otherwise only be said again.
             if argument.field_info.default is True:
                 off = f"--no-{argument.name.removeprefix('--')}"
                 argument.parameter = Parameter.combine(argument.parameter, Parameter(negative=off))
             if RARE in _marks(argument):
                 argument.parameter = Parameter.combine(argument.parameter, _RARE)
+        # A field that is taken out here keeps its default; the class is built of the others.
         found[:] = [argument for argument in found if PYTHON not in _marks(argument)]
         return found
 
@@ -77,6 +87,7 @@ def _default(value: Any) -> str | None:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+# No --no-FLAG and --empty-LIST beside each option: they would double the help.
 _PLAIN = Parameter(negative=(), show_env_var=False, show_default=_default)
 
 
@@ -126,6 +137,7 @@ def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
     """Return a decorator that makes a function a command below ``app``; its docstring is the help."""
 
     def add(function: F) -> F:
+        # Help is wrapped to the terminal: line ends of the source would break lines twice.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
         own = name or function.__name__
@@ -144,6 +156,7 @@ class Given(dict[str, str]):
 
     def note(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Note the names of a command's options; cyclopts calls it when every source was read."""
+        # Fields of two classes of one command have different names, so a field names one option.
         for one in arguments:
             field = one.field_info.name
             if not one.tokens:
@@ -170,6 +183,7 @@ def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[lis
     What is given on the command line wins over the environment, and that over the file of --config. Return
     the arguments that are left, and how each option was given, which is known once the app has run.
     """
+    # Taken out by hand: the file must be read before cyclopts asks its sources.
     left, file = _without_config(arguments) if asked in _CONFIGURED else (list(arguments), None)
     sources: list[Any] = []
     if asked in _CONFIGURED:
@@ -177,6 +191,7 @@ def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[lis
     if file is not None:
         sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
     given = Given()
+    # The order counts: commas are split once every source has given its tokens, and before they are checked.
     app.config = [*sources, _split_at_commas, given.note, given.check_whole]
     return left, given
 
@@ -265,5 +280,62 @@ def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCol
         argument.tokens[:] = [
             token.evolve(value=value.strip())
             for token in argument.tokens
+            # In a file a list is a list, and a name in it may hold a comma.
             for value in (token.value.split(",") if token.source in ("cli", "env") else [token.value])
         ]
+
+
+def program(asked: str | None = None) -> App:
+    """Return the program; the command ``asked`` for is imported, of the others the summary alone is known."""
+    app = App(
+        name="calib-serve",
+        version=calib_serve.__version__,
+        help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    app.register_install_completion_command(show=False)
+    for title, names in COMMANDS.items():
+        for name, summary in names.items():
+            module = f"calib_serve.app.{name}"
+            # The modules of other commands stay unread: each imports what it needs, torch among it.
+            if name == asked:
+                own = importlib.import_module(module).app
+                own.group = title
+                app.command(own, name=name)
+            else:
+                app.command(f"{module}:app", name=name, help=summary, group=title)
+    return app
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command line, and return its exit code; an error becomes one line on stderr."""
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    given = Given()
+    try:
+        app = program(asked)
+        tokens, given = prepared(app, asked, arguments)
+        code = app(tokens, exit_on_error=False, print_error=False)
+    except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
+        says, code = _explained(error, asked, given)
+        sys.stderr.write(f"calib-serve: {says}\n")
+        return code
+    return code if isinstance(code, int) else 0
+
+
+def _explained(error: Exception, asked: str | None, given: Given) -> tuple[str, int]:
+    """Return the line and the exit code of an error; raise one of a module of ours that is missing."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
+        return f"{command} needs {names}; see calib-serve {command} --help", 2
+    if isinstance(error, CycloptsError):
+        return " ".join(str(error).split()), 2
+    # The check of a class knows a field; a user knows the flag, variable or file that it came from.
+    if isinstance(error, OptionError):
+        return f"{given.name(error.option)} {error.says}", 2
+    if isinstance(error, CalibServeError):
+        return str(error), 2 if isinstance(error, InputError) else 3
+    # A module of ours that is missing is a defect, and no extra that one could install.
+    if (getattr(error, "name", None) or "").startswith("calib_serve"):
+        raise error
+    return str(MissingDependency(str(getattr(error, "name", error)))), 3

@@ -37,6 +37,7 @@ def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     from calib_serve.watch.http import TokenFile, allowed_hosts
 
     tokens = None if listen.token_file is None else TokenFile(listen.token_file)
+    # Without tokens a page in a browser on this host could reach the server by a name of its own.
     hosts = allowed_hosts(listen.host, guarded=tokens is not None, named=listen.allowed_hosts)
     found = Door(tokens, hosts, LiveKeyring(keyring))
 
@@ -59,6 +60,7 @@ def watched_models(texts: Sequence[str], *, version: str = "") -> dict[Version, 
     found: dict[Version, Path | int] = {}
     for text in texts:
         name, _, what = text.partition("=")
+        # At the last colon, so that a name may hold one.
         model, colon, said = name.rpartition(":")
         if not colon:
             model, said = name, version
@@ -92,4 +94,4 @@ def served_at(listen: WebOptions) -> str:
 def said(text: str) -> None:
     """Print a line at once, for whoever waits for it."""
     sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    sys.stdout.flush()  # a pipe is buffered, and a script waits for the line "watching ..."

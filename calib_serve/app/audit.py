@@ -6,8 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
-from calib_serve.app._progress import stages
-from calib_serve.app._show import console, print_json, show_verdict
+from calib_serve.app._show import console, print_json, show_verdict, stages
 from calib_serve.errors import InputError
 from calib_serve.options.audit import AuditOptions
 
@@ -25,7 +24,7 @@ app = command(
     details="PREDICTIONS are Parquet, a file, a folder or a pattern; or with --engine a table. They are "
     "measured where they lie, as the monitor measures live ones.",
 )
-_VERDICTS = 10
+_VERDICTS = 10  # printed; an audit by day and model has hundreds
 
 
 @dataclass(frozen=True, kw_only=True)

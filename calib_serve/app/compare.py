@@ -12,8 +12,7 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
 from calib_serve.app._data import file_scores, refuse_file_options
-from calib_serve.app._progress import stages
-from calib_serve.app._show import console, note, print_json
+from calib_serve.app._show import console, note, print_json, stages
 from calib_serve.errors import InputError
 from calib_serve.options.base import RARE, Factory, check
 from calib_serve.options.data import FileOptions
@@ -189,6 +188,7 @@ def _samples(
         return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
     for option in ("weights", "train_split"):
         check(getattr(source, option) is None, option, "is for a study of a model (--model)")
+    # One file a training: stability compares them, and any other study takes one.
     read = [[file_scores(path, source, split=split) for split in splits] for path in data]
     return [([(part.logits, part.labelled()) for part in parts], None) for parts in read]
 

@@ -127,6 +127,9 @@ def check(
         raise InputError(f"{artifact} has no contract: name one with --contract, or set it (contract set)")
     samples = held_out(known, data, source)
     refuse_seen(known, samples)
+    if samples.weights is not None:
+        # Their exact intervals count samples; weights left out in silence would promise too much.
+        raise InputError("a contract is checked on samples that count once each: leave out --sample-weight")
     calibrated = known.calibrated(samples)
     own = fields_of(ContractOptions, options)
     if options.segments is not None:
@@ -197,7 +200,7 @@ def _write(artifact: "Artifact", contract: "Contract | None", folder: Path, outp
     """Write the artifact with this contract to ``output.out``, or else in its own place."""
     from dataclasses import replace
 
-    if output.out is not None:
+    if output.out is not None:  # in its own place it replaces itself, whole or not at all
         refuse_existing(output.out, force=output.force)
     found = replace(artifact, contract=contract)
     found.save(output.out or folder)
@@ -262,6 +265,7 @@ def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: Pl
         )
     probs = artifact.probs(plain_scores(data, source, artifact))
     predicted = probs.argmax(axis=1)
+    # A sum of float32 shares may exceed 1 by rounding, and a limit compares.
     acts = contract.acts(np.minimum(probs.max(axis=1), 1), predicted)
     shares = {
         one.name: float((acts & (predicted == one.predicted if one.predicted is not None else True)).mean())

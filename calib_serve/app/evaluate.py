@@ -88,12 +88,14 @@ def evaluate(
         expected = None if calibration is None else calibration.model.outputs
         found = file_scores(data, source, split=source.split, expected=expected)
     how = fields_of(MeasureOptions, options)
+    # Before it is calibrated: the artifact knows its fit's samples by the scores that the model gave.
     own = None if calibration is None else seen(calibration, found)
     found = _calibrated(found, calibration)
     result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
     verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
     verdict = of_own_samples(verdict, own) if own else verdict
     level = options.level
+    # It fits again on folds, which takes longer than all the rest: only where it is shown.
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
     if shown.json:

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
-from calib_serve.app._data import refuse_file_options
-from calib_serve.app._pictures import PictureOptions, preprocessing
-from calib_serve.app._progress import stages
-from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
+from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
+from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict, stages
 from calib_serve.errors import InputError
 from calib_serve.options.base import check
 from calib_serve.options.data import DataOptions
@@ -68,9 +66,10 @@ def fit(
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Fit on scores, a model or an archive, as the options say."""
-    refuse_existing(output.out, force=output.force)
+    refuse_existing(output.out, force=output.force)  # before a fit, which may take hours
     prior = None if options.prior is None else shares(options.prior)
     own = {"seed": output.seed, "prior": prior, **pairs(options.option, "--option")}
+    # One name is no list to YAML, and a text would be taken for a list of letters.
     if isinstance(own.get("candidates"), str):
         own["candidates"] = [own["candidates"]]
     if source.model is None:
@@ -191,7 +190,7 @@ def _is_first_rank() -> bool:
     import torch.distributed as dist
 
     rank = dist.get_rank()
-    dist.destroy_process_group()
+    dist.destroy_process_group()  # a process that ends without it makes torch warn of a leak
     return rank == 0
 
 

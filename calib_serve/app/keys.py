@@ -117,6 +117,7 @@ def retire(file: Path, key: str, *, options: Annotated[Retired, Flat] = Retired(
     """Forget a key."""
     from calib_serve.receipts import Keyring
 
+    # Refused while a receipt that it signed may still come home, unless it is forced.
     def without(ring: Keyring) -> Keyring:
         return ring.without(key) if options.force else ring.retired(key, ttl=options.seconds)
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, shown_as
-from calib_serve.app._progress import stages
-from calib_serve.app._show import note, print_json
+from calib_serve.app._show import note, print_json, stages
 from calib_serve.errors import InputError
 from calib_serve.options.base import check, fields_of
 from calib_serve.options.label import CollectOptions, FollowOptions, LabelColumns, LabelOptions, SendLimits
@@ -97,6 +96,7 @@ def _refuse(given: Any, plain: Any, says: str) -> None:
 def _token(options: Options) -> str:
     from calib_serve.watch.client import read_token
 
+    # Read anew for each batch: a token is exchanged while the collector runs.
     if options.token_file is None:
         return os.environ.get("CALIB_SERVE_TOKEN", "")
     return read_token(options.token_file)
@@ -154,6 +154,7 @@ def _publish(collector: "Collector", labels: "Source", followed: Followed) -> No
 
 def _below(dead_letter: str, source: str) -> str:
     """Return the place of dead letters that may lie among the files of the source, where they are skipped."""
+    # A folder of dead letters below the folder of labels would feed itself.
     return "" if "kafka://" in (dead_letter[:8], source[:8]) else dead_letter
 
 
@@ -166,6 +167,7 @@ def _stopped_by_signals(collector: "Collector") -> Iterator[None]:
 
     def stop(*_: object) -> None:
         collector.stop()
+        # Again and again: a signal between two requests interrupts neither.
         signal.setitimer(signal.ITIMER_REAL, _GRACE, _GRACE)
 
     handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGALRM: lambda *_: collector.interrupt()}

@@ -16,6 +16,7 @@ app = command(
     "calib-serve methods\ncalib-serve methods neural-clamping",
     details="An option is given to fit as --option KEY=VALUE.",
 )
+# Arguments that the data or a flag of fit give.
 _NEVER = ("logits", "labels", "sample_weight", "class_weight", "class_names", "seed", "progress")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, OfOutput, command, shown_as
-from calib_serve.app._pictures import PictureOptions, preprocessing
+from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import console
 from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
@@ -110,6 +110,7 @@ def pack(
     )
 
 
+# Options of the other archives that one of feedback has, too.
 _OF_FEEDBACK = ("feedback", "name", "version", "standalone")
 
 
@@ -174,5 +175,5 @@ def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Pat
             **fields_of(Packed, options),
             **fields_of(ModelPack, of_model),
         )
-        check_names(read_archive(path, verify=False))
+        check_names(read_archive(path, verify=False))  # before it leaves the stage for the store
     return path

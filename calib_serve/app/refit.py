@@ -19,8 +19,7 @@ from calib_serve.app._command import (
     subcommand,
 )
 from calib_serve.app._data import plain_scores
-from calib_serve.app._progress import stages
-from calib_serve.app._show import console, note, print_json
+from calib_serve.app._show import console, note, print_json, stages
 from calib_serve.errors import InputError
 from calib_serve.options.data import PlainData
 from calib_serve.options.fit import ServedRefitOptions
@@ -86,6 +85,7 @@ def refit(
         version, force = output.new_version, output.force
         packed = recalibrated(served, found.artifact, served.parent, version=version, force=force)
         done.append(f"packed {packed}; register it and make it the default")
+    # With --json stdout holds the JSON alone.
     (sys.stderr if output.json else sys.stdout).writelines(f"{line}\n" for line in done)
     return None
 
@@ -99,9 +99,9 @@ class Promotion:
     ledger: str = ""
     """Where its labels are counted; by default the server's own."""
     unless_worse: bool = False
-    """The verdict "no worse" is enough."""
+    """Promote on the verdict "no worse", too."""
     force: bool = False
-    """Whatever labels say."""
+    """Promote whatever labels say."""
     back: str = ""
     """Go back to the version of this model before its last promotion."""
     yes: bool = False
@@ -121,6 +121,7 @@ def promote(archive: Path | None = None, *, options: Annotated[Promotion, Flat] 
     if (archive is not None) == bool(options.back):
         raise InputError("give the archive of the new version, or --back MODEL")
     host = Host.of(options.folder)
+    # Two promotions at a time would each keep the other's version as the one before.
     with host.alone():
         if archive is None:
             model, last = options.back, host.before(options.back)

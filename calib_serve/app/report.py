@@ -133,7 +133,7 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
             )
         return artifact.probs(found)
 
-    own = None if fitted is None else seen(fitted, scores)
+    own = None if fitted is None else seen(fitted, scores)  # a report on samples of the fit says so
     beside = {"groups": scores.groups, "sample_weight": scores.weights, "own": own}
     return _Samples(found.name, probs, found.labelled(), found.class_names, beside)
 

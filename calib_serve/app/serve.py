@@ -45,6 +45,7 @@ def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] 
     from calib_serve.serve.server import Server
     from calib_serve.signals import interruptible
 
+    # One that is named must be there: making another would refuse every receipt that is out.
     if options.keyring is None:
         ensure_keyring(Path(options.folder))
     names = models or [path.name for path in stored_archives(options.store)]
@@ -56,7 +57,7 @@ def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] 
     try:
         with interruptible(), contextlib.ExitStack() as running:
             running.callback(server.stop)
-            server.start(allow_failures=True)
+            server.start(allow_failures=True)  # one broken archive keeps no other from being served
             _show(server)
             code = server.wait()
     except KeyboardInterrupt:

@@ -54,21 +54,21 @@ class MonitoringOptions:
     tolerance: float = 0.02
     """The gap between confidence and accuracy that is no error. Verdicts of the watch have their own."""
     sigmas: Annotated[float, RARE] = 4
-    """Standard errors beyond it."""
+    """Standard errors beyond the tolerance from which on an alert fires."""
     runbooks: str = "docs/runbooks.md"
     """The page with a section for each alert, an address or a path: alerts and the dashboard link to it."""
     window: str = "24h"
-    """Over which numbers are: 1h, 24h or 7d."""
+    """The time that numbers are taken over: 1h, 24h or 7d."""
     targets: tuple[str, ...] = ("calib-serve-watch=127.0.0.1:9300",)
     """What Prometheus scrapes, as JOB=HOST:PORT, commas between."""
     token_file: str = ""
-    """Where Prometheus runs, the file with the token that jobs of calib-serve ask for."""
+    """The file, on the host of Prometheus, with the token that it scrapes calib-serve by."""
     jobs: Annotated[str, RARE] = ""
     """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
     add_over: Annotated[tuple[str, ...], RARE] = ()
     """Further labels that tell replicas apart."""
     keep: Annotated[tuple[str, ...], RARE] = ()
-    """Labels that do not, such as job: they are kept."""
+    """Labels that tell no replicas apart, such as job, and are kept."""
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 0.5:

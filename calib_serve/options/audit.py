@@ -20,7 +20,7 @@ class AuditOptions(Binned, Tolerant):
     """Options of ``audit``; in Python times are also datetimes, and ``every`` also seconds."""
 
     by: tuple[str, ...] | None = None
-    """Group by these columns; by default model,version, if there."""
+    """Group by these columns; by default by model and version, where there are such."""
     since: Any = None
     """From this time on, with its zone: 2026-03-01T00:00:00Z."""
     until: Any = None
@@ -28,17 +28,17 @@ class AuditOptions(Binned, Tolerant):
     every: Any = None
     """Windows of this length: a number and s, m, h, d or w, such as 1d."""
     skip_invalid: bool = False
-    """Count what cannot be measured and leave it out, not refuse the log."""
+    """Count rows that cannot be measured and leave them out, instead of refusing the log."""
     ranks: bool = False
-    """AUROC and equal-mass ECE too, for which the engine sorts."""
+    """Compute AUROC and equal-mass ECE as well, for which the engine must sort."""
     missing: Literal["chance", "unknown"] = "chance"
-    """Why labels are missing: chance, or unknown, for what came of it."""
+    """Why labels are missing: chance, or unknown, where the outcome may decide whether one comes."""
     engine: str | None = None
     """The database of the tables, such as postgres://user@host/logs."""
     password_file: Annotated[str | Path | None, RARE] = None
     """A file with the password of the database; or set CALIB_SERVE_ENGINE_PASSWORD."""
     unique_ids: Annotated[bool, RARE] = False
-    """No id is repeated, so do not look: faster."""
+    """Do not look for repeated ids, which takes longest; refused where one shows anyway."""
     memory: Annotated[str, RARE] = "1GB"
     """What DuckDB may hold at once."""
     threads: Annotated[int | None, RARE] = None

@@ -38,6 +38,7 @@ PYTHON = "of Python alone"
 class Checked:
     """What every options class is: ``_check`` of a class is of its own fields, and runs after its bases'."""
 
+    # In place of calls of super(), which a class could forget: a check that is left out fails nobody's test.
     def __post_init__(self) -> None:
         for cls in reversed(type(self).__mro__):
             if "_check" in vars(cls):

@@ -100,6 +100,7 @@ class TrialOptions(Checked):
 
     seam: str | None = None
     """Where the class scores pass in the archive's handler: PLACE, or PLACE:OUTPUT, as in model:logits."""
+    # Of one answer, not of all: it bounds a handler that hangs, however many samples there are.
     probe_timeout: Annotated[float, RARE] = 60
     """Seconds that the archive's handler may take to answer."""
 

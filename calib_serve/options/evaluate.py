@@ -73,6 +73,7 @@ class EvaluateOptions(ScoresOptions, MeasureOptions):
 class CompareOptions(ScoresOptions, Resampled):
     """Options of ``compare``."""
 
+    # Fewer than in one evaluation: some twenty methods are resampled, and ranked by their values.
     replicates: Annotated[int, RARE] = 200
     """Resamples that the intervals of metrics are made of; 0 for none."""
 
@@ -90,7 +91,7 @@ class VerdictOptions(Tolerant):
     """Options of a verdict."""
 
     class_tolerance: Annotated[float | None, RARE] = None
-    """That of a class or label alone; 1.5 times as much if not given."""
+    """The same for a class or label alone; by default 1.5 times as much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,7 @@ class ContractOptions(Interval, Resampled):
     segments: Any = None
     """The segment of each sample, an npy file of text."""
     predictions_per_day: float | None = None
-    """Tells how likely a promise is kept over one window of them."""
+    """Predictions a day, to say how likely a promise is kept over one window."""
 
     def _check(self) -> None:
         if self.predictions_per_day is not None:
@@ -142,9 +143,9 @@ class PlanOptions(Seeded):
     power: Annotated[float, RARE] = 0.9
     """How surely a breach is noticed by then."""
     kept: Annotated[int, RARE] = 10_000
-    """Labels of a kept promise that came before the breach."""
+    """Labels that came before the breach, while the promise was kept."""
     predictions_per_day: float | None = None
-    """Tells which share of them to label."""
+    """Predictions a day, to say which share of them to label."""
 
     def _check(self) -> None:
         check(0 < self.power < 1, "power", f"must lie between 0 and 1, got {self.power:g}; 0.9 means 90 %")

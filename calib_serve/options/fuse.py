@@ -29,7 +29,7 @@ class FuseOptions(ModelScores):
     inputs: Any = None
     """An npz of inputs by name to measure parity on; by default some are made."""
     samples: Annotated[int, RARE] = 8
-    """How many inputs to make."""
+    """How many inputs to make, where --inputs gives none."""
     force: bool = False
     """Take an artifact that was fitted for another model."""
 

@@ -33,6 +33,7 @@ class Wrapped(Checked):
 class Flushed(Checked):
     """Options of what reports counts."""
 
+    # Below every scrape interval, so that nobody waits for it; tests ask for less.
     flush_seconds: Annotated[float, PYTHON] = 1.0
     """Seconds between a worker's reports."""
 

@@ -103,7 +103,7 @@ class WebOptions(Checked):
     root_path: Annotated[str, RARE] = ""
     """Path under which a proxy serves it, and which the proxy strips."""
     log_format: Literal["text", "json"] = "text"
-    """Of the log on stderr: text, or json, one object a line."""
+    """Format of the log on stderr: text, or json, one object a line."""
     tls_cert: Path | None = None
     """Certificate with its chain, PEM: serve by TLS."""
     tls_key: Path | None = None
@@ -111,11 +111,11 @@ class WebOptions(Checked):
     max_connections: Annotated[int, RARE] = 512
     """Connections at a time; others are answered 503."""
     request_seconds: Annotated[float, RARE] = 30
-    """In which a request, and its body, must come."""
+    """Seconds in which a request with its body must have come."""
     max_waiting: Annotated[int, RARE] = 32
-    """Requests at work or in line before 429."""
+    """Requests at work or in line; one more is answered 429."""
     max_megabytes: Annotated[float, RARE] = 4
-    """The largest body."""
+    """The largest body, in MiB."""
     max_versions: Annotated[int, RARE] = 200
     """Model versions with series of their own; the rest are 'other'."""
 
@@ -146,11 +146,11 @@ class GatewayOptions(WebOptions):
     """Options of ``open_gateway``; in Python ``keyring`` and ``watch`` may be open already."""
 
     upstream: str
-    """The server behind it, such as http://127.0.0.1:8000."""
+    """The server that the gateway stands before, such as http://127.0.0.1:8000."""
     output: list[str]
     """The output with the scores, NAME or MODEL=NAME."""
     scores: list[str] = field(default_factory=list)
-    """What it holds, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
+    """What that output holds, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
     shadow: list[str] = field(default_factory=list)
     """An artifact's folder that runs in the shadow of a model's, DIR or MODEL=DIR."""
     keyring: Any = "keyring.json"
@@ -158,7 +158,7 @@ class GatewayOptions(WebOptions):
     watch: Any = None
     """The address of a calib-serve watch that counts."""
     watch_token_file: str | None = None
-    """A token for it, of the scope predict."""
+    """A file with a token of the scope predict for that watch."""
     ledger: str | None = None
     """Count in this process instead: a file, or postgresql://HOST/DATABASE."""
     samples: str | None = None
@@ -172,9 +172,9 @@ class GatewayOptions(WebOptions):
     timeout: Annotated[float, RARE] = 60
     """Seconds that the server behind may take."""
     max_waiting: Annotated[int, RARE] = 256
-    """Requests at work before 429, or RESOURCE_EXHAUSTED."""
+    """Requests at work; one more is answered 429, or RESOURCE_EXHAUSTED."""
     max_megabytes: Annotated[float, RARE] = 64
-    """The largest inference."""
+    """The largest inference, in MiB."""
 
     def _check(self) -> None:
         check(
