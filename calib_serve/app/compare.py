@@ -32,10 +32,11 @@ app = command(
     "calib-serve compare scores.npz\n"
     "calib-serve compare scores.npz --study size --option sizes=50,500\n"
     "calib-serve compare images/ --model model.pt2 --study shift",
-    details="""DATA are scores with labels in two splits; or with --model its inputs and their labels.
-Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature could
-do), stability (whether numbers hold over folds, seeds and trainings), bins (whether the ranking depends on
-the bins), ablation (which part of a calibration does what), shift (what keeps up on corrupted images).""",
+    details="DATA are scores with labels in two splits; or with --model its inputs and their labels.\n\n"
+    "Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature "
+    "could do), stability (whether numbers hold over folds, seeds and trainings), bins (whether the ranking "
+    "depends on the bins), ablation (which part of a calibration does what), shift (what keeps up on "
+    "corrupted images).",
 )
 
 _SHOWN = {
@@ -55,7 +56,7 @@ class Options:
     """Options of ``calib-serve compare``."""
 
     methods: tuple[str, ...] | None = None
-    """Their names, commas between; by default all, of a study those that it is about."""
+    """Methods to compare, commas between; by default all, or those that the study is about."""
     study: Literal["size", "optimum", "stability", "bins", "ablation", "shift"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)

@@ -167,8 +167,8 @@ def plan(
 ) -> None:
     """Say how many labels a day it takes to notice that an act clause is broken, within a time.
 
-    The numbers are of the test that the watch runs, by simulation. It may be
-    looked at at any moment, which takes more labels than a test that is
+    The numbers are of the test that the watch runs, by simulation. The watch
+    looks at it at every moment, which takes more labels than a test that is
     looked at once; that number is shown as well.
     """
     from calib_serve.contracts import plan_contract

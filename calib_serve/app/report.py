@@ -36,7 +36,7 @@ class Options(VerdictOptions, Binned, Resampled):
     artifact: Path | None = None
     """The calibration to report on."""
     against: Path | None = None
-    """Compare with this one instead of with none."""
+    """Another calibration to compare it with; by default none."""
     target_risk: Annotated[float | None, RARE] = None
     """The share of errors to abstain down to; half of them if not given."""
 

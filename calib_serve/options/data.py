@@ -156,6 +156,6 @@ class ArchiveOptions(TrialOptions):
     """Options of ``scores_of_archive``."""
 
     outputs: Kind | None = None
-    """What passes, where its numbers do not say it, as in ``ScoresOptions``."""
+    """What passes there, where its numbers do not say it."""
     batch_size: Annotated[int | None, RARE] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""

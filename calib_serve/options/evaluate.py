@@ -91,7 +91,7 @@ class VerdictOptions(Tolerant):
     """Options of a verdict."""
 
     class_tolerance: Annotated[float | None, RARE] = None
-    """The same for a class or label alone; by default 1.5 times as much."""
+    """The tolerance for a class or label alone; by default 1.5 times the other one."""
 
 
 @dataclass(frozen=True, kw_only=True)

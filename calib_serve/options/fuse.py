@@ -60,7 +60,7 @@ class GraphOptions(FuseOptions):
     normalization: Annotated[Any, RARE] = None
     """What goes into the graph before the shift: MEAN,STD with channels separated by /."""
     decisions: Annotated[bool, RARE] = True
-    """Whether prediction sets, abstention and acts are returned, where the artifact has them."""
+    """Return prediction sets, abstention and acts as outputs of the graph, where the artifact has them."""
 
 
 @dataclass(frozen=True, kw_only=True)

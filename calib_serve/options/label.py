@@ -57,10 +57,10 @@ class LabelOptions(LabelColumns, SendLimits):
 
 @dataclass(frozen=True, kw_only=True)
 class FollowOptions(Checked):
-    """How a folder, bucket or topic is followed."""
+    """How a folder, bucket or topic is followed; in Python ``wait`` is also seconds."""
 
     wait: Any = "10m"
-    """For how long a label waits for its prediction to be known: 90s, 10m, 6h; in Python also seconds."""
+    """For how long a label waits for its prediction to be known: 90s, 10m or 6h."""
     state: str | Path = Path("collect.db")
     """The file that says which files were read."""
     settle: Annotated[float, RARE] = 5

@@ -69,13 +69,13 @@ class ReplyOptions(Checked):
     top: Annotated[int, RARE] = 5
     """Classes that a reply lists, likeliest first."""
     probabilities: Annotated[bool, RARE] = True
-    """Whether a reply lists the probabilities of all classes."""
+    """List the probabilities of all classes in a reply."""
     threads: Annotated[int | None, RARE] = None
     """Cores of a worker; by default all are shared evenly by the workers."""
     max_pixels: Annotated[int, RARE] = 25_000_000
     """The most pixels of a picture that is sent."""
     allow_cpu_fallback: Annotated[bool, RARE] = False
-    """Whether the model may run on the CPU where a GPU was asked for."""
+    """Let the model run on the CPU where a GPU was asked for."""
 
     def _check(self) -> None:
         known = self.abstain_below
@@ -155,15 +155,15 @@ class FeedbackPack(Checked):
     """Options of the feedback archive alone; the first four are by default those of a watch."""
 
     arl: Annotated[float | None, RARE] = None
-    """Labels between two false alarms."""
+    """With --feedback: labels between two false drift alarms."""
     tolerance: Annotated[float | None, RARE] = None
-    """How far accuracy may be from confidence."""
+    """With --feedback: how far accuracy may be from confidence."""
     block: Annotated[int | None, RARE] = None
-    """Labels that may depend on one another."""
+    """With --feedback: labels that may depend on one another."""
     maturity: Annotated[str | None, RARE] = None
-    """The age at which labels are in, such as 6h, or auto."""
+    """With --feedback: the age at which labels are in, such as 6h, or auto."""
     ttl_days: Annotated[float, RARE] = 30.0
-    """Days after its prediction in which a label is taken."""
+    """With --feedback: days after its prediction in which a label is taken."""
     keyring: Annotated[str | None, PYTHON] = None
     """The keyring, where the host's environment does not name it."""
     ledger: Annotated[str | None, PYTHON] = None
