@@ -72,6 +72,7 @@ def scores_of_archive(
     """
     asked = changed(options or ArchiveOptions(), given)
     requests = [read_requests(data, split) for split in splits]
+    # Requests first: a folder that cannot be read should not cost unpacking an archive of gigabytes.
     with unpacked(archive) as found:
         calibration = _calibration(found, artifact)
         where, at_once = _seam_with(requests[0], found, calibration, asked)

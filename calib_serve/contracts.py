@@ -147,6 +147,7 @@ class _Samples:
         self.probs, self.labels, self.segments, self.codes = probs, labels, segments, codes
         self.contract, self.asked = contract, asked
         self.predicted = probs.argmax(axis=1)
+        # Shares that were rounded may exceed 1 by a hair.
         self.confidence = np.minimum(probs[np.arange(len(probs)), self.predicted], 1.0)
         of = "" if segments is None else [str(one) for one in segments]
         self.acted = contract.acts(self.confidence, self.predicted, of)
@@ -244,6 +245,7 @@ class _Samples:
 def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
     """Return P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or that of ``window`` draws by it."""
     a, b = hits + 0.5, n - hits + 0.5
+    # Beyond, the draws of a window vary less than the share itself is known.
     if window is None or window > _EXACT:
         return 1 - beta_below(promise, a, b)
     m = max(round(window), 1)
@@ -502,6 +504,7 @@ def labels_until_broken(
     found: list[int] = []
     while len(found) < streams:
         start = _fed(Evidence.none(), rng.random(kept) >= promise, promise)
+        # What is said before the breach is a false alarm, and no sign of power.
         if not _broken(start):
             found.append(_stop(start, rng, promise, breach))
     return [float(np.quantile(found, share, method="higher")) for share in power]

@@ -49,7 +49,7 @@ def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_wor
     "better" is enough, and with ``unless_worse`` also "no worse". Raises LedgerError where the ledger cannot
     be read.
     """
-    tag = shadow_tag(fingerprint).hex()
+    tag = shadow_tag(fingerprint).hex()  # receipts name a shadow by it, as they have no room for more
     state = next((one for one in shadow_states(ledger, served) if one.tag == tag), None)
     if state is None:
         missing = f"No label says anything of shadow {tag} of {served[1]}: serve it as a shadow first."
@@ -144,6 +144,7 @@ class Host:
             if not target.exists():
                 with written_whole(target) as partial:
                     shutil.copyfile(archive, partial)
+            # By content: an earlier try may have copied it already.
             elif not target.samefile(archive) and sha256(target) != sha256(archive):
                 raise ConflictError(f"{target} is another archive of that name; give the new one another")
         except OSError as error:
@@ -211,11 +212,13 @@ def swap(host: Host, archive: str | Path) -> tuple[str, str, str]:
     if before.version == version and before.archive == name:
         return model, version, version
     try:
+        # Before it is ready: its first prediction may be labelled at once.
         host.take_labels_of(Path(archive))
         _make_ready(host, model, version, name, before)
         host.api.set_default(model, version)
         if host.default(model).version != version:
             raise ServerError(f"TorchServe goes on with {before.version}")
+    # Nothing is undone: what was done may be done again, and the version before goes on.
     except (CalibServeError, httpx.HTTPError) as error:
         why = f"{model} {version} is not promoted: {error}; {_still(host, model, before.version)}"
         raise (type(error) if isinstance(error, InputError) else ServerError)(why) from error
@@ -237,6 +240,7 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
             f"version {version} is registered already, with {there.archive}; receipts tell versions apart, so"
             " name a new one"
         )
+    # An earlier try that broke off may have left it without workers.
     elif there.ready < there.workers or not there.workers:
         host.api.set_workers(model, version, max(like.workers, 1))
     end = time.monotonic() + _PATIENCE

@@ -140,6 +140,7 @@ def write_project(folder: Path, kind: str, *, force: bool = False) -> Written:
             else:
                 write_whole(path, text)
                 made.append(name)
+        # Never beside others: keys that are there sign what is served.
         if not (folder / "secrets").exists():
             _write_secrets(folder / "secrets")
             made.append("secrets")
