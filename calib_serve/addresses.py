@@ -28,7 +28,7 @@ _SECRET = (
 
 
 def holds_password(address: str) -> bool:
-    """Whether ``scheme://user:password@host/?password=...`` holds a password, or another secret.
+    """Tell whether ``scheme://user:password@host/?password=...`` holds a password, or another secret.
 
     >>> holds_password("postgres://ana@db:5432/logs"), holds_password("postgres://ana:x@db/logs")
     (False, True)
@@ -45,7 +45,7 @@ def holds_password(address: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """Without what stands before an @ or after a ?: a password that should not be there.
+    """Return an address without what stands before an @ or after a ?: a password that should not be there.
 
     >>> shown("postgres://ana:x@db:5432/logs?sslmode=require")
     'postgres://db:5432/logs'
@@ -57,7 +57,7 @@ def shown(address: str) -> str:
 def password_of(
     whose: str, variable: str, file: str | Path | None, *, environment: Mapping[str, str]
 ) -> str | None:
-    """The first line of ``file``, else of the file in ``variable``_FILE, else the ``variable``, else None.
+    """Return the first line of ``file``, else of the file in ``variable``_FILE, else ``variable``, else None.
 
     ``whose`` stands in errors. InputError for a file that cannot be read, that others may read, or without a
     password.

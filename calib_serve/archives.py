@@ -29,7 +29,8 @@ from calib_serve.fuse.torchserve import (
     unpacked,
 )
 from calib_serve.options.base import changed, divided
-from calib_serve.options.data import ArchiveFitOptions, ArchiveOptions
+from calib_serve.options.data import ArchiveOptions
+from calib_serve.options.fit import ArchiveFitOptions
 from calib_serve.scores import LABELS, Outputs, Scores, to_probs
 from calib_serve.seam import Request, alternatives, run_trial, shows
 
@@ -71,6 +72,7 @@ def scores_of_archive(
     """
     asked = changed(options or ArchiveOptions(), given)
     requests = [read_requests(data, split) for split in splits]
+    # Requests first: a folder that cannot be read should not cost unpacking an archive of gigabytes.
     with unpacked(archive) as found:
         calibration = _calibration(found, artifact)
         where, at_once = _seam_with(requests[0], found, calibration, asked)

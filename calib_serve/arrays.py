@@ -17,7 +17,7 @@ _MOST_COPIES = 8  # of a row on average; larger weights are shares of a populati
 
 
 def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:
-    """``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.
+    """Return ``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.
 
     Takes what numpy takes, torch tensors on any device and with or without a gradient (bfloat16 becomes
     float32), and columns and tables of pandas, polars and pyarrow, also columns of lists. Text stays text;
@@ -43,7 +43,7 @@ def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDA
 
 
 def as_floats(values: Any, name: str = "values") -> NDArray[np.float64]:
-    """``values`` as float64; InputError where they are not numbers.
+    """Return ``values`` as float64; InputError where they are not numbers.
 
     >>> as_floats([True, False]).tolist()
     [1.0, 0.0]
@@ -55,7 +55,7 @@ def as_floats(values: Any, name: str = "values") -> NDArray[np.float64]:
 
 
 def some_of(n: int, most: int) -> NDArray[np.intp]:
-    """At most ``most`` of n rows, rising: one drawn from each of as many runs of equal length, always alike.
+    """Draw ``most`` of n rows at most, rising: one of each of as many runs of equal length, always alike.
 
     >>> some_of(3, 5).tolist(), (some_of(10, 5) // 2).tolist()
     ([0, 1, 2], [0, 1, 2, 3, 4])
@@ -67,7 +67,7 @@ def some_of(n: int, most: int) -> NDArray[np.intp]:
 
 
 def are_counts(weight: NDArray[np.float64]) -> bool:
-    """Whether weights (n,) say how often rows are there: whole numbers of which the mean is at most 8.
+    """Tell whether weights (n,) say how often rows are there: whole numbers of which the mean is at most 8.
 
     >>> are_counts(np.array([2.0, 0.0, 1.0])), are_counts(np.array([1532.0, 871.0]))  # of a survey
     (True, False)
@@ -76,7 +76,7 @@ def are_counts(weight: NDArray[np.float64]) -> bool:
 
 
 def repeated(weight: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Rows as often as they weigh (n,), rising: exactly where weights are counts.
+    """Repeat rows as often as they weigh (n,), rising: exactly where weights are counts.
 
     Else as many rows as the weights are worth, (sum w)^2 / sum w^2, each as often as its weight says but
     for one.
@@ -105,7 +105,7 @@ def _converted(values: Any) -> NDArray[Any]:
 
 
 def _of_objects(array: NDArray[Any], keep: bool) -> NDArray[Any]:
-    """The numbers, lists of numbers or text that an array of objects holds."""
+    """Return the numbers, lists of numbers or text that an array of objects holds."""
     found = array.ravel().tolist()
     if found and isinstance(found[0], (np.ndarray, list, tuple)):
         return np.stack([as_array(value) for value in found]).reshape(*array.shape, -1)
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
 
 
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first column names the rows; every text is escaped.
+    """Write an HTML table whose first column names the rows; every text is escaped.
 
     >>> html_table("<b>", ["metric", "value"], [["ece", "0.1"]]).startswith("<table><caption>&lt;b&gt;<")
     True
@@ -138,7 +138,7 @@ def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def frame(columns: Mapping[str, Sequence[Any]], index: Sequence[str], *, name: str) -> DataFrame:
-    """A pandas DataFrame of equally long columns; its index is called ``name``.
+    """Make a pandas DataFrame of equally long columns; its index is called ``name``.
 
     Raises MissingDependency where pandas is not installed: no extra of this package installs it.
     """

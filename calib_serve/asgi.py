@@ -33,7 +33,7 @@ class WatchMiddleware:
         self._watch: App = create_app(watch, **options)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """One connection, request or lifespan."""
+        """Serve one connection, request or lifespan."""
         below = scope["type"] in ("http", "websocket") and f"{scope['path']}/".startswith(f"{self._path}/")
         if below:
             # As ASGI mounts: the path stays whole, and what of it was the mount's is its root.

@@ -36,7 +36,7 @@ def check_binning(bins: int, edges: Edges) -> None:
 
 
 def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
-    """The equal-width bin of each confidence.
+    """Return the equal-width bin of each confidence.
 
     ``confidence``: any shape, in [0, 1]. Raises InputError for values outside of it and for NaN.
 
@@ -99,7 +99,7 @@ class Bins:
 
     @classmethod
     def zeros(cls, bins: int = 15) -> Bins:
-        """No prediction yet."""
+        """Return sums of no prediction yet."""
         return cls(*np.zeros((4, bins)))
 
     @classmethod
@@ -117,7 +117,7 @@ class Bins:
         return cls(*(np.bincount(index, column, bins).astype(np.float64) for column in columns))
 
     def merge(self, other: Bins) -> Bins:
-        """The sums over both; associative and commutative."""
+        """Add the sums of both; associative and commutative."""
         if len(self) != len(other):
             raise ShapeError(f"cannot merge {len(self)} bins with {len(other)}; use one bin count")
         return Bins(*(getattr(self, name) + getattr(other, name) for name in (*_COUNTED, "noise")))
@@ -136,7 +136,7 @@ class Bins:
 
     @property
     def n(self) -> float:
-        """How many predictions."""
+        """Return how many predictions there are."""
         return float(self.count.sum())
 
     def _mean(self, total: float) -> float:
@@ -146,37 +146,37 @@ class Bins:
         return self.confidence - self.correct
 
     def accuracy(self) -> float:
-        """Share of correct predictions; NaN when empty, like every ratio here."""
+        """Return the share of correct predictions; NaN when empty, like every ratio here."""
         return self._mean(float(self.correct.sum()))
 
     def mean_confidence(self) -> float:
-        """Mean top-1 confidence."""
+        """Return the mean top-1 confidence."""
         return self._mean(float(self.confidence.sum()))
 
     def signed_gap(self) -> float:
-        """Mean confidence minus accuracy: positive when overconfident."""
+        """Return mean confidence minus accuracy: positive when overconfident."""
         return self._mean(float(self._gaps().sum()))
 
     def ece(self) -> float:
-        """Expected calibration error (Naeini 2015; Guo 2017, eq. 3)."""
+        """Return the expected calibration error (Naeini 2015; Guo 2017, eq. 3)."""
         return self._mean(float(np.abs(self._gaps()).sum()))
 
     def mce(self, *, at_least: float = 1) -> float:
-        """Largest gap of a bin that holds ``at_least`` predictions (Guo 2017, eq. 5)."""
+        """Return the largest gap of a bin that holds ``at_least`` predictions (Guo 2017, eq. 5)."""
         full = self.count >= max(at_least, np.finfo(float).tiny)
         return float((np.abs(self._gaps())[full] / self.count[full]).max()) if full.any() else math.nan
 
     def ace(self) -> float:
-        """Unweighted mean gap of the bins that hold a prediction (Neumann 2018)."""
+        """Return the unweighted mean gap of the bins that hold a prediction (Neumann 2018)."""
         full = self.count > 0
         return float((np.abs(self._gaps())[full] / self.count[full]).mean()) if full.any() else math.nan
 
     def overconfidence_error(self) -> float:
-        """Mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
+        """Return the bins' mean of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
         return self._weighted_excess(self._gaps())
 
     def underconfidence_error(self) -> float:
-        """Mean over bins of confidence times its shortfall below accuracy (see ``overconfidence_error``)."""
+        """Return the mean over bins of confidence times its shortfall below accuracy."""
         return self._weighted_excess(-self._gaps())
 
     def _weighted_excess(self, gaps: Floats) -> float:
@@ -185,14 +185,14 @@ class Bins:
         return self._mean(float(excess.sum()))
 
     def noise_floor(self) -> float:
-        """E[ECE] of a perfectly calibrated model with these confidences, to first order.
+        """Return E[ECE] of a perfectly calibrated model with these confidences, to first order.
 
         A bin's gap is then normal with the variance ``noise``, and E|gap| = sqrt(2 / pi) sd.
         """
         return self._mean(float(np.sqrt(2 / math.pi * np.maximum(self.noise, 0)).sum()))
 
     def l2(self) -> float:
-        """Root mean squared gap, plug-in estimate (biased upward)."""
+        """Return the root mean squared gap, plug-in estimate (biased upward)."""
         full = self.count > 0
         return (
             math.sqrt(self._mean(float((self._gaps()[full] ** 2 / self.count[full]).sum())))
@@ -201,7 +201,7 @@ class Bins:
         )
 
     def debiased_l2_squared(self) -> float:
-        """Mean squared gap less the part that label noise alone explains (Kumar 2019, eq. 8).
+        """Return the mean squared gap less the part that label noise alone explains (Kumar 2019, eq. 8).
 
         Negative when the gaps are smaller than noise; bins with fewer than two predictions are left out of
         the sum.

@@ -23,7 +23,7 @@ from calib_serve.metrics.intervals import beta_below, beta_binomial_at_most, bin
 from calib_serve.metrics.samples import checked, design_effect, group_codes
 from calib_serve.names import as_duration
 from calib_serve.options.base import changed, check_positive
-from calib_serve.options.decide import ContractOptions, PlanOptions
+from calib_serve.options.evaluate import ContractOptions, PlanOptions
 from calib_serve.watch.policy import LEAST_CHANCE
 from calib_serve.words import percent
 
@@ -58,7 +58,7 @@ Floats = NDArray[np.float64]
 
 
 def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
-    """The contract in a YAML file, for an artifact; InputError where it is none, or of other classes."""
+    """Read the contract in a YAML file, for an artifact; InputError where it is none, or of other classes."""
     if artifact is not None and artifact.is_multilabel:
         raise InputError(
             "a contract is for one class a sample; this artifact is of labels, of which any number may be "
@@ -86,7 +86,7 @@ def check_contract(
     groups: ArrayLike | None = None,
     **given: Any,
 ) -> ContractCheck:
-    """Whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
+    """Say whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
 
     The probabilities must not have been fitted on these samples, which must be drawn as those that are
     served. Each of the ``options`` may be ``given`` as a keyword argument: ``segments`` (n,) of each sample;
@@ -147,6 +147,7 @@ class _Samples:
         self.probs, self.labels, self.segments, self.codes = probs, labels, segments, codes
         self.contract, self.asked = contract, asked
         self.predicted = probs.argmax(axis=1)
+        # Shares that were rounded may exceed 1 by a hair.
         self.confidence = np.minimum(probs[np.arange(len(probs)), self.predicted], 1.0)
         of = "" if segments is None else [str(one) for one in segments]
         self.acted = contract.acts(self.confidence, self.predicted, of)
@@ -188,7 +189,7 @@ class _Samples:
     def _share(
         self, clause: Clause, hits: NDArray[np.bool_], rows: NDArray[np.intp], samples: int, **told: Any
     ) -> ClauseCheck:
-        """Of ``hits`` among ``rows``: the interval, and Jeffreys' posterior, of as many as groups leave."""
+        """Check the share of ``hits`` among ``rows`` by its interval and Jeffreys' posterior."""
         n, share = self._worth(hits, rows), float(hits.mean())
         value = exact_interval(share * n, n, level=self.asked.level)
         window = None
@@ -201,7 +202,7 @@ class _Samples:
         return ClauseCheck(clause, found, samples, len(rows), value, probability, **told)
 
     def _worth(self, hits: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
-        """As how many independent samples these count."""
+        """Return as how many independent samples these count."""
         if self.codes is None:
             return float(len(hits))
         codes = np.unique(self.codes[rows], return_inverse=True)[1]
@@ -211,7 +212,7 @@ class _Samples:
         return float(groups) if alike else len(hits) / design_effect(hits.astype(np.float64), codes)
 
     def _least(self, clause: Clause, at: NDArray[np.intp]) -> tuple[float, float]:
-        """The smallest threshold with the guarantee, and the share acted on; NaN where none has it."""
+        """Find the smallest threshold with the guarantee, and the share acted on; NaN where none has it."""
         groups = None if self.codes is None else self.codes[at]
         if groups is not None and len(np.unique(groups)) < 2:
             return math.nan, math.nan
@@ -242,8 +243,9 @@ class _Samples:
 
 
 def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
-    """P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or that of ``window`` draws by it."""
+    """Return P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or that of ``window`` draws by it."""
     a, b = hits + 0.5, n - hits + 0.5
+    # Beyond, the draws of a window vary less than the share itself is known.
     if window is None or window > _EXACT:
         return 1 - beta_below(promise, a, b)
     m = max(round(window), 1)
@@ -251,7 +253,7 @@ def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
 
 
 def _normal(value: Estimate, promise: float, level: float) -> float:
-    """P(error <= promise), normal around the value, as wide as the interval is on the promise's side."""
+    """Return P(error <= promise), normal around the value, as wide as the interval on the promise's side."""
     end = value.high if promise >= value.value else value.low
     if math.isnan(end) or math.isnan(value.value):
         return math.nan
@@ -287,13 +289,13 @@ class ClauseCheck:
 
     @property
     def line(self) -> str:
-        """The YAML of the clause with the threshold that keeps it; "" where there is none."""
+        """Return the YAML of the clause with the threshold that keeps it; "" where there is none."""
         if math.isnan(self.threshold):
             return ""
         return f"act: {{above: {self.threshold!r}, accuracy: {self.clause.promise!r}}}"
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
-        """In sentences: what is promised, what was found, and what would keep it."""
+        """Say in sentences what is promised, what was found, and what would keep it."""
         said = [f"{self.clause.name}: {self.found}", self.clause.says(class_names)]
         if not math.isnan(self.value.value):
             said.append(self._measured())
@@ -318,7 +320,7 @@ class ClauseCheck:
         return f"{100 * value.value:.2f} %{ends} {of}{kept}."
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; null where not known."""
+        """Return a dict for JSON; null where not known."""
         known = {
             name: None if math.isnan(number) else number
             for name, number in (
@@ -351,16 +353,16 @@ class ContractCheck:
 
     @property
     def broken(self) -> bool:
-        """Whether a clause cannot be kept."""
+        """Tell whether a clause cannot be kept."""
         return any(one.found == "cannot be kept" for one in self.clauses)
 
     @property
     def proven(self) -> bool:
-        """Whether every clause can be kept."""
+        """Tell whether every clause can be kept."""
         return all(one.found == "can be kept" for one in self.clauses)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dict for JSON."""
         return {
             "samples": self.samples,
             "level": self.level,
@@ -371,7 +373,7 @@ class ContractCheck:
 
 
 def _chance(probability: float) -> str:
-    """For a person: what rounds to 0 or 1 is neither."""
+    """Write a probability for a person: one that rounds to 0 or 1 is neither."""
     if _SURE <= probability <= 1 - _SURE:
         return f"of {probability:.3f}"
     return f"above {1 - _SURE}" if probability > _SURE else f"below {_SURE}"
@@ -399,7 +401,7 @@ class ClausePlan:
     rate: float = math.nan
 
     def says(self) -> list[str]:
-        """In sentences."""
+        """Say it in sentences."""
         said = [
             f"{self.clause.name}: {self.labels:,.0f} labels of predictions acted on say that it is broken, "
             f"{100 * self.breach:.10g} points below {100 * self.clause.promise:.10g} %, in "
@@ -420,7 +422,7 @@ class ClausePlan:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; null where not known."""
+        """Return a dict for JSON; null where not known."""
         told = {name: value for name, value in asdict(self).items() if name != "clause"}
         return {
             "clause": self.clause.name,
@@ -438,7 +440,7 @@ def plan_contract(
     streams: int = _STREAMS,
     **given: Any,
 ) -> list[ClausePlan]:
-    """For each act clause, the labels it takes to notice a breach of ``breach``, a fraction, in ``within`` s.
+    """Plan, by act clause, the labels that notice a breach of ``breach``, a fraction, in ``within`` seconds.
 
     ``acted``: by a clause's name, the share of all predictions that is acted on and falls under it.
     ``streams`` are drawn of each. Each of the ``options`` may be ``given`` as a keyword argument. Raises
@@ -490,7 +492,7 @@ def labels_until_broken(
     streams: int = _STREAMS,
     seed: int = PlanOptions.seed,
 ) -> list[float]:
-    """After how many labels the served test says "broken" in shares ``power`` of cases, by simulation.
+    """Simulate after how many labels the served test says "broken" in shares ``power`` of cases.
 
     Labels are right with the probability ``promise`` until ``kept`` of them, then ``breach`` below. Cases in
     which it is said before the breach, at most 5 %, are left out.
@@ -502,13 +504,14 @@ def labels_until_broken(
     found: list[int] = []
     while len(found) < streams:
         start = _fed(Evidence.none(), rng.random(kept) >= promise, promise)
+        # What is said before the breach is a false alarm, and no sign of power.
         if not _broken(start):
             found.append(_stop(start, rng, promise, breach))
     return [float(np.quantile(found, share, method="higher")) for share in power]
 
 
 def _stop(evidence: Evidence, rng: np.random.Generator, promise: float, breach: float) -> int:
-    """The label after which it is said."""
+    """Return the number of labels after which a stream is said to be broken."""
     done, block = 0, _BLOCK
     while done < _MOST:
         wrong = rng.random(block) >= promise - breach
@@ -528,7 +531,7 @@ def _stop(evidence: Evidence, rng: np.random.Generator, promise: float, breach: 
 
 
 def _fed(evidence: Evidence, wrong: np.ndarray[Any, Any], promise: float) -> Evidence:
-    """As the watch feeds it."""
+    """Feed labels as the watch does."""
     return evidence.after(*share_bets(~wrong, promise))
 
 
@@ -539,7 +542,7 @@ def _broken(evidence: Evidence) -> bool:
 def fixed_labels(
     promise: float, breach: float, *, power: float = PlanOptions.power, alpha: float = ALPHA
 ) -> int:
-    """The labels of a binomial test at level ``alpha`` that finds the breach with ``power``, looked at once.
+    """Return the labels of a binomial test at level ``alpha``, looked at once, with ``power`` at the breach.
 
     The smallest number at which the exact test has that power; of ten thousands, one that is hardly larger.
 
@@ -564,7 +567,7 @@ def fixed_labels(
 
 
 def _power(n: int, promise: float, breach: float, alpha: float) -> float:
-    """P(rejected) at ``promise - breach``: at most so many are right that this has a chance of ``alpha``."""
+    """Return P(rejected) at ``promise - breach``, by the test that rejects a kept promise with ``alpha``."""
     low, high = -1, n
     while high - low > 1:
         middle = (low + high) // 2
@@ -582,7 +585,7 @@ def _check(promise: float, breach: float, power: Sequence[float]) -> None:
 
 
 def _up(rate: float) -> str:
-    """Two digits, rounded up; at least what a policy may ask with."""
+    """Round a rate up to two digits; at least to what a policy may ask with."""
     rate = max(rate, LEAST_CHANCE)
     digits = 1 - math.floor(math.log10(rate))
     return f"{math.ceil(rate * 10**digits) / 10**digits:.{max(digits, 0)}f}"

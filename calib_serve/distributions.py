@@ -24,7 +24,7 @@ RUNTIMES = (
 
 
 def registered() -> dict[str, str]:
-    """The packages of onnxruntime that pip knows here, with their versions."""
+    """Find the packages of onnxruntime that pip knows here, with their versions."""
     found = {}
     for name in RUNTIMES:
         try:
@@ -35,7 +35,7 @@ def registered() -> dict[str, str]:
 
 
 def check_onnxruntime() -> None:
-    """One package of onnxruntime, with its files there.
+    """Check that there is one package of onnxruntime, and that its files are there.
 
     Raises ModelError where two of different versions lie over one another, or where the files of the one that
     is left went with another that was uninstalled. Two of the same version are a RuntimeWarning: the one that

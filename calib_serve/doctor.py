@@ -23,10 +23,11 @@ from packaging.utils import canonicalize_name
 from calib_serve.distributions import RUNTIMES
 from calib_serve.errors import CalibServeError, InputError, ServerError
 from calib_serve.files import GROUP_READS
+from calib_serve.options.doctor import DoctorOptions
 from calib_serve.serve.configuration import Ports, is_free, read_properties
 from calib_serve.serve.server import find_java
 
-__all__ = ["Asked", "Finding", "Level", "examine", "installed", "known_extras", "missing"]
+__all__ = ["Finding", "Level", "examine", "installed", "known_extras", "missing"]
 
 Level = Literal["ok", "note", "wrong"]  # note: works, and should be known; wrong: something will fail
 Packages = Mapping[str, Distribution]  # by canonical name
@@ -59,28 +60,11 @@ class Finding:
     do: str = ""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What to look at: the ``extras`` that the host is for, or those that are installed where it is empty.
-
-    ``config``: a config.properties with TorchServe's ports. ``port``: that of the watch. ``folder``: where
-    ``calib-serve serve`` runs. ``ledger``: a file or an address.
-    """
-
-    extras: tuple[str, ...] = ()
-    config: Path | None = None
-    port: int = 9300
-    folder: Path | None = None
-    store: Path | None = None
-    keyring: Path | None = None
-    ledger: str | None = None
-
-
-def examine(asked: Asked, packages: Packages | None = None) -> list[Finding]:
+def examine(asked: DoctorOptions, packages: Packages | None = None) -> list[Finding]:
     """Run every check on the installed ``packages``; raise InputError for an extra that does not exist."""
     found = installed() if packages is None else packages
     known = known_extras(found)
-    if unknown := sorted(set(asked.extras) - set(known)) if known else []:
+    if unknown := sorted(set(asked.for_) - set(known)) if known else []:
         raise InputError(f"there is no extra {', '.join(unknown)}; there are {', '.join(known)}")
     return [finding for check in _CHECKS for finding in _guarded(check, asked, found)]
 
@@ -107,7 +91,7 @@ def missing(extra: str, packages: Packages) -> list[str]:
 
 
 def _guarded(
-    check: Callable[[Asked, Packages], Iterator[Finding]], asked: Asked, packages: Packages
+    check: Callable[[DoctorOptions, Packages], Iterator[Finding]], asked: DoctorOptions, packages: Packages
 ) -> Iterator[Finding]:
     try:
         yield from check(asked, packages)
@@ -116,9 +100,9 @@ def _guarded(
         yield Finding(level, check.__name__.strip("_"), f"could not be looked at: {_line(error)}")
 
 
-def _chosen(asked: Asked, packages: Packages) -> tuple[str, ...]:
+def _chosen(asked: DoctorOptions, packages: Packages) -> tuple[str, ...]:
     """Choose the extras that were named, else those that are installed whole."""
-    return asked.extras or tuple(x for x in known_extras(packages) if not missing(x, packages))
+    return asked.for_ or tuple(x for x in known_extras(packages) if not missing(x, packages))
 
 
 def _requirements(package: Distribution, extra: str = "") -> Iterator[Requirement]:
@@ -137,13 +121,13 @@ def _of_extra(extra: str, packages: Packages) -> list[Requirement]:
     return [one for package in own for one in _requirements(package, extra) if "extra" in str(one.marker)]
 
 
-def _wanted(asked: Asked, packages: Packages) -> set[str]:
+def _wanted(asked: DoctorOptions, packages: Packages) -> set[str]:
     """Name the packages of the chosen extras that are installed."""
     chosen = _chosen(asked, packages)
     return {one.name for extra in chosen for one in _of_extra(extra, packages)} & set(packages)
 
 
-def _extras(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _extras(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check Python, what calib-serve itself asks for, then each extra."""
     if (own := packages.get(_OWN)) is None:
         told = "its metadata is not among the packages of this Python"
@@ -155,8 +139,8 @@ def _extras(asked: Asked, packages: Packages) -> Iterator[Finding]:
     else:
         yield Finding("wrong", "python", f"{number}, wanted is {wanted}", "make a newer environment")
     yield _complete("", list(_requirements(own)), packages, asked=True)
-    for extra in asked.extras or known_extras(packages):
-        yield _complete(extra, _of_extra(extra, packages), packages, asked=bool(asked.extras))
+    for extra in asked.for_ or known_extras(packages):
+        yield _complete(extra, _of_extra(extra, packages), packages, asked=bool(asked.for_))
 
 
 def _complete(extra: str, wanted: list[Requirement], packages: Packages, *, asked: bool) -> Finding:
@@ -177,7 +161,7 @@ def _complete(extra: str, wanted: list[Requirement], packages: Packages, *, aske
     return Finding("ok", about, ", ".join(f"{name} {number}" for name, number in have.items()))
 
 
-def _versions(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _versions(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check that all that is installed works with this numpy, and with this torch, such as torchvision."""
     for base in ("numpy", "torch"):
         version = packages[base].version if base in packages else ""
@@ -193,7 +177,7 @@ def _versions(asked: Asked, packages: Packages) -> Iterator[Finding]:
             yield Finding("wrong", base, f"{version}, and {'; '.join(against)}", do)
 
 
-def _imports(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _imports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Import the compiled modules of the chosen extras, and the torchvision that is there."""
     wanted = _wanted(asked, packages)
     for name in sorted({"numpy", *wanted, *(["torchvision"] if "torch" in wanted else [])} & set(_COMPILED)):
@@ -219,7 +203,7 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
 
 
-def _gpus(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _gpus(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check that torch, onnxruntime and the GPU are for one another."""
     gpu = any(path.exists() for path in _GPUS)
     with contextlib.suppress(Exception):  # which is said by _imports
@@ -260,7 +244,7 @@ def _torch(torch: Any, *, gpu: bool) -> Finding:
     return Finding("note", "torch", f"{version} is for CUDA, some gigabytes, and there is no GPU", do)
 
 
-def _torchserve(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _torchserve(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check Java, and what TorchServe's own handlers import without declaring it."""
     if "torchserve" not in _chosen(asked, packages):
         return
@@ -274,7 +258,7 @@ def _torchserve(asked: Asked, packages: Packages) -> Iterator[Finding]:
         yield Finding("note", "torchserve", told, f"to serve by them: pip install {' '.join(lacks)}")
 
 
-def _ports(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check the ports of TorchServe and of the watch, where the host is for them."""
     extras = _chosen(asked, packages)
     wanted: dict[int, str] = {}
@@ -286,14 +270,14 @@ def _ports(asked: Asked, packages: Packages) -> Iterator[Finding]:
     for port, whose in wanted.items():
         if not is_free(port):
             # Where nothing was asked for, it is most likely the server that this host runs.
-            level: Level = "wrong" if asked.extras or asked.config else "note"
+            level: Level = "wrong" if asked.for_ or asked.config else "note"
             do = f"see who has it by ss -ltnp 'sport = :{port}', end that program or choose another port"
             yield Finding(level, f"port {port}", f"for {whose}, it is taken", do)
     if free := [port for port in wanted if is_free(port)]:
         yield Finding("ok", "ports", f"free on this host: {', '.join(map(str, free))}")
 
 
-def _model_store(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _model_store(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     if (path := asked.store) is None:
         return
     if not path.is_dir():
@@ -305,7 +289,7 @@ def _model_store(asked: Asked, packages: Packages) -> Iterator[Finding]:
         yield _allowed("model store", path, os.R_OK | os.X_OK)
 
 
-def _folder(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _folder(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check where ``calib-serve serve`` runs, TorchServe's tokens in it, and the keyring."""
     keyring = asked.keyring
     if (path := asked.folder) is not None and not path.is_dir():
@@ -323,7 +307,7 @@ def _folder(asked: Asked, packages: Packages) -> Iterator[Finding]:
         yield Finding("wrong", "keyring", f"{keyring} is not there", f"calib-serve keys new {keyring}")
 
 
-def _ledger(asked: Asked, packages: Packages) -> Iterator[Finding]:
+def _ledger(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check the record of accepted labels where it is a file; a database is not asked."""
     where = asked.ledger or str((asked.folder and asked.folder / "ledger.sqlite") or "")
     path = Path(where)

@@ -77,7 +77,7 @@ _PIECE = 1 << 20  # bytes of a file that are hashed at once
 
 
 def sha256(source: bytes | Path) -> str:
-    """The hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
+    """Return the hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
 
     >>> sha256(b"abc")[:8]
     'ba7816bf'
@@ -93,7 +93,7 @@ def sha256(source: bytes | Path) -> str:
 
 @contextmanager
 def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """A temporary path beside ``path``, of the same suffix, renamed to ``path`` when the block succeeds.
+    """Yield a temporary path beside ``path``, of the same suffix, renamed to it when the block succeeds.
 
         with written_whole(out) as partial:
             model.save(partial)
@@ -123,7 +123,7 @@ def write_whole(path: Path, content: bytes | str, *, mode: int | None = None) ->
 
 
 def read_private(path: Path) -> bytes:
-    """A file of secrets; PermissionError where others than its owner may read or change it.
+    """Read a file of secrets; PermissionError where others than its owner may read or change it.
 
     Its group may read it where the environment says so by ``GROUP_READS``: Kubernetes makes secrets readable
     by a pod's fsGroup. OSError is not wrapped.
@@ -151,7 +151,7 @@ MOST_PROTOBUF = 2 << 30  # bytes; weights beyond lie in files of their own
 
 
 def read_whole(path: Path, *, limit: int = _LONGEST) -> bytes:
-    """A regular file of at most ``limit`` bytes; OSError for any other, EFBIG for a larger one."""
+    """Read a regular file of at most ``limit`` bytes; OSError for any other, EFBIG for a larger one."""
     with open_regular(path) as file:
         return _whole(file, limit)
 
@@ -165,7 +165,7 @@ def _whole(file: IO[bytes], limit: int) -> bytes:
 
 
 def short_lines(file: IO[str], path: Path, *, limit: int) -> Iterator[str]:
-    """The lines of a text; InputError for one of more than ``limit`` characters, which may have no end."""
+    """Yield the lines of a text; InputError for one of over ``limit`` characters, which may have no end."""
     while line := file.readline(limit):
         if len(line) == limit and not line.endswith("\n"):
             raise InputError(f"{path} has a line of more than {limit} characters")
@@ -186,7 +186,7 @@ def private_folder(path: Path) -> None:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Inside, no other process or thread is inside for the same ``path``: others wait.
+    """Keep other processes and threads out while inside for the same ``path``: they wait.
 
     By a lock on a file beside it, which goes with the last one out; a process that dies lets go of it. Raises
     OSError. Where the system has no such locks (Windows), nobody waits.
@@ -205,7 +205,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def _locked(lock: Path) -> int:
-    """A descriptor of the lock's file, locked."""
+    """Open the lock's file and lock it; return its descriptor."""
     while True:
         held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -221,7 +221,7 @@ def _locked(lock: Path) -> int:
 
 
 def named(spec: str) -> Any:
-    """The object that ``package.module:name`` or ``path/to/file.py:name`` names; runs the module's code.
+    """Return the object named ``package.module:name`` or ``path/to/file.py:name``; runs the module's code.
 
     A name may have dots: an attribute of an attribute.
 
@@ -257,7 +257,7 @@ _SMALL = 64 << 20  # bytes; what unpacks to less is no bomb
 def read_npz(
     source: Path | bytes, *, wanted: Callable[[str], bool] = lambda _name: True
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """The ``wanted`` arrays of an .npz file or its bytes, and the names of all; ValueError if invalid.
+    """Read the ``wanted`` arrays of an .npz file or its bytes, and the names of all; ValueError if invalid.
 
     >>> read_npz(b"PK not really")
     Traceback (most recent call last):
@@ -282,7 +282,7 @@ def read_npz(
 
 
 def _array_of(arrays: NpzFile, name: str) -> Any:
-    """An array of the archive; one of objects that are texts or numbers, as pandas has names, as well."""
+    """Read an array of the archive, also one of objects that are texts or numbers, as pandas has names."""
     archive: Any = arrays.zip
     member = name if name in archive.namelist() else f"{name}.npy"
     with archive.open(member) as file:
@@ -303,7 +303,7 @@ _OTHER = object()  # what is no plain value
 
 
 def plain_values(pickled: bytes, count: int) -> list[Any]:
-    """The ``count`` texts and numbers of a pickled array of objects, read as data; nothing is unpickled.
+    """Read the ``count`` texts and numbers of a pickled array of objects as data; nothing is unpickled.
 
     ValueError where it holds anything else: only the list of values is looked at, no name is followed.
 
@@ -333,7 +333,7 @@ def plain_values(pickled: bytes, count: int) -> list[Any]:
 
 
 def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
-    """What one code of a pickle puts down, if that is a text or a number."""
+    """Return the text or number that one code of a pickle puts down, if it does."""
     if name in ("BINGET", "LONG_BINGET"):
         return memo[argument]
     if name in _CONSTANTS:
@@ -342,7 +342,7 @@ def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
 
 
 def map_npy(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, memory-mapped; ValueError for an invalid file."""
+    """Map the array of an .npy file into memory; ValueError for an invalid file."""
     try:
         with open_regular(path) as file:
             shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
@@ -361,12 +361,12 @@ _HEADERS = {
 
 
 def most_unpacked(packed: int) -> int:
-    """How many bytes ``packed`` bytes may unpack to without being taken for a bomb."""
+    """Return how many bytes ``packed`` bytes may unpack to without being taken for a bomb."""
     return max(_SMALL, _RATIO * packed)
 
 
 def refuse_bomb(archive: zipfile.ZipFile) -> None:
-    """ValueError for an archive that unpacks to far more than its size."""
+    """Raise ValueError for an archive that unpacks to far more than its size."""
     packed = sum(entry.compress_size for entry in archive.infolist())
     whole = sum(entry.file_size for entry in archive.infolist())
     if whole > most_unpacked(packed):
@@ -378,13 +378,13 @@ _NUMBER = 8  # bytes of a value in memory, at least
 
 
 def check_header(path: Path, names: Sequence[str]) -> None:
-    """InputError where two columns have one name: one of them would be lost."""
+    """Raise InputError where two columns have one name: one of them would be lost."""
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(f"{path} names a column twice: {', '.join(twice)[:200]}")
 
 
 def csv_rows(path: Path) -> tuple[tuple[str, ...], Iterator[dict[str, str]]]:
-    """The column names of a CSV file and its rows; InputError where it cannot be read, or a row is ragged."""
+    """Read a CSV file's column names and rows; InputError where it cannot be read, or a row is ragged."""
     names = next(_read(path), [])
     check_header(path, names)
     return tuple(names), _rows(path, names)
@@ -412,7 +412,7 @@ def _read(path: Path) -> Iterator[list[str]]:
 
 
 def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
-    """The ``pyarrow.parquet.ParquetFile``, whose footer promises no more than its size allows.
+    """Open a ``pyarrow.parquet.ParquetFile``, whose footer promises no more than its size allows.
 
     Of the columns ``texts`` each text is read once, as a dictionary. Raises InputError where it cannot be
     read, is a bomb, or names a column twice.
@@ -466,13 +466,13 @@ class FollowedFile(Generic[T]):
         self._due, self._asked = clock() + every, False
 
     def current(self) -> T:
-        """What is in the file at this moment."""
+        """Return what is in the file at this moment."""
         if self._clock() >= self._due:
             self._look(again=True)
         return self._read.made
 
     def changed(self) -> T:
-        """The same, and the file is looked at whenever that was last; a broken one is not tried again."""
+        """Return the same, and look at the file whenever that was last; a broken one is not tried again."""
         self._look(again=False)
         return self._read.made
 
@@ -481,7 +481,7 @@ class FollowedFile(Generic[T]):
         self._asked, self._due = True, -math.inf
 
     def trouble(self) -> str | None:
-        """Why the file cannot be used, if so: then what was read before still holds."""
+        """Say why the file cannot be used, if so: then what was read before still holds."""
         self.current()
         return self._read.why
 
@@ -513,7 +513,7 @@ class _Read(Generic[T]):
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """What tells a file from the one before, with the time that chmod changes; None where it is missing."""
+    """Return what tells a file from the one before, chmod's time included; None if it is missing."""
     try:
         found = path.stat()
     except OSError:

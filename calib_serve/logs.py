@@ -17,7 +17,7 @@ __all__ = ["logs"]
 
 @contextmanager
 def logs(form: str = "text", *, level: int = logging.INFO) -> Iterator[None]:
-    """Inside, all logs of this process go to stderr; of other packages, warnings and worse.
+    """Send all logs of this process to stderr while inside; of other packages, warnings and worse.
 
     ``form``: text, or json, whose lines have ``time``, ``level``, ``logger``, ``message`` and, of an
     exception, ``error``.
@@ -64,7 +64,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _shown(text: str) -> str:
-    r"""The text in one line: what a client sends cannot begin another.
+    r"""Write a text in one line: what a client sends cannot begin another.
 
     >>> _shown("a\nb")
     'a\\nb'

@@ -39,7 +39,7 @@ class Naming:
             self._ids[name] = None if name in self._ids else k
 
     def find(self, text: str, by: By | None = None) -> int:
-        """The class that is meant; InputError for none, and for a text that may be two.
+        """Find the class that is meant; InputError for none, and for a text that may be two.
 
         A text is a name, else the digits of an id. ``by`` says which of them. "1.0" is 1, where no class is
         called so.
@@ -62,13 +62,13 @@ class Naming:
         return found
 
     def says(self) -> str:
-        """What a label may be."""
+        """Say what a label may be."""
         names = f" or one of [{', '.join(map(shown, self._few))}] ..." if self._few else ""
         return f"a label is a class id from 0 to {self.count - 1}{names}"
 
 
 def check_names(names: Sequence[object]) -> None:
-    r"""InputError for class names that files, pages, terminals and servers cannot show.
+    r"""Raise InputError for class names that files, pages, terminals and servers cannot show.
 
     >>> check_names(["cat", "a\0b"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -85,7 +85,7 @@ def check_names(names: Sequence[object]) -> None:
 
 
 def is_plain(text: str) -> bool:
-    r"""Whether files, pages and terminals can show it: no control characters, no halves of characters.
+    r"""Tell whether files, pages and terminals can show a text: no control characters, no half characters.
 
     >>> is_plain("Zürich 北"), is_plain("a\0b"), is_plain("\ud800")
     (True, False, False)
@@ -94,7 +94,7 @@ def is_plain(text: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """The beginning of a text or number of others, quoted; of anything else its type.
+    """Quote the beginning of somebody else's text or number; of anything else name the type.
 
     >>> shown("x" * 10**6) == repr("x" * 40), shown(10**5000), shown([1])
     (True, 'an int', 'a list')
@@ -110,7 +110,7 @@ _UNITS: Mapping[str, float] = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 
 
 def parse_duration(text: str, *, what: str = "a time") -> float:
-    """Seconds of "0", "90s", "30m", "6h" or "7d"; InputError, which names ``what``, for anything else.
+    """Read "0", "90s", "30m", "6h" or "7d" as seconds; InputError, which names ``what``, for anything else.
 
     >>> parse_duration("6h"), parse_duration("90")
     (21600.0, 90.0)
@@ -126,7 +126,7 @@ def parse_duration(text: str, *, what: str = "a time") -> float:
 
 
 def as_duration(seconds: float) -> str:
-    """The inverse, in the largest unit that gives a whole number.
+    """Write seconds as ``parse_duration`` reads them, in the largest unit that gives a whole number.
 
     >>> as_duration(2_592_000.0), as_duration(5400.0), as_duration(0.5)
     ('30d', '90m', '0.5s')

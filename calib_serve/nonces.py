@@ -57,14 +57,14 @@ class Nonces:
         self._epoch = self._begun()
 
     def draw(self) -> bytes:
-        """One nonce, ``NONCE_BYTES`` long."""
+        """Draw one nonce, ``NONCE_BYTES`` long."""
         name, places, nexts, process = self._epoch
         at = next(nexts)
         nonce = name + places[at : at + 2]
         return nonce if len(nonce) == NONCE_BYTES and process == os.getpid() else self.draws(1)[0]
 
     def draws(self, number: int) -> list[bytes]:
-        """As many nonces."""
+        """Draw as many nonces."""
         of = self._epoch
         name, places, nexts, process = of
         drawn = [name + places[at : at + 2] for at in islice(nexts, number)]  # each place is taken once
@@ -87,5 +87,5 @@ class _Epoch(NamedTuple):
 
 
 def split(nonce: bytes) -> tuple[bytes, int]:
-    """The epoch of a nonce, and which of its ``PER_EPOCH`` bits."""
+    """Split a nonce into its epoch, and which of the epoch's ``PER_EPOCH`` bits it is."""
     return nonce[:-2], int.from_bytes(nonce[-2:], "big")

@@ -44,7 +44,7 @@ class Tensor:
 
     @property
     def shape(self) -> list[int]:
-        """For the wire."""
+        """Return the shape for the wire."""
         return list(self.values.shape)
 
 
@@ -167,7 +167,7 @@ def _texts(data: Any, *, in_base64: bool) -> Array:
 
 
 def _flat(data: list[Any]) -> Iterator[Any]:
-    """The elements of a nested list, row by row, however deep it is."""
+    """Yield the elements of a nested list, row by row, however deep it is."""
     stack = [iter(data)]
     while stack:
         for value in stack[-1]:
@@ -180,7 +180,7 @@ def _flat(data: list[Any]) -> Iterator[Any]:
 
 
 def _upper_halves(values: Array) -> Array:
-    """Float32 rounded to its upper 16 bits, half to even; NaN stays NaN."""
+    """Round float32 to its upper 16 bits, half to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, "<f4").view("<u4")
     up = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), np.uint32(0x7FC0), up).astype("<u2")

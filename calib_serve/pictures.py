@@ -127,7 +127,7 @@ class Preprocessing:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """The (H, W) of every input; None where that is up to the picture."""
+        """Return the (H, W) of every input; None where that is up to the picture."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def for_input(self, shape: Sequence[int | None]) -> Preprocessing:

@@ -49,7 +49,7 @@ def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_wor
     "better" is enough, and with ``unless_worse`` also "no worse". Raises LedgerError where the ledger cannot
     be read.
     """
-    tag = shadow_tag(fingerprint).hex()
+    tag = shadow_tag(fingerprint).hex()  # receipts name a shadow by it, as they have no room for more
     state = next((one for one in shadow_states(ledger, served) if one.tag == tag), None)
     if state is None:
         missing = f"No label says anything of shadow {tag} of {served[1]}: serve it as a shadow first."
@@ -98,17 +98,17 @@ class Host:
 
     @property
     def api(self) -> Management:
-        """The management API, with the tokens of this moment: they change when the server restarts."""
+        """Return the management API, with the tokens of this moment: they change when the server restarts."""
         return Management.of(self.folder)
 
     @property
     def ledger(self) -> str:
-        """Where its labels are counted."""
+        """Return where its labels are counted."""
         return from_environment(LEDGER) or str(self.folder / "ledger.sqlite")
 
     @property
     def models_file(self) -> Path:
-        """The list of the versions whose labels are taken."""
+        """Return the file that lists the versions whose labels are taken."""
         return Path(from_environment(MODELS) or self.folder / "models.json")
 
     @property
@@ -116,12 +116,12 @@ class Host:
         return self.folder / "promotions.json"
 
     def versions(self, model: str) -> dict[str, Running]:
-        """The registered versions by name. ServerError where the server does not say."""
+        """Return the registered versions by name; ServerError where the server does not say."""
         found = [_running(one) for one in self._asked(model, "all")]
         return {one.version: one for one in found}
 
     def default(self, model: str) -> Running:
-        """The version that answers requests which name none."""
+        """Return the version that answers requests which name none."""
         return _running(self._asked(model, None)[0])
 
     def _asked(self, model: str, version: str | None) -> list[dict[str, object]]:
@@ -144,6 +144,7 @@ class Host:
             if not target.exists():
                 with written_whole(target) as partial:
                     shutil.copyfile(archive, partial)
+            # By content: an earlier try may have copied it already.
             elif not target.samefile(archive) and sha256(target) != sha256(archive):
                 raise ConflictError(f"{target} is another archive of that name; give the new one another")
         except OSError as error:
@@ -165,7 +166,7 @@ class Host:
             ) from error
 
     def exchanges(self) -> list[Exchange]:
-        """The exchanges that were made on this server, oldest first; InputError where the file is no list."""
+        """Read the exchanges made on this server, oldest first; InputError where the file is no list."""
         path = self._exchanges_file
         try:
             return [Exchange(**one) for one in json.loads(read_whole(path))] if path.exists() else []
@@ -173,7 +174,7 @@ class Host:
             raise InputError(f"{path} cannot be read: {error!r}; promote an archive by its name") from error
 
     def before(self, model: str) -> Exchange:
-        """The exchange that made what is served now; InputError where there is none."""
+        """Find the exchange that made what is served now; InputError where there is none."""
         served = self.default(model).version
         made = [one for one in self.exchanges() if (one.model, one.version) == (model, served)]
         if not made:
@@ -194,7 +195,7 @@ class Host:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this process alone exchanges versions on this server; others wait."""
+        """Let this process alone exchange versions on this server while inside; others wait."""
         with alone(self._exchanges_file):
             yield
 
@@ -211,11 +212,13 @@ def swap(host: Host, archive: str | Path) -> tuple[str, str, str]:
     if before.version == version and before.archive == name:
         return model, version, version
     try:
+        # Before it is ready: its first prediction may be labelled at once.
         host.take_labels_of(Path(archive))
         _make_ready(host, model, version, name, before)
         host.api.set_default(model, version)
         if host.default(model).version != version:
             raise ServerError(f"TorchServe goes on with {before.version}")
+    # Nothing is undone: what was done may be done again, and the version before goes on.
     except (CalibServeError, httpx.HTTPError) as error:
         why = f"{model} {version} is not promoted: {error}; {_still(host, model, before.version)}"
         raise (type(error) if isinstance(error, InputError) else ServerError)(why) from error
@@ -237,6 +240,7 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
             f"version {version} is registered already, with {there.archive}; receipts tell versions apart, so"
             " name a new one"
         )
+    # An earlier try that broke off may have left it without workers.
     elif there.ready < there.workers or not there.workers:
         host.api.set_workers(model, version, max(like.workers, 1))
     end = time.monotonic() + _PATIENCE
@@ -260,7 +264,7 @@ def _forget(host: Host, model: str, version: str) -> None:
 
 
 def _still(host: Host, model: str, before: str) -> str:
-    """Which version is the default after a failure."""
+    """Say which version is the default after a failure."""
     try:
         now = host.default(model).version
     except ServerError as error:

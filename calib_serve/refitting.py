@@ -25,7 +25,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.fuse.torchserve import is_archive, served_artifact
 from calib_serve.metrics import log_probs
 from calib_serve.options.base import changed, fields_of
-from calib_serve.options.refit import GateOptions, RefitOptions, ServedRefitOptions
+from calib_serve.options.fit import GateOptions, RefitOptions, ServedRefitOptions
 from calib_serve.receipts import DAY
 from calib_serve.scores import Outputs, Scores
 from calib_serve.watch.drift import psi

@@ -12,7 +12,7 @@ __all__ = ["interruptible", "on_hangup"]
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM raise KeyboardInterrupt, even where the command was started with ``&``.
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt inside, even where a shell started it with ``&``.
 
     A shell starts what runs in the background, as nohup does, with SIGINT ignored. Outside of the main
     thread, which no signal reaches, nothing changes.

@@ -16,7 +16,7 @@ _UNIT = "\N{NO-BREAK SPACE}"
 
 
 def percent(value: float, digits: int = 1) -> str:
-    r"""A fraction in percent.
+    r"""Write a fraction in percent.
 
     >>> percent(0.0475)
     '4.8\xa0%'
@@ -25,7 +25,7 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def points(value: float, digits: int = 1) -> str:
-    r"""A difference of two fractions, without its sign.
+    r"""Write a difference of two fractions in points, without its sign.
 
     >>> points(-0.0362)
     '3.6\xa0points'
@@ -34,7 +34,7 @@ def points(value: float, digits: int = 1) -> str:
 
 
 def signed_points(value: float, digits: int = 1) -> str:
-    """A difference of two fractions in points, with its sign.
+    """Write a difference of two fractions in points, with its sign.
 
     >>> signed_points(0.0412), signed_points(-0.0001)
     ('+4.1', '0.0')
@@ -46,7 +46,7 @@ def signed_points(value: float, digits: int = 1) -> str:
 
 
 def span(low: float, high: float, digits: int = 1) -> str:
-    """The ends of an interval of fractions, in percent or points.
+    """Write the ends of an interval of fractions, in percent or points.
 
     >>> span(0.031, 0.0542)
     '3.1 to 5.4'
@@ -57,7 +57,7 @@ def span(low: float, high: float, digits: int = 1) -> str:
 
 
 def file_size(count: float) -> str:
-    """Bytes.
+    """Write a number of bytes.
 
     >>> file_size(94_208), file_size(1.25e7)
     ('94.2 kB', '12.5 MB')
@@ -66,7 +66,7 @@ def file_size(count: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number of things.
+    """Write a number of things.
 
     >>> count(12345.0)
     '12,345'
@@ -75,7 +75,7 @@ def count(value: float) -> str:
 
 
 def decimals(value: float, digits: int = 3) -> str:
-    """A number without a unit.
+    """Write a number without a unit.
 
     >>> decimals(0.71349)
     '0.713'
@@ -84,7 +84,7 @@ def decimals(value: float, digits: int = 3) -> str:
 
 
 def when(seconds: float) -> str:
-    """A moment, in seconds since 1970, in UTC.
+    """Write a moment, given in seconds since 1970, in UTC.
 
     >>> when(86400.0)
     '1970-01-02 00:00 UTC'
@@ -93,7 +93,7 @@ def when(seconds: float) -> str:
 
 
 def chance(p: float) -> str:
-    """How small a chance is.
+    """Write how small a chance is.
 
     >>> chance(0.0004), chance(0.0312)
     ('less than one in a thousand', '0.031')
@@ -102,7 +102,7 @@ def chance(p: float) -> str:
 
 
 def p_value(p: float) -> str:
-    """In brackets after what was tested; nothing where it was not.
+    """Write a p-value in brackets, after what was tested; nothing where it was not.
 
     >>> p_value(0.0004), p_value(0.0312)
     (' (p < 0.001)', ' (p = 0.031)')
@@ -111,7 +111,7 @@ def p_value(p: float) -> str:
 
 
 def rounded_up(number: float) -> int:
-    """To two digits, upwards.
+    """Round up to two digits.
 
     >>> rounded_up(12_345)
     13000

@@ -7,8 +7,8 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-from calib_serve.app._commands import COMMANDS
-from calib_serve.app._program import program
+from calib_serve.app import COMMANDS
+from calib_serve.app._command import program
 
 PAGE = "reference/cli.md"
 INTRODUCTION = """# Command line

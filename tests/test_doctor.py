@@ -10,7 +10,8 @@ import pytest
 from command_line import Done, calib_serve
 
 from calib_serve import doctor
-from calib_serve.doctor import Asked, Finding, Level, examine
+from calib_serve.doctor import Finding, Level, examine
+from calib_serve.options.doctor import DoctorOptions
 from calib_serve.receipts import Keyring
 
 OURS = """Requires-Python: {python}
@@ -47,7 +48,7 @@ class Site:
 
     def found(self, *extras: str, **asked: object) -> dict[str, Finding]:
         """The findings by what they are about; of one thing the worst."""
-        findings = examine(Asked(extras=extras, **asked), self.packages)  # type: ignore[arg-type]
+        findings = examine(DoctorOptions(for_=extras, **asked), self.packages)  # type: ignore[arg-type]
         return {
             one.about: one
             for one in sorted(findings, key=lambda one: ("ok", "note", "wrong").index(one.level))

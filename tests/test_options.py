@@ -16,8 +16,8 @@ import pytest
 from command_line import invoke
 
 import calib_serve
-from calib_serve.app._commands import COMMANDS
-from calib_serve.app._program import program
+from calib_serve.app import COMMANDS
+from calib_serve.app._command import program
 from calib_serve.errors import OptionError
 from calib_serve.options.base import Checked, changed
 from calib_serve.options.data import DataOptions
@@ -76,7 +76,7 @@ def test_no_options_class_forgets_the_checks_of_its_bases() -> None:
     """``Checked`` runs them all; a class that had a ``__post_init__`` of its own would leave some out."""
     classes = {one for module in option_modules() for one in vars(module).values() if inspect.isclass(one)}
     options = [one for one in classes if dataclasses.is_dataclass(one)]
-    assert len(options) > 50
+    assert len(options) > 40
     assert [one for one in options if "__post_init__" in vars(one)] == [Checked]
     assert all(issubclass(one, Checked) for one in options)
     with pytest.raises(OptionError, match=r"^level "):
@@ -174,6 +174,23 @@ def test_a_wrong_value_is_named_as_it_was_given(scores: Path, monkeypatch: pytes
     assert "CALIB_SERVE_FIT_PROBE_TIMEOUT must be above 0" in invoke(asked).stderr
     with pytest.raises(calib_serve.CalibServeError, match=r"^probe_timeout must be above 0"):
         DataOptions(probe_timeout=0)
+
+
+def test_an_option_of_a_command_below_another_is_named_as_it_was_given(scores: Path) -> None:
+    plan = ["contract", "plan", "a", "--breach", "5", "--within", "7d", "--power"]
+    assert "--power must lie between" in invoke([*plan, "2"]).stderr
+    assert "--power must lie between" in invoke([*plan[:-1], "--power=2"]).stderr
+
+
+@pytest.mark.parametrize("before", [[], ["--ttl-days", "-2"]])
+def test_a_variable_and_a_flag_of_one_option_are_told_apart(
+    scores: Path, monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    monkeypatch.setenv("CALIB_SERVE_LABEL_METRICS_PORT", "-1")
+    monkeypatch.setenv("CALIB_SERVE_WATCH_TTL_DAYS", "-1")
+    assert "CALIB_SERVE_LABEL_METRICS_PORT must be 1" in invoke(["label", "labels/"]).stderr
+    named = "--ttl-days" if before else "CALIB_SERVE_WATCH_TTL_DAYS"
+    assert f"{named} must be above 0" in invoke(["watch", "m:1=3", *before]).stderr
 
 
 def test_values_take_commas_and_names_in_a_file_may_hold_them(scores: Path) -> None:

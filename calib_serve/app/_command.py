@@ -1,43 +1,46 @@
-"""What the commands share: their list, where their options come from, and how values are written."""
+"""The commands' shared ground: how one is declared and run, and where its options come from."""
 
+# Without annotations of the future: those of a class below are read in the module of the class that inherits.
+import importlib
 import inspect
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from cyclopts import App, Parameter
-from cyclopts.argument import ArgumentCollection
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+from cyclopts.argument import Argument, ArgumentCollection
 from cyclopts.config import Dict, Env
 
-from calib_serve.app._commands import COMMANDS
-from calib_serve.errors import InputError
-from calib_serve.options.base import check
+import calib_serve
+from calib_serve.app import COMMANDS
+from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
+from calib_serve.options.base import PYTHON, RARE, check
 
 __all__ = [
     "Flat",
+    "Given",
     "Json",
     "OfData",
     "OfOutput",
     "Output",
-    "Rare",
     "Replacing",
     "command",
-    "completed",
-    "given_as",
     "pairs",
     "prepared",
+    "program",
     "refuse_existing",
-    "refuse_left",
+    "run_command",
     "shown_as",
     "shown_example",
     "subcommand",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
+# Those that a scheduler or a container runs; whatever else is typed by a person needs no file.
 _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
 
@@ -47,10 +50,34 @@ Flat = Parameter(name="*")
 
 def shown_as(title: str) -> Parameter:
     """Return the same as ``Flat``, in a part of its own of the help."""
-    return Parameter(name="*", group=title)
+    # Groups without a key would come behind what is seldom needed.
+    return Parameter(name="*", group=Group(title, sort_key=1))
 
 
 OfData, OfOutput = shown_as("Data"), shown_as("Output")
+_RARE = Parameter(group=Group("Seldom needed", sort_key=2))
+
+
+class _Command(App):
+    """A command whose options are shown as their fields are marked; one that is on has a flag --no-OPTION."""
+
+    def assemble_argument_collection(self, **how: Any) -> ArgumentCollection:
+        """Return the arguments: those marked RARE in the last group, and none that is marked PYTHON."""
+        found = super().assemble_argument_collection(**how)
+        for argument in found:
+            # A flag that is on by default could otherwise only be said again.
+            if argument.field_info.default is True:
+                off = f"--no-{argument.name.removeprefix('--')}"
+                argument.parameter = Parameter.combine(argument.parameter, Parameter(negative=off))
+            if RARE in _marks(argument):
+                argument.parameter = Parameter.combine(argument.parameter, _RARE)
+        # A field that is taken out here keeps its default; the class is built of the others.
+        found[:] = [argument for argument in found if PYTHON not in _marks(argument)]
+        return found
+
+
+def _marks(argument: Argument) -> tuple[Any, ...]:
+    return getattr(argument.field_info.annotation, "__metadata__", ())
 
 
 def _default(value: Any) -> str | None:
@@ -60,6 +87,7 @@ def _default(value: Any) -> str | None:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+# No --no-FLAG and --empty-LIST beside each option: they would double the help.
 _PLAIN = Parameter(negative=(), show_env_var=False, show_default=_default)
 
 
@@ -80,14 +108,6 @@ class Replacing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rare:
-    """Options of a command that has more of them than its help shows."""
-
-    option: list[str] = field(default_factory=list)
-    """A rare option, KEY=VALUE, as listed above."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Output(Replacing):
     """Options of a command that writes an artifact."""
 
@@ -98,7 +118,7 @@ class Output(Replacing):
 def command(name: str, example: str, *, details: str = "") -> App:
     """Return the app of a command: its help shows the ``example``, then the summary and the ``details``."""
     summary = next(names[name] for names in COMMANDS.values() if name in names)
-    return App(
+    return _Command(
         name=name,
         help=f"{summary}\n\n{details}".strip(),
         help_prologue=shown_example(example),
@@ -117,6 +137,7 @@ def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
     """Return a decorator that makes a function a command below ``app``; its docstring is the help."""
 
     def add(function: F) -> F:
+        # Help is wrapped to the terminal: line ends of the source would break lines twice.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
         own = name or function.__name__
@@ -126,34 +147,53 @@ def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
     return add
 
 
-def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> list[str]:
-    """Set where the options of the command ``asked`` come from, and return the arguments that are left.
+class Given(dict[str, str]):
+    """Names of options, by their field, as they were given: a flag, a variable, or a name in a file."""
 
-    What is given on the command line wins over the environment, and that over the file of --config.
+    def name(self, field: str) -> str:
+        """Return the option's name; of one that nobody gave its flag."""
+        return self.get(field, f"--{field.replace('_', '-').rstrip('-')}")
+
+    def note(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Note the names of a command's options; cyclopts calls it when every source was read."""
+        # Fields of two classes of one command have different names, so a field names one option.
+        for one in arguments:
+            field = one.field_info.name
+            if not one.tokens:
+                self[field] = one.name
+            elif (last := one.tokens[-1]).source not in ("cli", "env"):
+                self[field] = f"{field} in {last.source}"
+            else:
+                self[field] = last.keyword or one.name
+
+    def check_whole(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Raise OptionError for a fraction where a whole number is asked for; cyclopts would round it."""
+        for one in arguments:
+            asked = {*get_args(one.hint), one.hint}
+            if int in asked and float not in asked:
+                for token in one.tokens:
+                    fraction = re.fullmatch(r"[+-]?\d*\.\d*", token.value)
+                    says = f"is a whole number, got {token.value!r}"
+                    check(fraction is None, one.field_info.name, says)
+
+
+def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
+    """Set where the options of the command ``asked`` come from.
+
+    What is given on the command line wins over the environment, and that over the file of --config. Return
+    the arguments that are left, and how each option was given, which is known once the app has run.
     """
+    # Taken out by hand: the file must be read before cyclopts asks its sources.
     left, file = _without_config(arguments) if asked in _CONFIGURED else (list(arguments), None)
     sources: list[Any] = []
     if asked in _CONFIGURED:
         sources.append(Env("CALIB_SERVE_"))
     if file is not None:
         sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
-    app.config = [*sources, _split_at_commas]
-    return left
-
-
-def given_as(option: str, arguments: Sequence[str]) -> str:
-    """Return an option's name as it was given: on the command line, in the environment or in a file."""
-    flag = f"--{option.replace('_', '-')}"
-    flag = flag.rstrip("-")
-    words = [word.partition("=")[0] for word in arguments]
-    if flag in words:
-        return flag
-    if any(word.startswith(f"{option}=") for word in arguments):
-        return f"--option {option}"
-    variables = [f"CALIB_SERVE_{word.upper()}_{option.upper()}" for word in words[:1]]
-    if found := [name for name in variables if name in os.environ]:
-        return found[0]
-    return f"{option} in {_without_config(arguments)[1]}" if "--config" in words else flag
+    given = Given()
+    # The order counts: commas are split once every source has given its tokens, and before they are checked.
+    app.config = [*sources, _split_at_commas, given.note, given.check_whole]
+    return left, given
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
@@ -188,46 +228,6 @@ def _value(text: str) -> Any:
     return found
 
 
-def completed(kind: type[T], held: Sequence[object], option: dict[str, Any]) -> T:
-    """Return options of ``kind``: the fields that are ``held``, and those that are taken out of ``option``.
-
-    ``held`` are options classes of the command; ``option`` holds its KEY=VALUE options, as ``pairs`` reads
-    them, for fields that are seldom needed.
-    """
-    found = {one.name: getattr(part, one.name) for part in held for one in fields(part)}  # type: ignore[arg-type]
-    of_kind = fields(kind)  # type: ignore[arg-type]
-    values = {one.name: found[one.name] for one in of_kind if one.name in found}
-    for one in of_kind:
-        if one.name in option and one.name not in found:
-            values[one.name] = _of_type(one, option.pop(one.name))
-    return kind(**values)
-
-
-def refuse_left(option: Mapping[str, Any], *kinds: type, held: Sequence[object]) -> None:
-    """Raise InputError for a KEY=VALUE option that is none of these ``kinds``."""
-    shown = {one.name for part in held for one in fields(part)}  # type: ignore[arg-type]
-    rare = sorted({one.name for kind in kinds for one in fields(kind)} - shown)
-    for name in option:
-        also = f"; give it as --{name.replace('_', '-')}" if name in shown else ""
-        raise InputError(f"--option takes one of {', '.join(rare)}, got {name!r}{also}")
-
-
-def _of_type(field: Field[Any], value: Any) -> Any:
-    """Return the value of a field, which must be of one of its types."""
-    kinds = get_args(field.type) or (field.type,)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if bool in kinds:
-        check(isinstance(value, bool), field.name, f"is true or false, got {value!r}")
-    elif float in kinds:
-        check(is_number, field.name, f"is a number, got {value!r}")
-    elif int in kinds:
-        check(is_number and value == int(value), field.name, f"is a whole number, got {value!r}")
-        return int(value)
-    elif not isinstance(value, str):
-        return str(value)
-    return value
-
-
 def refuse_existing(out: Path, *, force: bool) -> None:
     """Raise InputError for an output that is there, unless it may be replaced."""
     if out.exists() and not force:
@@ -257,7 +257,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _without_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The arguments without --config FILE, and that file."""
+    """Split the arguments into those without --config FILE, and that file."""
     left, file = [], None
     words = iter(arguments)
     for word in words:
@@ -280,5 +280,62 @@ def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCol
         argument.tokens[:] = [
             token.evolve(value=value.strip())
             for token in argument.tokens
+            # In a file a list is a list, and a name in it may hold a comma.
             for value in (token.value.split(",") if token.source in ("cli", "env") else [token.value])
         ]
+
+
+def program(asked: str | None = None) -> App:
+    """Return the program; the command ``asked`` for is imported, of the others the summary alone is known."""
+    app = App(
+        name="calib-serve",
+        version=calib_serve.__version__,
+        help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    app.register_install_completion_command(show=False)
+    for title, names in COMMANDS.items():
+        for name, summary in names.items():
+            module = f"calib_serve.app.{name}"
+            # The modules of other commands stay unread: each imports what it needs, torch among it.
+            if name == asked:
+                own = importlib.import_module(module).app
+                own.group = title
+                app.command(own, name=name)
+            else:
+                app.command(f"{module}:app", name=name, help=summary, group=title)
+    return app
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command line, and return its exit code; an error becomes one line on stderr."""
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    given = Given()
+    try:
+        app = program(asked)
+        tokens, given = prepared(app, asked, arguments)
+        code = app(tokens, exit_on_error=False, print_error=False)
+    except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
+        says, code = _explained(error, asked, given)
+        sys.stderr.write(f"calib-serve: {says}\n")
+        return code
+    return code if isinstance(code, int) else 0
+
+
+def _explained(error: Exception, asked: str | None, given: Given) -> tuple[str, int]:
+    """Return the line and the exit code of an error; raise one of a module of ours that is missing."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
+        return f"{command} needs {names}; see calib-serve {command} --help", 2
+    if isinstance(error, CycloptsError):
+        return " ".join(str(error).split()), 2
+    # The check of a class knows a field; a user knows the flag, variable or file that it came from.
+    if isinstance(error, OptionError):
+        return f"{given.name(error.option)} {error.says}", 2
+    if isinstance(error, CalibServeError):
+        return str(error), 2 if isinstance(error, InputError) else 3
+    # A module of ours that is missing is a defect, and no extra that one could install.
+    if (getattr(error, "name", None) or "").startswith("calib_serve"):
+        raise error
+    return str(MissingDependency(str(getattr(error, "name", error)))), 3

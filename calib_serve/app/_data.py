@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calib_serve.app._progress import stages
-from calib_serve.app._show import note
+from calib_serve.app._command import pairs
+from calib_serve.app._show import note, stages
 from calib_serve.errors import InputError
+from calib_serve.options.base import check
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.model import Classifier
-    from calib_serve.options.data import DataOptions, ModelData
-    from calib_serve.options.scores import FileOptions
+    from calib_serve.options.data import ArchiveData, FileOptions, ModelData, PlainData
+    from calib_serve.pictures import Preprocessing
     from calib_serve.scores import Scores
 
 __all__ = [
     "ModelSamples",
+    "PictureOptions",
     "archive_scores",
     "file_scores",
     "held_out",
     "model_samples",
+    "plain_scores",
+    "preprocessing",
     "refuse_file_options",
 ]
 
@@ -31,7 +36,21 @@ def file_scores(path: str | Path, options: FileOptions, *, split: str | None, **
     """Read the scores of a file; say on stderr what was guessed. ``how`` as in ``Scores.read``."""
     from calib_serve.scores import Scores
 
+    # What is not given is left out, so that the reader's own defaults hold.
     given = {"split": split, "labels": options.labels, **options.of_scores, **how}
+    found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
+    note(found.remarks)
+    return found
+
+
+def plain_scores(
+    path: str | Path, options: PlainData, artifact: Artifact, *, calibrated: bool = False
+) -> Scores:
+    """Read scores of an artifact's model, or of the model as it is ``calibrated``; no labels are needed."""
+    from calib_serve.scores import Scores
+
+    expected = "probabilities" if calibrated else artifact.model.outputs
+    given: dict[str, Any] = {"split": options.split, "columns": options.columns, "expected": expected}
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
     note(found.remarks)
     return found
@@ -57,6 +76,7 @@ def model_samples(
     from calib_serve.scores import LABELS
 
     model = str(options.model)
+    # As in the fit: pictures that are normalised in another way change every score, and no shape.
     of_pictures = artifact is not None and Path(data, "labels.csv").is_file()
     pictures = artifact.model.pictures if artifact is not None and of_pictures else None
     (samples,) = model_data(model, data, [options.split], pictures=pictures)
@@ -70,7 +90,7 @@ def model_samples(
 
 
 def archive_scores(
-    data: str | Path, options: DataOptions, artifact: Artifact | None, *, quiet: bool
+    data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
     """Ask an archive's handler for its scores; return them and what calibrates them, if anything does."""
     from calib_serve.archives import scores_of_archive
@@ -104,6 +124,7 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
 
     refuse_file_options(options, "--model")
     asked = model_samples(data, options, artifact=artifact, outputs=options.outputs)
+    # A new head returns logits, whatever the model returned before.
     kind = "logits" if artifact.head is not None else asked.classifier.outputs
     z = logits_under(asked.classifier, asked.inputs, artifact)
     return Scores.of_logits(z, asked.labels, kind, class_names=asked.class_names)
@@ -117,3 +138,60 @@ def refuse_file_options(options: FileOptions, source: str) -> None:
         raise InputError(
             f"{flag} is for a file of scores; beside {source}, DATA hold inputs and their labels"
         )
+
+
+_KEYS = ("transforms", "mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """How pictures are prepared."""
+
+    pictures: list[str] = field(default_factory=list)
+    """How pictures are prepared: transforms=MODULE:NAME, or mean=, std=, image_size=, crop=, ... each."""
+
+
+def preprocessing(given: Sequence[str]) -> Preprocessing | None:
+    """Return what ``--pictures`` says; None where it is not given. Raises InputError for a half of it."""
+    from calib_serve.pictures import Preprocessing, preprocessing_of
+
+    if not given:
+        return None
+    known = pairs(given, "--pictures")
+    unknown = [key for key in known if key not in _KEYS]
+    check(not unknown, "pictures", f"has the keys {', '.join(_KEYS)}, not {', '.join(unknown)}")
+    transforms = known.pop("transforms", None)
+    if transforms is not None:
+        check(not known, "pictures", f"transforms says all of it: leave out {', '.join(known)}")
+        return preprocessing_of(str(transforms))
+    # Half of a normalisation would be completed by a default, and every score be wrong in silence.
+    if not {"mean", "std"} <= set(known):
+        raise InputError(
+            f"--pictures {', '.join(known)}: give mean and std, too; mean=0 and std=1 say that the model "
+            "takes [0, 1]"
+        )
+    check(
+        not {"image_size", "resize_shorter"} <= set(known),
+        "pictures",
+        "takes image_size or resize_shorter, not both",
+    )
+    image_size, crop = known.get("image_size"), known.get("crop")
+    made: dict[str, Any] = {
+        "mean": _several(known["mean"]),
+        "std": _several(known["std"]),
+        "resize": known.get("resize_shorter") if image_size is None else _size(image_size),
+        "crop": None if crop is None else _size(crop),
+    }
+    if "interpolation" in known:
+        made["interpolation"] = known["interpolation"]
+    return Preprocessing.of(made)
+
+
+def _several(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list) else [given]
+
+
+def _size(given: Any) -> tuple[Any, ...]:
+    """Return (H, W); one number stands for both."""
+    sizes = _several(given)
+    return (*sizes, *sizes) if len(sizes) == 1 else tuple(sizes)

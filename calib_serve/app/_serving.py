@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.options.web import ListenOptions
+    from calib_serve.options.servers import WebOptions
     from calib_serve.receipts import LiveKeyring
     from calib_serve.watch.http import TokenFile
 
@@ -29,7 +29,7 @@ class Door(NamedTuple):
 
 
 @contextlib.contextmanager
-def door(listen: ListenOptions, keyring: Any) -> Iterator[Door]:
+def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
     from calib_serve.logs import logs
     from calib_serve.receipts import LiveKeyring
@@ -37,6 +37,7 @@ def door(listen: ListenOptions, keyring: Any) -> Iterator[Door]:
     from calib_serve.watch.http import TokenFile, allowed_hosts
 
     tokens = None if listen.token_file is None else TokenFile(listen.token_file)
+    # Without tokens a page in a browser on this host could reach the server by a name of its own.
     hosts = allowed_hosts(listen.host, guarded=tokens is not None, named=listen.allowed_hosts)
     found = Door(tokens, hosts, LiveKeyring(keyring))
 
@@ -59,6 +60,7 @@ def watched_models(texts: Sequence[str], *, version: str = "") -> dict[Version, 
     found: dict[Version, Path | int] = {}
     for text in texts:
         name, _, what = text.partition("=")
+        # At the last colon, so that a name may hold one.
         model, colon, said = name.rpartition(":")
         if not colon:
             model, said = name, version
@@ -83,7 +85,7 @@ def named_version(text: str) -> Version:
     return name, version
 
 
-def served_at(listen: ListenOptions) -> str:
+def served_at(listen: WebOptions) -> str:
     """Return the base URL of a server."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"http{'s' if listen.tls_cert else ''}://{host}:{listen.port}"
@@ -92,4 +94,4 @@ def served_at(listen: ListenOptions) -> str:
 def said(text: str) -> None:
     """Print a line at once, for whoever waits for it."""
     sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    sys.stdout.flush()  # a pipe is buffered, and a script waits for the line "watching ..."

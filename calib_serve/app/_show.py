@@ -1,11 +1,15 @@
-"""How results are shown: JSON for programs; verdicts, metrics and facts for people."""
+"""Results shown: JSON for programs, verdicts and tables for people; and on stderr how far work is."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +19,16 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Step
     from calib_serve.judgement import Verdict
 
-__all__ = ["artifact_facts", "artifact_tables", "as_metric", "console", "note", "print_json", "show_verdict"]
+__all__ = [
+    "artifact_facts",
+    "artifact_tables",
+    "as_metric",
+    "console",
+    "note",
+    "print_json",
+    "show_verdict",
+    "stages",
+]
 
 _COLORS = {"calibrated": "green", "no_error_found": "cyan", "too_little": "yellow", "off": "red"}
 
@@ -24,6 +37,7 @@ def console() -> Console:
     """Return what prints for people: names in brackets are no markup."""
     from rich.console import Console
 
+    # Unwrapped, as commands and paths in it are copied.
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
@@ -99,6 +113,7 @@ def artifact_tables(artifact: Artifact) -> list[Table]:
     scores = selection.pop("scores", [])
     if scores:
         known["fit"] = {**known["fit"], "selection": selection}
+    # Candidates have a table of their own; as facts they would be dozens of rows.
     what = "labels" if artifact.is_multilabel else "classes"
     title = f"{artifact.method}, {artifact.classes} {what}"
     table = Table("fact", "value", title=title, title_justify="left")
@@ -167,3 +182,66 @@ def _sizes(step: Step) -> dict[str, Any]:
         elif value is not None:
             sizes[name] = value
     return sizes
+
+
+_FIRST = 2.0  # seconds: what is over before needs no progress
+_SECONDS = 5.0
+
+_Show = Callable[[str, int, "int | None"], None]
+
+
+@contextmanager
+def stages(name: str = "starting", *, quiet: bool = False) -> Iterator[_Show]:
+    """Yield a function to call with (what is being done, how much is done, how much there is)."""
+    if quiet or os.environ.get("RANK", "0") != "0":  # of the processes of torchrun the first one shows it
+        yield lambda name, done, total: None
+        return
+    stands: tuple[str, int, int | None] = (name, 0, None)
+    over = threading.Event()
+
+    def show(name: str, done: int, total: int | None) -> None:
+        nonlocal stands
+        stands = (name, done, total)
+
+    # A thread, as one step may take minutes in which nobody calls.
+    follow = _bar if sys.stderr.isatty() else _log_lines
+    shower = threading.Thread(target=lambda: follow(lambda: stands, over), name="progress", daemon=True)
+    shower.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        shower.join()
+
+
+def _log_lines(stands: Callable[[], tuple[str, int, int | None]], over: threading.Event) -> None:
+    began, wait = time.monotonic(), _FIRST
+    while not over.wait(wait):
+        wait = _SECONDS
+        name, done, total = stands()
+        share = "" if total is None else f"{done}/{total} done, "
+        sys.stderr.write(f"{name}: {share}{time.monotonic() - began:.0f} s\n")
+        sys.stderr.flush()
+
+
+def _bar(stands: Callable[[], tuple[str, int, int | None]], over: threading.Event) -> None:
+    if over.wait(_FIRST):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns: Any = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        name, *_ = stands()
+        task = bar.add_task(name, total=None)
+        while not over.wait(0.1):
+            now, done, total = stands()
+            if now != name:  # another part of the work has a pace of its own
+                name = now
+                bar.reset(task, description=name, total=total)
+            bar.update(task, completed=done, total=total)

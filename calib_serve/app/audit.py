@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, completed, pairs, refuse_left
-from calib_serve.app._progress import stages
-from calib_serve.app._show import console, print_json, show_verdict
+from calib_serve.app._command import Flat, Json, OfOutput, command
+from calib_serve.app._show import console, print_json, show_verdict, stages
 from calib_serve.errors import InputError
-from calib_serve.options.audit import AuditOptions, LogOptions
+from calib_serve.options.audit import AuditOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,19 +24,17 @@ app = command(
     details="PREDICTIONS are Parquet, a file, a folder or a pattern; or with --engine a table. They are "
     "measured where they lie, as the monitor measures live ones.",
 )
-_VERDICTS = 10
+_VERDICTS = 10  # printed; an audit by day and model has hundreds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LogOptions):
+class Options(AuditOptions):
     """Options of ``calib-serve audit``."""
 
     labels: str
     """The labels: Parquet, or a table, as the predictions are."""
     column: list[str] = field(default_factory=list)
     """What a column is called where it is not by its own name, NAME=COLUMN: confidence=score."""
-    option: list[str] = field(default_factory=list)
-    """Seldom needed, KEY=VALUE: memory, threads and temporary (of DuckDB), password_file, unique_ids."""
 
 
 @app.default
@@ -50,12 +47,9 @@ def audit(
     """Measure the calibration of logged predictions."""
     from calib_serve.audit import audit
 
-    rare = pairs(options.option, "--option")
-    how = completed(AuditOptions, (options,), rare)
-    refuse_left(rare, AuditOptions, held=(options,))
     columns = _columns(options.column)
     with stages("audit", quiet=output.json) as progress:
-        found = audit(predictions, options.labels, how, columns=columns, progress=progress)
+        found = audit(predictions, options.labels, options, columns=columns, progress=progress)
     if output.json:
         print_json(found.as_dict())
     else:
@@ -96,7 +90,7 @@ def _show(found: "Audit") -> None:
 
 
 def _table(found: "Audit") -> "Table":
-    """A group and window a row, the whole below where there are several."""
+    """Make a table of a group and window a row, and the whole below where there are several."""
     from rich.table import Table
 
     title = f"{found.predictions:,} predictions, {found.labels.counted:,} labels; shares in percent"

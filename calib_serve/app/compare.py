@@ -12,12 +12,11 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
 from calib_serve.app._data import file_scores, refuse_file_options
-from calib_serve.app._progress import stages
-from calib_serve.app._show import console, note, print_json
+from calib_serve.app._show import console, note, print_json, stages
 from calib_serve.errors import InputError
-from calib_serve.options.base import Factory, Seeded, check
+from calib_serve.options.base import RARE, Factory, check
+from calib_serve.options.data import FileOptions
 from calib_serve.options.evaluate import CompareOptions
-from calib_serve.options.scores import FileOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,10 +32,11 @@ app = command(
     "calib-serve compare scores.npz\n"
     "calib-serve compare scores.npz --study size --option sizes=50,500\n"
     "calib-serve compare images/ --model model.pt2 --study shift",
-    details="""DATA are scores with labels in two splits; or with --model its inputs and their labels.
-Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature could
-do), stability (whether numbers hold over folds, seeds and trainings), bins (whether the ranking depends on
-the bins), ablation (which part of a calibration does what), shift (what keeps up on corrupted images).""",
+    details="DATA are scores with labels in two splits; or with --model its inputs and their labels.\n\n"
+    "Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature "
+    "could do), stability (whether numbers hold over folds, seeds and trainings), bins (whether the ranking "
+    "depends on the bins), ablation (which part of a calibration does what), shift (what keeps up on "
+    "corrupted images).",
 )
 
 _SHOWN = {
@@ -52,17 +52,19 @@ _LARGEST_IS_BEST = ("accuracy", "refinement_auroc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Seeded):
+class Options:
     """Options of ``calib-serve compare``."""
 
-    replicates: int = CompareOptions.replicates
-    """Resamples of the intervals that --json and --out show; 0 for none."""
     methods: tuple[str, ...] | None = None
-    """Their names, commas between; by default all, of a study those that it is about."""
+    """Methods to compare, commas between; by default all, or those that the study is about."""
     study: Literal["size", "optimum", "stability", "bins", "ablation", "shift"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)
     """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5 or severities=1,3,5."""
+    seed: int = 0
+    """The seed of the methods that draw, and of what a study draws."""
+    replicates: Annotated[int, RARE] = CompareOptions.replicates
+    """Resamples of the intervals that --json and --out show; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +173,7 @@ def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool
 
 
 def _like(value: Any, default: Any) -> Any:
-    """A value as its default is: one of a sequence as a sequence."""
+    """Return a value as its default is: where that is a sequence, a sequence."""
     several = isinstance(default, (tuple, list)) and not isinstance(value, list)
     return [value] if several else value
 
@@ -179,7 +181,7 @@ def _like(value: Any, default: Any) -> Any:
 def _samples(
     data: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> list[tuple[list[tuple[Any, Any]], "Fit | None"]]:
-    """Per trained model the samples of both splits, and what fits methods on it; None where scores do."""
+    """Read both splits of each trained model, and make what fits methods on it; None for scores."""
     splits = (source.fit_split, source.test_split)
     if source.model:
         refuse_file_options(source, "--model")
@@ -187,6 +189,7 @@ def _samples(
         return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
     for option in ("weights", "train_split"):
         check(getattr(source, option) is None, option, "is for a study of a model (--model)")
+    # One file a training: stability compares them, and any other study takes one.
     read = [[file_scores(path, source, split=split) for split in splits] for path in data]
     return [([(part.logits, part.labelled()) for part in parts], None) for parts in read]
 
@@ -194,7 +197,7 @@ def _samples(
 def _of_model(
     model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "Fit"]:
-    """Splits of a model's inputs, and every method on it; ``plain``: pictures in [0, 1], not normalised."""
+    """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
     from calib_serve.fit.on_model import FitOnModel
     from calib_serve.model import load_model, weights_remarks
     from calib_serve.model.load import model_data
@@ -246,7 +249,7 @@ def _cell(value: Any) -> str:
 
 
 def _shown(rows: "Sequence[Compared]") -> dict[str, str]:
-    """The metrics that there are, and their headings; of P(y = 1) and P(label) in place of each class's."""
+    """Return the metrics that there are and their headings; of two classes, those of P(y = 1)."""
     measured = next((row.metrics.estimates() for row in rows if row.metrics), dict.fromkeys(_SHOWN))
     if "positive_ece" not in measured:
         return _SHOWN

@@ -16,12 +16,12 @@ from calib_serve.app._command import (
     refuse_existing,
     shown_example,
 )
-from calib_serve.app._data import file_scores, held_out
+from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
-from calib_serve.options.data import ModelData, SplitData
-from calib_serve.options.decide import ContractOptions, PlanOptions
+from calib_serve.options.data import ModelData, PlainData
+from calib_serve.options.evaluate import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Contract
@@ -127,6 +127,9 @@ def check(
         raise InputError(f"{artifact} has no contract: name one with --contract, or set it (contract set)")
     samples = held_out(known, data, source)
     refuse_seen(known, samples)
+    if samples.weights is not None:
+        # Their exact intervals count samples; weights left out in silence would promise too much.
+        raise InputError("a contract is checked on samples that count once each: leave out --sample-weight")
     calibrated = known.calibrated(samples)
     own = fields_of(ContractOptions, options)
     if options.segments is not None:
@@ -159,13 +162,13 @@ def plan(
     data: Annotated[Path | None, Parameter(help="Scores that tell the share acted on.")] = None,
     *,
     options: Annotated[Plan, Flat],
-    source: Annotated[SplitData, OfData] = SplitData(),
+    source: Annotated[PlainData, OfData] = PlainData(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Say how many labels a day it takes to notice that an act clause is broken, within a time.
 
-    The numbers are of the test that the watch runs, by simulation. It may be
-    looked at at any moment, which takes more labels than a test that is
+    The numbers are of the test that the watch runs, by simulation. The watch
+    looks at it at every moment, which takes more labels than a test that is
     looked at once; that number is shown as well.
     """
     from calib_serve.contracts import plan_contract
@@ -197,7 +200,7 @@ def _write(artifact: "Artifact", contract: "Contract | None", folder: Path, outp
     """Write the artifact with this contract to ``output.out``, or else in its own place."""
     from dataclasses import replace
 
-    if output.out is not None:
+    if output.out is not None:  # in its own place it replaces itself, whole or not at all
         refuse_existing(output.out, force=output.force)
     found = replace(artifact, contract=contract)
     found.save(output.out or folder)
@@ -247,12 +250,12 @@ def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
 
 
 def _told(contract: "Contract", share: float) -> dict[str, float]:
-    """Of the clause about all predictions; of a segment's or a class's the share is not known."""
+    """Return the share by clause, of clauses about all predictions, not of a segment's or a class's."""
     return {one.name: share for one in contract.clauses if not one.segment and one.predicted is None}
 
 
-def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: SplitData) -> dict[str, float]:
-    """Of each clause; none of a segment's, as a file of scores has none."""
+def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: PlainData) -> dict[str, float]:
+    """Measure the share acted on by clause; of none of a segment, as a file of scores has no segments."""
     import numpy as np
 
     if artifact.model_steps:
@@ -260,8 +263,9 @@ def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: Sp
             "this calibration changes the model itself, which its scores cannot show; give the share that "
             "is acted on with --acted-share"
         )
-    probs = artifact.probs(file_scores(data, source, split=source.split, expected=artifact.model.outputs))
+    probs = artifact.probs(plain_scores(data, source, artifact))
     predicted = probs.argmax(axis=1)
+    # A sum of float32 shares may exceed 1 by rounding, and a limit compares.
     acts = contract.acts(np.minimum(probs.max(axis=1), 1), predicted)
     shares = {
         one.name: float((acts & (predicted == one.predicted if one.predicted is not None else True)).mean())

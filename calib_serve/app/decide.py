@@ -1,17 +1,17 @@
 """``calib-serve decide``: prediction sets and abstention, added to an artifact from held-out data."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, refuse_existing
 from calib_serve.app._data import held_out
 from calib_serve.app._show import artifact_facts, console, print_json
 from calib_serve.options.base import fields_of
 from calib_serve.options.data import ModelData
-from calib_serve.options.decide import PromiseOptions
+from calib_serve.options.evaluate import PromiseOptions
 
 __all__ = ["app"]
 
@@ -25,14 +25,6 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(PromiseOptions):
-    """Options of ``calib-serve decide``."""
-
-    option: list[str] = field(default_factory=list)
-    """penalty=P or free_ranks=N of raps, which are chosen by default."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Written(Output, Json):
     """Where the artifact goes, and what is shown of it."""
 
@@ -42,7 +34,7 @@ def decide(
     artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
     data: Annotated[str, Parameter(help="Samples that the fit has not seen.")],
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[PromiseOptions, Flat] = PromiseOptions(),
     source: Annotated[ModelData, OfData] = ModelData(),
     output: Annotated[Written, OfOutput],
 ) -> None:
@@ -54,8 +46,7 @@ def decide(
     known = Artifact.load(artifact)
     refuse_labels(known, source.outputs)
     own = fields_of(PromiseOptions, options)
-    own |= {"columns": source.columns, **pairs(options.option, "--option")}
-    found = decide(known, held_out(known, data, source), **own)
+    found = decide(known, held_out(known, data, source), columns=source.columns, **own)
     found.save(output.out)
     if output.json:
         print_json({"artifact": str(output.out), "promises": promises(found), **artifact_facts(found)})

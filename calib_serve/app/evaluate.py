@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
-from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
-from calib_serve.options.data import DataOptions
+from calib_serve.options.data import ArchiveData
 from calib_serve.options.evaluate import MeasureOptions, VerdictOptions
 
 if TYPE_CHECKING:
@@ -30,7 +29,8 @@ app = command(
     "calib-serve evaluate scores.npz --split test\n"
     "calib-serve evaluate scores.npz --split test --artifact artifact\n"
     "calib-serve evaluate requests/ --from calibrated.mar",
-    details="DATA are scores with labels, or with --from the labelled requests of an archive.",
+    details="DATA are scores with labels, or with --from the labelled requests of an archive. What a model "
+    "gives for its inputs is judged by calib-serve report --model.",
 )
 _PREDICTIONS = ("reliability", "confidence", "accuracy")
 _POSITIVE = ("reliability of P(y = 1)", "P(y = 1)", "share of class 1")
@@ -72,7 +72,7 @@ def evaluate(
     data: str,
     *,
     options: Annotated[Options, Flat] = Options(),
-    source: Annotated[DataOptions, OfData] = DataOptions(),
+    source: Annotated[ArchiveData, OfData] = ArchiveData(),
     shown: Annotated[Shown, OfOutput] = Shown(),
 ) -> None:
     """Judge and measure scores."""
@@ -81,11 +81,6 @@ def evaluate(
     from calib_serve.judgement import judge, of_own_samples
     from calib_serve.metrics import evaluate, evaluate_labels
 
-    if source.model is not None:
-        raise InputError(
-            f"evaluate measures scores; of a model: calib-serve report {data} --model {source.model}, which "
-            "needs no artifact"
-        )
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:
         found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
@@ -93,12 +88,14 @@ def evaluate(
         expected = None if calibration is None else calibration.model.outputs
         found = file_scores(data, source, split=source.split, expected=expected)
     how = fields_of(MeasureOptions, options)
+    # Before it is calibrated: the artifact knows its fit's samples by the scores that the model gave.
     own = None if calibration is None else seen(calibration, found)
     found = _calibrated(found, calibration)
     result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
     verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
     verdict = of_own_samples(verdict, own) if own else verdict
     level = options.level
+    # It fits again on folds, which takes longer than all the rest: only where it is shown.
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
     if shown.json:
@@ -128,7 +125,7 @@ def _shown(
     level: float,
     every: bool,
 ) -> "Iterator[Table | str]":
-    """What follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
+    """Yield what follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
     from calib_serve.metrics import Evaluation
 
     if not isinstance(result, Evaluation):
@@ -148,7 +145,7 @@ def _shown(
 
 
 def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
-    """The scores as they are, or as the calibration makes them."""
+    """Return the scores as they are, or as the calibration makes them."""
     if calibration is None:
         return found
     if calibration.model_steps:
@@ -157,7 +154,7 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
-    """What the artifact's sets and abstention do, if it has any."""
+    """Measure the artifact's prediction sets and abstention; None where it has neither."""
     from calib_serve.artifact import evaluate_decisions
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
@@ -166,7 +163,7 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
 
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
-    """What of the losses recalibration would remove; of labels nothing is told."""
+    """Measure how much of the losses recalibration would remove; None for multi-label scores."""
     from calib_serve.fit.measure import recalibrated_losses
 
     if found.is_multilabel:
@@ -177,7 +174,7 @@ def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | No
 def metrics_table(
     result: "Evaluation | LabelsEvaluation", *, title: str, level: float, every: bool = True
 ) -> "Table":
-    """The metrics to know first, or every one, and their intervals; shares and errors in percent."""
+    """Make a table of the first metrics, or every one, with intervals; shares and errors in percent."""
     from rich.table import Table
 
     table = Table(title=title)
@@ -193,7 +190,7 @@ def metrics_table(
 
 
 def labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
-    """The labels that are most surely miscalibrated, one a row."""
+    """Make a table of the labels that are most surely miscalibrated, one a row."""
     from rich.table import Table
 
     shown = result.worst()[:_LABELS_SHOWN]
@@ -218,7 +215,7 @@ def labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
 
 
 def reliability_table(bins: "Bins", *, of: tuple[str, str, str] = _PREDICTIONS) -> "Table":
-    """A reliability diagram in characters: bars are accuracy, the mark is mean confidence."""
+    """Draw a reliability diagram in characters: bars are accuracy, the mark is mean confidence."""
     from rich.table import Table
 
     title, said, true = of

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, OfData, OfOutput, command, shown_example
-from calib_serve.app._data import file_scores
+from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note
 from calib_serve.errors import InputError
 from calib_serve.monitoring import MonitoringOptions
 from calib_serve.options.base import fields_of
-from calib_serve.options.data import SplitData
+from calib_serve.options.data import PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
@@ -88,6 +88,7 @@ def constraints(
 
     pins = (files("calib_serve") / "constraints.txt").read_bytes()
     try:
+        # Its users add pins of their own to such a file.
         if file.exists() and file.read_bytes() != pins and not options.force:
             raise InputError(f"would change {file}; give another file, or --force")
         write_whole(file, pins)
@@ -101,7 +102,7 @@ def probabilities(
     artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
     data: Annotated[Path, Parameter(help="The scores: npz, csv, ...")],
     *,
-    source: Annotated[SplitData, OfData] = SplitData(),
+    source: Annotated[PlainData, OfData] = PlainData(),
     output: Annotated[Npz, OfOutput],
 ) -> None:
     """Write calibrated probabilities, predictions and confidences of a file of scores.
@@ -121,6 +122,7 @@ def probabilities(
     out = output.out
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
+    # Rows of a folder's files have no order that a caller could know.
     if holds_files(data):
         raise InputError(
             f"the rows of {data} come in any order, so nothing would say which probabilities are whose; "
@@ -131,7 +133,7 @@ def probabilities(
         raise InputError(
             f"{artifact} changes the model itself, so scores alone are not enough; fuse it into the model"
         )
-    found = known.accepted(file_scores(data, source, split=source.split, expected=known.model.outputs))
+    found = known.accepted(plain_scores(data, source, known))
     arrays = _arrays(known, found)
     try:
         with written_whole(out) as partial:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
-from calib_serve.app._data import refuse_file_options
-from calib_serve.app._pictures import PictureOptions, preprocessing
-from calib_serve.app._progress import stages
-from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
+from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
+from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict, stages
 from calib_serve.errors import InputError
-from calib_serve.options.base import Seeded, check
+from calib_serve.options.base import check
 from calib_serve.options.data import DataOptions
 from calib_serve.options.fit import Prior
 
@@ -34,9 +32,11 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Output, Json, Seeded):
+class Written(Output, Json):
     """Where the artifact goes, and what is shown of it."""
 
+    seed: int = 0
+    """The seed of folds, and of methods that draw."""
     verbose: bool = False
     """Show candidates, certificates and all metrics."""
 
@@ -66,9 +66,10 @@ def fit(
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Fit on scores, a model or an archive, as the options say."""
-    refuse_existing(output.out, force=output.force)
+    refuse_existing(output.out, force=output.force)  # before a fit, which may take hours
     prior = None if options.prior is None else shares(options.prior)
     own = {"seed": output.seed, "prior": prior, **pairs(options.option, "--option")}
+    # One name is no list to YAML, and a text would be taken for a list of letters.
     if isinstance(own.get("candidates"), str):
         own["candidates"] = [own["candidates"]]
     if source.model is None:
@@ -183,13 +184,13 @@ def _of_model(
 
 
 def _is_first_rank() -> bool:
-    """Whether this process writes the artifact: of torchrun's, which all hold the same one, the first."""
+    """Tell whether this process writes the artifact: under torchrun, where all have it, the first."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     import torch.distributed as dist
 
     rank = dist.get_rank()
-    dist.destroy_process_group()
+    dist.destroy_process_group()  # a process that ends without it makes torch warn of a leak
     return rank == 0
 
 
@@ -247,7 +248,7 @@ def _line(*words: object) -> str:
 
 
 def _other_split(path: Path, split: str | None) -> str | None:
-    """Of an npz file's splits the one that is called test, or the only one beside ``split``."""
+    """Find the split of an npz file that is called test, or the only one beside ``split``."""
     if split is None or not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:

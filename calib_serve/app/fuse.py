@@ -1,19 +1,17 @@
 """``calib-serve fuse``: a calibration inside the model, as ONNX, torch or a Triton repository."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, Json, OfOutput, Rare, command, pairs, shown_example
+from calib_serve.app._command import Flat, Json, OfOutput, command, shown_example
 from calib_serve.app._show import console, print_json
-from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
-from calib_serve.options.fuse import OnnxFuse, TorchOptions, TritonFuse
+from calib_serve.options.fuse import OnnxOptions, TorchOptions, TritonOptions
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
     from calib_serve.fuse.onnx import FuseReport
     from calib_serve.fuse.torch import TorchReport
 
@@ -39,15 +37,7 @@ class Written(Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Onnx(OnnxFuse):
-    """Options of ``calib-serve fuse onnx``."""
-
-    option: list[str] = field(default_factory=list)
-    """KEY=VALUE: input_name, features, normalization=MEAN,STD, decisions=false, fitted_on=KIND."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Triton(TritonFuse, Rare):
+class Triton(TritonOptions):
     """Options of ``calib-serve fuse triton``."""
 
     name: str
@@ -59,14 +49,14 @@ def onnx(
     model: Model,
     artifact: Fitted,
     *,
-    options: Annotated[Onnx, Flat] = Onnx(),
+    options: Annotated[OnnxOptions, Flat] = OnnxOptions(),
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Fuse into an ONNX graph; says what was folded, what it cost in nodes, and how exact it is."""
+    from calib_serve.artifact import Artifact
     from calib_serve.fuse.onnx import fuse_onnx
 
-    own, rare = fields_of(OnnxFuse, options), _rare(options.option)
-    report = fuse_onnx(model, _load(artifact, rare), output.out, **own, **rare)
+    report = fuse_onnx(model, Artifact.load(artifact), output.out, options)
     _show(report, output.out, output)
 
 
@@ -79,9 +69,10 @@ def torch(
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Calibrate a torch.export or TorchScript file; says what its scores are, and how exact it is."""
+    from calib_serve.artifact import Artifact
     from calib_serve.fuse.torch import fuse_torch
 
-    report = fuse_torch(model, _load(artifact, {}), output.out, options)
+    report = fuse_torch(model, Artifact.load(artifact), output.out, options)
     _show(report, output.out, output)
 
 
@@ -95,41 +86,13 @@ def triton(
     options: Annotated[Triton, Flat],
     output: Annotated[Written, OfOutput],
 ) -> None:
-    """Write a Triton model repository: the fused graph, its settings, and a step that is watched.
-
-    --option takes those of fuse onnx, and max_batch, delay (microseconds),
-    instances, versions, device=cpu, receipts=false, trt_cache, trt_level and
-    trt_workspace.
-    """
+    """Write a Triton model repository: the fused graph, its settings, and a step that is watched."""
+    from calib_serve.artifact import Artifact
     from calib_serve.fuse.triton import fuse_triton
 
-    own, rare = fields_of(TritonFuse, options), _rare(options.option)
-    fitted = _load(artifact, rare)
-    report = fuse_triton(model, fitted, output.out, name=options.name, **own, **rare)
+    own = TritonOptions(**fields_of(TritonOptions, options))
+    report = fuse_triton(model, Artifact.load(artifact), output.out, own, name=options.name)
     _show(report, output.out / options.name, output)
-
-
-def _rare(given: list[str]) -> dict[str, Any]:
-    """The values of --option; a mean and std as their own class reads them."""
-    found = pairs(given, "--option")
-    if isinstance(known := found.get("normalization"), list):
-        found["normalization"] = ",".join(map(str, known))
-    return found
-
-
-def _load(folder: Path, rare: dict[str, Any]) -> "Artifact":
-    """The artifact; takes ``fitted_on`` out of the options, which says what it was fitted on."""
-    from dataclasses import replace
-
-    from calib_serve.artifact import Artifact
-
-    artifact, fitted_on = Artifact.load(folder), rare.pop("fitted_on", None)
-    known = artifact.model.outputs
-    if fitted_on is None or fitted_on == known:
-        return artifact
-    if known is not None:
-        raise InputError(f"{folder} was fitted on {known}; leave out --option fitted_on={fitted_on}")
-    return replace(artifact, model=replace(artifact.model, outputs=fitted_on))
 
 
 def _show(report: "FuseReport | TorchReport", out: Path, output: Written) -> None:

@@ -1,12 +1,12 @@
 """``calib-serve gateway``: calibrate, sign and watch what passes to an Open Inference Protocol server."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated
 
-from calib_serve.app._command import Flat, command, completed, pairs, refuse_left
+from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import door, said, served_at, watched_models
 from calib_serve.errors import ServerError
-from calib_serve.options.gateway import BeforeOptions, GatewayOptions
+from calib_serve.options.servers import GatewayOptions
 
 __all__ = ["app"]
 
@@ -19,34 +19,23 @@ app = command(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(BeforeOptions):
-    """Options of ``calib-serve gateway``."""
-
-    option: list[str] = field(default_factory=list)
-    """Seldom needed, KEY=VALUE: timeout, max_connections, max_megabytes, max_waiting, request_seconds."""
-
-
 @app.default
-def gateway(models: list[str], *, options: Annotated[Options, Flat]) -> None:
+def gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> None:
     """Stand before a server, until it is stopped."""
     from calib_serve.gateway.app import open_gateway
     from calib_serve.watch.http import serve_app
 
-    rare = pairs(options.option, "--option")
-    found = completed(GatewayOptions, (options,), rare)
-    refuse_left(rare, GatewayOptions, held=(options,))
     with (
-        door(found, found.keyring) as opened,
+        door(options, options.keyring) as opened,
         open_gateway(
             watched_models(models, version="1"),
-            replace(found, keyring=opened.keyring),
+            replace(options, keyring=opened.keyring),
             tokens=opened.tokens or (),
             hosts=opened.hosts,
         ) as running,
     ):
-        said(f"{', '.join(models)} on {served_at(found)} before {found.upstream}")
-        serve_app(running, found)
+        said(f"{', '.join(models)} on {served_at(options)} before {options.upstream}")
+        serve_app(running, options)
         if running.failed is not None:
             raise ServerError(f"the gateway did not start: {running.failed}")
     said("stopped")

@@ -109,7 +109,7 @@ def _facts(look: "ArchiveLook") -> list[tuple[str, str]]:
 
 
 def _advice(source: Path, look: "ArchiveLook") -> list[str]:
-    """What can be fitted, as commands."""
+    """Return what can be done with an archive, as commands."""
     if look.calibrated:
         measure = f"  calib-serve evaluate DATA --from {source}"
         return ["calibrated already; measure what it serves:", measure]

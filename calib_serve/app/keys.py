@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._show import print_json
 from calib_serve.options.base import Checked, check_positive
-from calib_serve.options.watch import CountOptions
+from calib_serve.options.servers import WatchOptions
 
 if TYPE_CHECKING:
     from calib_serve.receipts import Keyring
@@ -32,7 +32,7 @@ app = command(
 class Accepted(Checked):
     """For how long keys are needed."""
 
-    ttl_days: float = CountOptions.ttl_days
+    ttl_days: float = WatchOptions.ttl_days
     """For how many days labels are accepted, as the servers have it."""
 
     def _check(self) -> None:
@@ -40,7 +40,7 @@ class Accepted(Checked):
 
     @property
     def seconds(self) -> float:
-        """The same in seconds."""
+        """Return the time to live in seconds."""
         return self.ttl_days * 86_400.0
 
 
@@ -117,6 +117,7 @@ def retire(file: Path, key: str, *, options: Annotated[Retired, Flat] = Retired(
     """Forget a key."""
     from calib_serve.receipts import Keyring
 
+    # Refused while a receipt that it signed may still come home, unless it is forced.
     def without(ring: Keyring) -> Keyring:
         return ring.without(key) if options.force else ring.retired(key, ttl=options.seconds)
 

@@ -7,23 +7,15 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, completed, pairs, refuse_left, shown_as
-from calib_serve.app._progress import stages
-from calib_serve.app._show import note, print_json
+from calib_serve.app._command import Flat, Json, OfOutput, command, shown_as
+from calib_serve.app._show import note, print_json, stages
 from calib_serve.errors import InputError
-from calib_serve.options.base import check
-from calib_serve.options.label import (
-    CollectOptions,
-    FollowOptions,
-    LabelColumns,
-    LabelOptions,
-    RefusedRows,
-    TargetOptions,
-)
+from calib_serve.options.base import check, fields_of
+from calib_serve.options.label import CollectOptions, FollowOptions, LabelColumns, LabelOptions, SendLimits
 
 if TYPE_CHECKING:
     from calib_serve.collect import Collector, Source
@@ -46,13 +38,11 @@ _GRACE = 3.0  # seconds for which an answer of the watch is waited for after a s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(TargetOptions):
+class Options(LabelOptions):
     """Options of ``calib-serve label``."""
 
     token_file: Path | None = None
     """A file with the token, read for each batch; or set CALIB_SERVE_TOKEN."""
-    option: list[str] = field(default_factory=list)
-    """Seldom needed, KEY=VALUE: batch (labels a request), tries; settle and every (seconds, of folders)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,26 +70,21 @@ def label(
     source: str,
     *,
     options: Annotated[Options, Flat] = Options(),
-    columns: Annotated[LabelColumns, shown_as("How labels are read")] = LabelColumns(),
-    refused: Annotated[RefusedRows, shown_as("Of a file")] = RefusedRows(),
     followed: Annotated[Followed, shown_as("Of a folder, bucket or topic")] = Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
     """Send labels that came back."""
     from calib_serve.names import parse_duration
 
-    rare = pairs(options.option, "--option")
     if "://" in source or Path(source).is_dir():
-        check(refused.refused is None, "refused", "is for a file of labels; dead letters are these of others")
+        check(options.refused is None, "refused", "is for a file of labels; dead letters are these of others")
         check(followed.dead_letter is not None, "dead_letter", "must say where what cannot be counted goes")
-        collecting = completed(CollectOptions, (followed, columns), rare)
-        refuse_left(rare, CollectOptions, held=(options, followed, columns))
+        shared = {**fields_of(LabelColumns, options), **fields_of(SendLimits, options)}
+        collecting = CollectOptions(**shared, **fields_of(FollowOptions, followed))
         wait = parse_duration(str(followed.wait), what="--wait")
         return _collect(source, options, followed, replace(collecting, wait=wait))
     _refuse(followed, Followed(), f"is for a folder, a bucket or a topic, and {source} is none")
-    sending = completed(LabelOptions, (options, columns, refused), rare)
-    refuse_left(rare, LabelOptions, held=(options, columns, refused))
-    return _send(source, options, sending, as_json=output.json)
+    return _send(source, options, as_json=output.json)
 
 
 def _refuse(given: Any, plain: Any, says: str) -> None:
@@ -111,22 +96,23 @@ def _refuse(given: Any, plain: Any, says: str) -> None:
 def _token(options: Options) -> str:
     from calib_serve.watch.client import read_token
 
+    # Read anew for each batch: a token is exchanged while the collector runs.
     if options.token_file is None:
         return os.environ.get("CALIB_SERVE_TOKEN", "")
     return read_token(options.token_file)
 
 
-def _send(source: str, options: Options, sending: LabelOptions, *, as_json: bool) -> int:
+def _send(source: str, options: Options, *, as_json: bool) -> int:
     from calib_serve.collect import send_label_file
 
     with stages("labels", quiet=as_json) as show:
         sent = send_label_file(
             source,
-            sending,
+            options,
             token=_token(options),
             progress=lambda done, total: show("labels", done, total),
         )
-    note(sent.named(sending.refused))
+    note(sent.named(options.refused))
     if as_json:
         print_json({"accepted": sent.accepted, "held": sent.held, "refused": dict(sent.refused)})
     else:
@@ -167,19 +153,21 @@ def _publish(collector: "Collector", labels: "Source", followed: Followed) -> No
 
 
 def _below(dead_letter: str, source: str) -> str:
-    """Dead letters of files, which may lie among them, and are not read again."""
+    """Return the place of dead letters that may lie among the files of the source, where they are skipped."""
+    # A folder of dead letters below the folder of labels would feed itself.
     return "" if "kafka://" in (dead_letter[:8], source[:8]) else dead_letter
 
 
 @contextlib.contextmanager
 def _stopped_by_signals(collector: "Collector") -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM end the collector: at once, or soon where the watch has yet to answer."""
+    """Let SIGINT and SIGTERM end the collector: at once, or soon where the watch has yet to answer."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(*_: object) -> None:
         collector.stop()
+        # Again and again: a signal between two requests interrupts neither.
         signal.setitimer(signal.ITIMER_REAL, _GRACE, _GRACE)
 
     handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGALRM: lambda *_: collector.interrupt()}

@@ -164,7 +164,7 @@ def _who() -> str:
 
 
 def _time(text: str, default: float) -> float:
-    """Seconds since 1970 of a date and time, or of such a number.
+    """Read a date and time, or seconds since 1970, as seconds.
 
     >>> _time("1970-01-02T00:00", 0.0), _time("90", 0.0), _time("", 7.0)
     (86400.0, 90.0, 7.0)

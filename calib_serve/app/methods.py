@@ -16,6 +16,7 @@ app = command(
     "calib-serve methods\ncalib-serve methods neural-clamping",
     details="An option is given to fit as --option KEY=VALUE.",
 )
+# Arguments that the data or a flag of fit give.
 _NEVER = ("samples", "class_names", "seed", "progress")
 
 
@@ -53,7 +54,7 @@ def _first_line(fit: Callable[..., Any]) -> str:
 
 
 def _fitters() -> dict[str, Callable[..., Any]]:
-    """By name what fits: of auto, of scores and, where torch is installed, of a model."""
+    """Return fitters by name: auto, those of scores and, where torch is installed, those of a model."""
     from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, select
 
     found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
@@ -65,7 +66,7 @@ def _fitters() -> dict[str, Callable[..., Any]]:
 
 
 def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
-    """The options that a method takes, with their defaults; of one of a model those of the model, too."""
+    """Return a method's options and their defaults; of one that fits a model also those of the model."""
     parameters = inspect.signature(fit).parameters
     try:
         from calib_serve.fit.calibrate_model import MODEL_OPTIONS

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfOutput, Rare, command, pairs, shown_as
-from calib_serve.app._pictures import PictureOptions, preprocessing
+from calib_serve.app._command import Flat, OfOutput, command, shown_as
+from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import console
 from calib_serve.errors import InputError
 from calib_serve.options.base import fields_of
-from calib_serve.options.pack import ArchivePack, ModelPack, Packed
+from calib_serve.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
 
 __all__ = ["app"]
 
@@ -21,10 +21,7 @@ app = command(
     "calib-serve pack --from served.mar --artifact artifact\n"
     "calib-serve pack --feedback --for model_store/digits.mar",
     details="--model packs NAME.mar; --from puts a calibrated NAME-VERSION.mar beside the old archive, which "
-    "stays as it is; --feedback packs the model that labels are sent to. Equal inputs give equal bytes. "
-    "--option of both archives with a model: batch_delay (ms), flush_seconds, last_linear; with --model: "
-    "abstain_below, top, probabilities=false, threads, max_pixels, input_dtype, allow_cpu_fallback; with "
-    "--feedback: arl, tolerance, block, maturity, ttl_days.",
+    "stays as it is; --feedback packs the model that labels are sent to. Equal inputs give equal bytes.",
 )
 
 
@@ -43,15 +40,11 @@ class What:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Packed, Rare):
+class Options(Packed, Batched):
     """How it is packed."""
 
     name: str | None = None
     """What the model is called in URLs; with --from the old name if not given."""
-    workers: int | None = None
-    """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
-    batch_size: int | None = None
-    """Most requests in one call of the model; by default 8, or as many as the archive has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +53,10 @@ class OfModel(ModelPack, PictureOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfFeedback:
+class OfFeedback(FeedbackPack):
     """Options of --feedback alone."""
 
-    archives: Annotated[list[Path], Parameter(name="--for")] = field(default_factory=list)
+    for_: list[Path] = field(default_factory=list)
     """An archive whose labels are accepted; may be repeated."""
 
 
@@ -117,7 +110,8 @@ def pack(
     )
 
 
-_OF_FEEDBACK = ("feedback", "name", "version", "standalone", "option")
+# Options of the other archives that one of feedback has, too.
+_OF_FEEDBACK = ("feedback", "name", "version", "standalone")
 
 
 def _refuse(kind: str, *others: Any) -> None:
@@ -126,7 +120,7 @@ def _refuse(kind: str, *others: Any) -> None:
         for known in fields(one):
             given = getattr(one, known.name) != getattr(type(one)(), known.name)
             if given and known.name not in _OF_FEEDBACK:
-                flag = {"archives": "for"}.get(known.name, known.name).replace("_", "-").rstrip("-")
+                flag = known.name.replace("_", "-").rstrip("-")
                 raise InputError(f"--{flag} does not go with {kind}; see calib-serve pack --help")
 
 
@@ -138,10 +132,10 @@ def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
     with staged(store.out, force=store.force) as stage:
         return pack_feedback(
             stage,
-            archives=of_feedback.archives,
+            archives=of_feedback.for_,
             standalone=options.standalone,
             **given,
-            **_rare(options),
+            **fields_of(FeedbackPack, of_feedback),
         )
 
 
@@ -153,12 +147,10 @@ def _around(what: What, options: Options, of_archive: ArchivePack, store: Store)
         str(what.artifact),
         store.out,
         name=options.name,
-        workers=options.workers,
-        batch_size=options.batch_size,
         force=store.force,
         **fields_of(Packed, options),
+        **fields_of(Batched, options),
         **fields_of(ArchivePack, of_archive),
-        **_rare(options),
     )
 
 
@@ -167,9 +159,11 @@ def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Pat
 
     if not options.name:
         raise InputError("give the model a name: --name NAME")
-    rare = _rare(options)
-    batching = {"workers": options.workers, "batch_size": options.batch_size}
-    batching["delay"] = rare.pop("batch_delay", None)
+    batching = {
+        "workers": options.workers,
+        "batch_size": options.batch_size,
+        "delay": options.batch_delay,
+    }
     with staged(store.out, force=store.force) as stage:
         path = pack(
             str(what.model),
@@ -180,13 +174,6 @@ def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Pat
             pictures=preprocessing(of_model.pictures),
             **fields_of(Packed, options),
             **fields_of(ModelPack, of_model),
-            **rare,
         )
-        check_names(read_archive(path, verify=False))
+        check_names(read_archive(path, verify=False))  # before it leaves the stage for the store
     return path
-
-
-def _rare(options: Options) -> dict[str, Any]:
-    """The values of --option; a time such as 6h or 0 is a text."""
-    found = pairs(options.option, "--option")
-    return {name: str(value) if name == "maturity" else value for name, value in found.items()}

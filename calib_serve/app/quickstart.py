@@ -39,6 +39,7 @@ def quickstart(
     from calib_serve.doctor import installed, missing
     from calib_serve.quickstart import KINDS, first_commands, write_project
 
+    # Said first, and not refused: a project may be written on another host than it runs on.
     chosen, packages = KINDS[options.kind], installed()
     if lacks := sorted({name for extra in chosen.extras for name in missing(extra, packages)}):
         extras = ",".join(chosen.extras)

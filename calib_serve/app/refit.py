@@ -15,16 +15,14 @@ from calib_serve.app._command import (
     Output,
     Replacing,
     command,
-    completed,
     refuse_existing,
     subcommand,
 )
-from calib_serve.app._data import file_scores
-from calib_serve.app._progress import stages
-from calib_serve.app._show import console, note, print_json
+from calib_serve.app._data import plain_scores
+from calib_serve.app._show import console, note, print_json, stages
 from calib_serve.errors import InputError
-from calib_serve.options.refit import ServedRefitOptions
-from calib_serve.options.scores import ColumnOptions, FileOptions, SplitOptions
+from calib_serve.options.data import PlainData
+from calib_serve.options.fit import ServedRefitOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,9 +49,7 @@ class Written(Output, Json):
     """Where the new artifact goes."""
 
     new_version: str = ""
-    """Pack the archive again as this version."""
-    store: Path | None = None
-    """The model store to pack it into; by default the archive's."""
+    """Pack the archive again, beside it, as this version."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +71,8 @@ def refit(
     if output.new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")
     refuse_existing(output.out, force=output.force)
-    how = completed(ServedRefitOptions, (options,), {})
     with stages(quiet=output.json) as progress:
-        found = refit_served(served, options.samples, how, progress=progress)
+        found = refit_served(served, options.samples, options, progress=progress)
     if output.json:
         print_json(found.as_dict())
     else:
@@ -87,9 +82,10 @@ def refit(
     found.artifact.save(output.out)
     done = [f"written to {output.out}"]
     if output.new_version:
-        store = output.store or served.parent
-        packed = recalibrated(served, found.artifact, store, version=output.new_version, force=output.force)
+        version, force = output.new_version, output.force
+        packed = recalibrated(served, found.artifact, served.parent, version=version, force=force)
         done.append(f"packed {packed}; register it and make it the default")
+    # With --json stdout holds the JSON alone.
     (sys.stderr if output.json else sys.stdout).writelines(f"{line}\n" for line in done)
     return None
 
@@ -103,9 +99,9 @@ class Promotion:
     ledger: str = ""
     """Where its labels are counted; by default the server's own."""
     unless_worse: bool = False
-    """The verdict "no worse" is enough."""
+    """Promote on the verdict "no worse", too."""
     force: bool = False
-    """Whatever labels say."""
+    """Promote whatever labels say."""
     back: str = ""
     """Go back to the version of this model before its last promotion."""
     yes: bool = False
@@ -125,6 +121,7 @@ def promote(archive: Path | None = None, *, options: Annotated[Promotion, Flat] 
     if (archive is not None) == bool(options.back):
         raise InputError("give the archive of the new version, or --back MODEL")
     host = Host.of(options.folder)
+    # Two promotions at a time would each keep the other's version as the one before.
     with host.alone():
         if archive is None:
             model, last = options.back, host.before(options.back)
@@ -169,7 +166,7 @@ def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic(SplitOptions, ColumnOptions):
+class Traffic(PlainData):
     """Options of ``calib-serve refit prior``."""
 
     calibrated: bool = False
@@ -202,11 +199,8 @@ def prior(
     if output.out is not None:
         refuse_existing(output.out, force=output.force)
     current = load_artifact(artifact)
-    how = completed(FileOptions, (options,), {})
-    expected = "probabilities" if options.calibrated else current.model.outputs
-    estimate = estimate_prior(
-        current, file_scores(data, how, split=options.split, expected=expected), calibrated=options.calibrated
-    )
+    traffic = plain_scores(data, options, current, calibrated=options.calibrated)
+    estimate = estimate_prior(current, traffic, calibrated=options.calibrated)
     if output.json:
         print_json({"artifact": str(artifact), **estimate.as_dict()})
     else:

@@ -10,7 +10,7 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import file_scores, model_samples, refuse_file_options
 from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.errors import InputError
-from calib_serve.options.base import check
+from calib_serve.options.base import RARE, check
 from calib_serve.options.data import ModelData
 from calib_serve.options.evaluate import Binned, Resampled, VerdictOptions
 
@@ -36,11 +36,9 @@ class Options(VerdictOptions, Binned, Resampled):
     artifact: Path | None = None
     """The calibration to report on."""
     against: Path | None = None
-    """Compare with this one instead of with none."""
-    target_risk: float | None = None
+    """Another calibration to compare it with; by default none."""
+    target_risk: Annotated[float | None, RARE] = None
     """The share of errors to abstain down to; half of them if not given."""
-    title: str = ""
-    """The report's heading; the name of the data if empty."""
 
     def _check(self) -> None:
         check(self.against is None or self.artifact is not None, "against", "wants an artifact to compare")
@@ -82,7 +80,7 @@ def report(
     samples = (_of_scores if source.model is None else _of_model)(data, source, fitted)
     y = samples.labels
     how: dict[str, Any] = {
-        "title": options.title or samples.name,
+        "title": samples.name,
         "before": None if fitted is None else (samples.probs(other), y),
         "after": (samples.probs(fitted), y),
         "artifact": fitted,
@@ -118,7 +116,7 @@ def _names(options: Options) -> tuple[str, str]:
 
 
 def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
-    """Scores in the artifact's order of classes."""
+    """Read scores, and put them into the artifact's order of classes."""
     from calib_serve.fit.decide import seen
 
     expected = None if fitted is None else fitted.model.outputs
@@ -135,7 +133,7 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
             )
         return artifact.probs(found)
 
-    own = None if fitted is None else seen(fitted, scores)
+    own = None if fitted is None else seen(fitted, scores)  # a report on samples of the fit says so
     beside = {"groups": scores.groups, "sample_weight": scores.weights, "own": own}
     return _Samples(found.name, probs, found.labelled(), found.class_names, beside)
 

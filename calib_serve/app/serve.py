@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from calib_serve.app._command import Flat, command, completed
+from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import said
 from calib_serve.errors import InputError
-from calib_serve.options.serve import HostOptions, ServeOptions
+from calib_serve.options.servers import ServeOptions
 
 if TYPE_CHECKING:
     from calib_serve.serve.server import Server
@@ -26,7 +26,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(HostOptions):
+class Options(ServeOptions):
     """Options of ``calib-serve serve``."""
 
     store: Path = Path("model_store")
@@ -45,20 +45,19 @@ def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] 
     from calib_serve.serve.server import Server
     from calib_serve.signals import interruptible
 
+    # One that is named must be there: making another would refuse every receipt that is out.
     if options.keyring is None:
         ensure_keyring(Path(options.folder))
     names = models or [path.name for path in stored_archives(options.store)]
     lines = _lines(options.option)
     ports = Ports.free() if options.free_ports else None
-    server = Server(
-        options.store, names, completed(ServeOptions, (options,), {}), ports=ports, settings=lines
-    )
+    server = Server(options.store, names, options, ports=ports, settings=lines)
     for note in (*server.notes, *_remarks(options, names, lines)):
         said(f"note: {note}")
     try:
         with interruptible(), contextlib.ExitStack() as running:
             running.callback(server.stop)
-            server.start(allow_failures=True)
+            server.start(allow_failures=True)  # one broken archive keeps no other from being served
             _show(server)
             code = server.wait()
     except KeyboardInterrupt:
@@ -68,7 +67,7 @@ def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] 
 
 
 def _lines(given: list[str]) -> dict[str, str]:
-    """The values as they are written: TorchServe reads them, not YAML."""
+    """Read KEY=VALUE, values as they are written: TorchServe reads them, not YAML."""
     found = [line.partition("=") for line in given]
     if odd := [key for key, equals, _ in found if not (key and equals)]:
         raise InputError(f"--option takes KEY=VALUE, such as job_queue_size=100; got {odd}")

@@ -2,13 +2,12 @@
 
 import functools
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated
 
-from calib_serve.app._command import Flat, command, completed, pairs, refuse_left, shown_as
+from calib_serve.app._command import Flat, command, shown_as
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.options.watch import CountOptions, WatchOptions
-from calib_serve.options.web import ListenOptions, WebOptions
+from calib_serve.options.servers import WatchOptions, WebOptions
 
 __all__ = ["app"]
 
@@ -23,33 +22,21 @@ app = command(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CountOptions):
-    """Options of ``calib-serve watch``."""
-
-    option: list[str] = field(default_factory=list)
-    """Seldom needed, KEY=VALUE: arl, block, max_connections, max_megabytes, max_waiting, request_seconds."""
-
-
 @app.default
 def watch(
     models: list[str] | None = None,
     *,
-    options: Annotated[Options, Flat] = Options(),
-    listen: Annotated[ListenOptions, shown_as("Where it listens")] = ListenOptions(),
+    options: Annotated[WatchOptions, Flat] = WatchOptions(),
+    web: Annotated[WebOptions, shown_as("Where it listens")] = WebOptions(),
 ) -> None:
     """Count what is served and labelled, until it is stopped."""
     from calib_serve.watch.checks import file_check
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.service import Watch
 
-    rare = pairs(options.option, "--option")
-    counting = completed(WatchOptions, (options,), rare)
-    web = completed(WebOptions, (listen,), rare)
-    refuse_left(rare, WatchOptions, WebOptions, held=(options, listen))
     with (
-        door(listen, counting.keyring) as opened,
-        Watch.open(watched_models(models or []), replace(counting, keyring=opened.keyring)) as watch,
+        door(web, options.keyring) as opened,
+        Watch.open(watched_models(models or []), replace(options, keyring=opened.keyring)) as watch,
     ):
         if opened.tokens is not None:
             opened.tokens.failed = functools.partial(watch.counts.errors.update, ["tokens"])
@@ -60,6 +47,6 @@ def watch(
                 why = "it has no reference; give its artifact, not a number of classes"
                 log.warning("%s:%s: shifts of confidence are not detected, as %s", name, version, why)
         named = ", ".join(f"{name}:{version}" for name, version in watch.models)
-        said(f"watching {named or f'what {options.follow} names'} on {served_at(listen)}")
+        said(f"watching {named or f'what {options.follow} names'} on {served_at(web)}")
         serve_app(app, web)
     said("stopped")

@@ -263,7 +263,7 @@ class Labels:
 
     @property
     def counted(self) -> int:
-        """Those behind the numbers."""
+        """Return how many labels are behind the numbers."""
         left_out = self.empty + self.without_prediction + self.of_refused + self.again + self.conflicting
         return self.rows - left_out
 
@@ -285,22 +285,22 @@ class Measured:
 
     @property
     def bins(self) -> Bins:
-        """The sums over labelled predictions, weighted."""
+        """Return the sums over labelled predictions, weighted."""
         return self.sums.feedback
 
     @cached_property
     def estimates(self) -> Estimates:
-        """The labels' estimates about all predictions, with intervals, as the monitor's page has them."""
+        """Estimate numbers about all predictions from labels, with intervals, as the monitor does."""
         return estimate(self.sums, missing=self.missing)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on them."""
+        """Judge the estimates."""
         return judge(self.estimates, tolerance=self.tolerance)
 
     @property
     def brier(self) -> float:
-        """The mean of (confidence - right)^2 over labelled predictions, weighted."""
+        """Return the mean of (confidence - right)^2 over labelled predictions, weighted."""
         return (
             float(self.sums["calib_feedback_squared_error_total"].sum()) / self.bins.n
             if self.bins.n

@@ -157,12 +157,12 @@ class Asked:
 
     @property
     def start(self) -> int:
-        """The start of the first window, or of one that it is a whole number of windows from."""
+        """Return the start of the first window, or of one that it is a whole number of windows from."""
         return self.since or 0
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns of an expression that say where a prediction counts."""
+        """Return the columns of an expression that say where a prediction counts."""
         return (*by_name(self.by), *(("at",) if self.every else ()))
 
 

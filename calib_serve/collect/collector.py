@@ -110,7 +110,7 @@ class Collector:
         self._told = (clock(), "")
 
     def run(self, *, once: bool = False) -> Totals:
-        """Go on until ``stop``; with ``once`` until all that is there is settled.
+        """Collect until ``stop``; with ``once`` until all that is there is settled.
 
         ServerError where what answers at the address is no watch.
         """

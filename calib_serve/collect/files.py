@@ -66,7 +66,7 @@ class State:
         return None if row is None else Read(str(row[0]), int(row[1]), bool(row[2]))
 
     def save(self, path: str, read: Read) -> None:
-        """Remember that, for good on return."""
+        """Save what was read, for good on return."""
         with self._usable():
             self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (path, *read))
 

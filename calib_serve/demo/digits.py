@@ -74,7 +74,7 @@ class DigitsNet(nn.Module):
         self.linear = nn.Linear(64, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, not probabilities."""
+        """Return logits, not probabilities."""
         x = (images - self.mean) / self.std
         x = torch.relu(self.conv1(x))
         x = self.pool(torch.relu(self.conv2(x)))
@@ -132,7 +132,7 @@ def _quiet_torch() -> Iterator[None]:
 
 
 def shifted(images: Images, *, degrees: float, noise: float, rng: np.random.Generator) -> Images:
-    """The images turned by up to ``degrees`` either way, with Gaussian noise of sd ``noise`` on top."""
+    """Turn images by up to ``degrees`` either way, and add Gaussian noise of sd ``noise``."""
     angles = rng.uniform(-degrees, degrees, len(images))
     turned = np.stack(
         [

@@ -55,7 +55,7 @@ class Calibrated:
 
     @property
     def artifact(self) -> Artifact:
-        """The chosen one."""
+        """Return the chosen artifact."""
         return self.artifacts[self.chosen]
 
 

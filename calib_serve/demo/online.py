@@ -44,7 +44,7 @@ _PATIENCE = 120.0  # seconds until counters must have arrived
 
 
 def fresh_folder(folder: Path) -> Path:
-    """The server's folder with a new keyring and nothing else."""
+    """Make the server's folder, with a new keyring and nothing else."""
     shutil.rmtree(folder, ignore_errors=True)  # an earlier run's counts would be continued
     ensure_keyring(folder)
     return folder
@@ -77,7 +77,7 @@ def server(
 
 
 def sampled(server: Server, *, version: str, predictions: int, latest: int) -> LabelledSamples:
-    """The ``latest`` labelled ones of ``predictions``, once the server has written all of them."""
+    """Return the ``latest`` labelled ones of ``predictions``, once the server has written all of them."""
     end = time.monotonic() + _PATIENCE
     while True:
         kept = read_samples(server.folder / "samples", model=MODEL, version=version, most=latest)
@@ -99,13 +99,13 @@ class Answers:
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """Each receipt with its true label, as the feedback endpoint takes them."""
+        """Pair each receipt with its true label, as the feedback endpoint takes them."""
         pairs = zip(self.replies, self.labels.tolist(), strict=True)
         return [{"receipt": reply["receipt"], "label": label} for reply, label in pairs]
 
     @property
     def bins(self) -> Bins:
-        """The client's own record of these predictions."""
+        """Return the client's own record of these predictions."""
         predicted = np.array([reply["predicted"] for reply in self.replies])
         return Bins.tally([reply["confidence"] for reply in self.replies], predicted == self.labels)
 
@@ -138,7 +138,7 @@ def label(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def refusals(server: Server, answers: Answers) -> dict[str, dict[str, Any]]:
-    """The server's outcomes for a forged receipt, a repeated one, and invalid labels."""
+    """Send a forged receipt, a repeated one, and invalid labels; return the server's outcomes."""
     good = answers.items[0]
     token = str(good["receipt"])
     middle = len(token) // 2
@@ -160,7 +160,7 @@ class Counters:
 
     @classmethod
     def scrape(cls, server: Server) -> Counters:
-        """As Prometheus would."""
+        """Scrape the server as Prometheus would."""
         samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
         for family in text_string_to_metric_families(server.scrape()):
             for sample in family.samples:
@@ -169,17 +169,17 @@ class Counters:
 
     @classmethod
     def after(cls, server: Server, labels: int) -> Counters:
-        """The scrape in which ``labels`` labels have arrived."""
+        """Wait for the scrape in which ``labels`` labels have arrived."""
         return cls.until(server, "calib_feedback_total", labels)
 
     @classmethod
     def until(cls, server: Server, name: str, total: int) -> Counters:
-        """The scrape in which a family adds up to ``total``; counters are flushed once a second."""
+        """Wait for the scrape in which a family adds up to ``total``; counters are flushed once a second."""
         return cls._once(server, lambda now: now.total(name) >= total, f"{name} should be {total}")
 
     @classmethod
     def holding(cls, server: Server, bins: Bins) -> Counters:
-        """The scrape in which every feedback counter holds ``bins``.
+        """Wait for the scrape in which every feedback counter holds ``bins``.
 
         TorchServe takes counters line by line, so a scrape may hold some of a flush.
         """
@@ -198,11 +198,11 @@ class Counters:
         return now
 
     def total(self, name: str) -> float:
-        """The sum over all labels of one family."""
+        """Return the sum over all labels of one family."""
         return sum(self.samples.get(name, {}).values())
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """One family's values by one of its labels."""
+        """Return one family's values by one of its labels."""
         sums: dict[str, float] = {}
         for labels, value in self.samples.get(name, {}).items():
             key = dict(labels)[label]
@@ -210,7 +210,7 @@ class Counters:
         return sums
 
     def feedback(self) -> Bins:
-        """The bins that the feedback counters hold."""
+        """Return the bins that the feedback counters hold."""
         columns = [self.by(f"calib_feedback{part}_total", "bin") for part in ("", "_confidence", "_correct")]
         order = sorted(columns[0], key=int)
         return Bins(*(np.array([column.get(b, 0.0) for b in order]) for column in columns))

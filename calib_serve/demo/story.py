@@ -51,7 +51,7 @@ class Story:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """One step of eight, timed."""
+        """Time one step of eight, and print its heading."""
         self._number += 1
         name = f"{self._number}/8 {title}"
         self._rule(f"[bold]{name}", align="left")
@@ -75,7 +75,7 @@ def _plain(error: CalibServeError) -> bool:
 
 
 def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
-    """All eight steps; the archives go into ``store``, and ``keep`` leaves the server up until Ctrl-C."""
+    """Tell all eight steps; archives go into ``store``, and ``keep`` leaves the server up until Ctrl-C."""
     out, say = story.out, story.say
     out.mkdir(parents=True, exist_ok=True)
     with story.step("train a small network on 100 digits, and export it"):

@@ -24,7 +24,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import abstention, conformal_rank
 from calib_serve.metrics.samples import checked, group_codes, one_of_each
 from calib_serve.options.base import changed, check
-from calib_serve.options.decide import DecideOptions
+from calib_serve.options.evaluate import DecideOptions
 from calib_serve.scores import LABELS, Outputs, Scores
 
 Floats = NDArray[np.float64]

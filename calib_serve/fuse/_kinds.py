@@ -81,8 +81,8 @@ def change_to_fitted(
     if fitted is None:
         raise FuseError(
             "the artifact does not say what its scores were, as where it was made by hand, and its scale for "
-            "each class makes other probabilities of logits than of log-probabilities; say what they were "
-            "with --option fitted_on=KIND (artifact.model.outputs)"
+            "each class makes other probabilities of logits than of log-probabilities; say what they were, "
+            "in Python: artifact.model.outputs"
         )
     change: Change = "none"
     if fitted == "logit":

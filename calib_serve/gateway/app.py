@@ -42,7 +42,7 @@ from calib_serve.gateway.http import (
 )
 from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
 from calib_serve.options.base import changed
-from calib_serve.options.gateway import GatewayOptions
+from calib_serve.options.servers import GatewayOptions
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import Outputs, check_outputs

@@ -5,10 +5,11 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
+from calib_serve.options.base import RARE
 
 __all__ = [
     "PARTS", "REPLICA_LABELS", "WINDOWS", "MonitoringOptions", "Part", "export_monitoring",
@@ -52,22 +53,22 @@ class MonitoringOptions:
 
     tolerance: float = 0.02
     """The gap between confidence and accuracy that is no error. Verdicts of the watch have their own."""
-    sigmas: float = 4
-    """Standard errors beyond it."""
+    sigmas: Annotated[float, RARE] = 4
+    """Standard errors beyond the tolerance from which on an alert fires."""
     runbooks: str = "docs/runbooks.md"
     """The page with a section for each alert, an address or a path: alerts and the dashboard link to it."""
     window: str = "24h"
-    """Over which numbers are: 1h, 24h or 7d."""
+    """The time that numbers are taken over: 1h, 24h or 7d."""
     targets: tuple[str, ...] = ("calib-serve-watch=127.0.0.1:9300",)
     """What Prometheus scrapes, as JOB=HOST:PORT, commas between."""
     token_file: str = ""
-    """Where Prometheus runs, the file with the token that jobs of calib-serve ask for."""
-    jobs: str = ""
+    """The file, on the host of Prometheus, with the token that it scrapes calib-serve by."""
+    jobs: Annotated[str, RARE] = ""
     """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
-    add_over: tuple[str, ...] = ()
+    add_over: Annotated[tuple[str, ...], RARE] = ()
     """Further labels that tell replicas apart."""
-    keep: tuple[str, ...] = ()
-    """Labels that do not, such as job: they are kept."""
+    keep: Annotated[tuple[str, ...], RARE] = ()
+    """Labels that tell no replicas apart, such as job, and are kept."""
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 0.5:
@@ -99,12 +100,12 @@ class MonitoringOptions:
 
     @property
     def replica_labels(self) -> tuple[str, ...]:
-        """The labels that sums over replicas drop."""
+        """Return the labels that sums over replicas drop."""
         return tuple(dict.fromkeys(n for n in (*REPLICA_LABELS, *self.add_over) if n not in self.keep))
 
     @property
     def values(self) -> dict[str, str]:
-        """What stands in the templates for each of their names."""
+        """Return what stands in the templates for each of their names."""
         reads, interval = WINDOWS[self.window]
         jobs: dict[str, list[str]] = {}
         for job, _, place in (target.partition("=") for target in self.targets):

@@ -1,6 +1,7 @@
 """Options: an option is a field of a frozen dataclass here, which is its only declaration.
 
-A field has the option's type and default; the text below it is its help, and ``__post_init__`` its check. The
+A field has the option's type and default; the text below it is its help, and ``_check`` its check. The
 command line, configuration files, environment variables, keyword arguments and the reference pages are made
-from these classes. Their modules import nothing heavy, and each is imported by what needs it alone.
+from these classes. A field that is marked RARE comes last in a command's help; one marked PYTHON is no option
+of the command line. These modules import nothing heavy, and each is imported by what needs it alone.
 """

@@ -4,23 +4,23 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import Checked, check
+from calib_serve.options.base import RARE, check
 from calib_serve.options.evaluate import Binned, Tolerant
 
-__all__ = ["AuditOptions", "EngineLimits", "LogOptions"]
+__all__ = ["AuditOptions"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _MOST_BINS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogOptions(Binned, Tolerant):
-    """Which predictions are measured, and how."""
+class AuditOptions(Binned, Tolerant):
+    """Options of ``audit``; in Python times are also datetimes, and ``every`` also seconds."""
 
     by: tuple[str, ...] | None = None
-    """Group by these columns; by default model,version, if there."""
+    """Group by these columns; by default by model and version, where there are such."""
     since: Any = None
     """From this time on, with its zone: 2026-03-01T00:00:00Z."""
     until: Any = None
@@ -28,33 +28,44 @@ class LogOptions(Binned, Tolerant):
     every: Any = None
     """Windows of this length: a number and s, m, h, d or w, such as 1d."""
     skip_invalid: bool = False
-    """Count what cannot be measured and leave it out, not refuse the log."""
+    """Count rows that cannot be measured and leave them out, instead of refusing the log."""
     ranks: bool = False
-    """AUROC and equal-mass ECE too, for which the engine sorts."""
+    """Compute AUROC and equal-mass ECE as well, for which the engine must sort."""
     missing: Literal["chance", "unknown"] = "chance"
-    """Why labels are missing: chance, or unknown, for what came of it."""
+    """Why labels are missing: chance, or unknown, where the outcome may decide whether one comes."""
     engine: str | None = None
     """The database of the tables, such as postgres://user@host/logs."""
+    password_file: Annotated[str | Path | None, RARE] = None
+    """A file with the password of the database; or set CALIB_SERVE_ENGINE_PASSWORD."""
+    unique_ids: Annotated[bool, RARE] = False
+    """Do not look for repeated ids, which takes longest; refused where one shows anyway."""
+    memory: Annotated[str, RARE] = "1GB"
+    """What DuckDB may hold at once."""
+    threads: Annotated[int | None, RARE] = None
+    """Threads of DuckDB; by default one a core."""
+    temporary: Annotated[str | Path | None, RARE] = None
+    """Where DuckDB puts what exceeds its memory."""
 
     def _check(self) -> None:
         check(self.bins <= _MOST_BINS, "bins", f"must be {_MOST_BINS} or fewer, got {self.bins}")
         for option in ("since", "until"):
             _moment(option, getattr(self, option))
         check(self.seconds is None or self.seconds >= 1, "every", "must be a second or more")
+        check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
 
     @property
     def begin(self) -> datetime | None:
-        """The time of ``since``."""
+        """Return the time of ``since``."""
         return _moment("since", self.since)
 
     @property
     def end(self) -> datetime | None:
-        """The time of ``until``."""
+        """Return the time of ``until``."""
         return _moment("until", self.until)
 
     @property
     def seconds(self) -> int | None:
-        """The length of windows.
+        """Return the length of windows in seconds.
 
         >>> AuditOptions(every="36h").seconds, AuditOptions(every=60).seconds
         (129600, 60)
@@ -66,30 +77,6 @@ class LogOptions(Binned, Tolerant):
         check(found is not None, "every", told)
         assert found is not None
         return int(found[1]) * _SECONDS[found[2]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineLimits(Checked):
-    """How the engine works."""
-
-    password_file: str | Path | None = None
-    """A file with the password of the database; or set CALIB_SERVE_ENGINE_PASSWORD."""
-    unique_ids: bool = False
-    """No id is repeated, so do not look: faster."""
-    memory: str = "1GB"
-    """What DuckDB may hold at once."""
-    threads: int | None = None
-    """Threads of DuckDB; by default one a core."""
-    temporary: str | Path | None = None
-    """Where DuckDB puts the rest."""
-
-    def _check(self) -> None:
-        check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditOptions(LogOptions, EngineLimits):
-    """Options of ``audit``; in Python times are also datetimes, and ``every`` also seconds."""
 
 
 def _moment(option: str, value: Any) -> datetime | None:

@@ -5,11 +5,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from calib_serve.errors import InputError, OptionError
 
 __all__ = [
+    "PYTHON",
+    "RARE",
     "Checked",
     "Factory",
     "LastLayer",
@@ -25,11 +27,18 @@ __all__ = [
 
 T = TypeVar("T")
 
+# Plain texts, which ``calib_serve.app`` reads: a worker that reads options has no command line installed.
+RARE = "seldom needed"
+"""Mark of a field, ``Annotated[int, RARE]``: an option that few need."""
+PYTHON = "of Python alone"
+"""Mark of a field that is a keyword argument, and no option of the command line."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
     """What every options class is: ``_check`` of a class is of its own fields, and runs after its bases'."""
 
+    # In place of calls of super(), which a class could forget: a check that is left out fails nobody's test.
     def __post_init__(self) -> None:
         for cls in reversed(type(self).__mro__):
             if "_check" in vars(cls):
@@ -48,7 +57,7 @@ class Factory(Checked):
 class LastLayer(Checked):
     """Options of what changes a model's last layer."""
 
-    last_linear: str | None = None
+    last_linear: Annotated[str | None, RARE] = None
     """The layer that makes the logits, if it is not found."""
 
 
@@ -56,7 +65,7 @@ class LastLayer(Checked):
 class Seeded(Checked):
     """Options of what draws at random."""
 
-    seed: int = 0
+    seed: Annotated[int, PYTHON] = 0
     """The seed of everything that is drawn."""
 
 

@@ -1,17 +1,88 @@
-"""Options that say what is fitted on or measured: a file of scores, or a model or archive and its data."""
+"""Options that say what is fitted on or measured: scores of a file, or a model or archive and its data."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import Checked, Factory, Seeded, check, check_positive
-from calib_serve.options.fit import Prior
-from calib_serve.options.scores import FileOptions, Kind, SplitOptions
+from calib_serve.options.base import RARE, Checked, Factory, check, check_positive, fields_of
 
-__all__ = ["ArchiveFitOptions", "ArchiveOptions", "DataOptions", "ModelData", "SplitData", "TrialOptions"]
+__all__ = [
+    "ArchiveData",
+    "ArchiveOptions",
+    "ColumnOptions",
+    "DataOptions",
+    "FileOptions",
+    "Kind",
+    "ModelData",
+    "ModelScores",
+    "PlainData",
+    "ScoresOptions",
+    "SplitData",
+    "TrialOptions",
+]
+
+Kind = Literal[
+    "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
+]
+"""What a classifier's scores are; the same as ``calib_serve.scores.Outputs``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitData(FileOptions, SplitOptions):
+class ColumnOptions(Checked):
+    """Which columns of a file are scores."""
+
+    columns: tuple[str, ...] | None = None
+    """The columns of the classes, names or patterns such as p_*; others are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainData(ColumnOptions):
+    """Which scores of a file are read, where an artifact says what they are and what classes are called."""
+
+    split: str | None = None
+    """Which split of the data, such as cal or test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions(ColumnOptions):
+    """What scores are; in Python each also takes an array where the command line takes a column's name."""
+
+    outputs: Kind | None = None
+    """What the scores are, where neither their name nor their numbers say."""
+    class_names: Annotated[tuple[str, ...] | None, RARE] = None
+    """What the classes are called, in order, where the data do not say."""
+    groups: Any = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
+    sample_weight: Annotated[Any, RARE] = None
+    """The weight of each sample: a column, or an npy file."""
+    ignore_label: Annotated[Any, RARE] = None
+    """Labels that stand for none, such as 255 or NA: their samples are left out."""
+
+    @property
+    def of_scores(self) -> dict[str, Any]:
+        """Return the options that are given, as keyword arguments of ``Scores.of``."""
+        own = fields_of(ScoresOptions, self)
+        return {name: value for name, value in own.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScores(Checked):
+    """What a model that is changed returns."""
+
+    outputs: Kind | None = None
+    """What the model's scores are, where nothing else says it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(ScoresOptions):
+    """What a file of scores holds."""
+
+    labels: str | None = None
+    """The labels: a column or array of the file, or an npy file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitData(FileOptions, PlainData):
     """Which samples of a file of scores are meant."""
 
 
@@ -29,7 +100,8 @@ class TrialOptions(Checked):
 
     seam: str | None = None
     """Where the class scores pass in the archive's handler: PLACE, or PLACE:OUTPUT, as in model:logits."""
-    probe_timeout: float = 60
+    # Of one answer, not of all: it bounds a handler that hangs, however many samples there are.
+    probe_timeout: Annotated[float, RARE] = 60
     """Seconds that the archive's handler may take to answer."""
 
     def _check(self) -> None:
@@ -38,21 +110,33 @@ class TrialOptions(Checked):
 
     @property
     def place(self) -> str | None:
-        """Where the class scores pass."""
+        """Return where the class scores pass."""
         return None if self.seam is None else self.seam.partition(":")[0] or None
 
     @property
     def output(self) -> str | None:
-        """Where they lie in what passes there."""
+        """Return where the scores lie in what passes there."""
         return None if self.seam is None else self.seam.partition(":")[2] or None
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(ModelData, TrialOptions):
-    """Where scores come from: DATA alone holds them, else it holds the inputs of a model or an archive."""
+class ArchiveData(SplitData, TrialOptions):
+    """Where scores come from: DATA alone holds them, else it holds the requests of an archive."""
 
     from_: Path | None = None
     """A TorchServe archive that DATA are the requests and labels of; its own handler is asked."""
+
+    def _check(self) -> None:
+        check(
+            self.seam is None or self.from_ is not None,
+            "seam",
+            "is a place in the handler of an archive, and none is given",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(ModelData, ArchiveData):
+    """Where scores come from: DATA alone holds them, else it holds the inputs of a model or an archive."""
 
     def _check(self) -> None:
         check(
@@ -65,11 +149,6 @@ class DataOptions(ModelData, TrialOptions):
             "weights",
             "are those of a model that is a factory, and none is given",
         )
-        check(
-            self.seam is None or self.from_ is not None,
-            "seam",
-            "is a place in the handler of an archive, and none is given",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +156,6 @@ class ArchiveOptions(TrialOptions):
     """Options of ``scores_of_archive``."""
 
     outputs: Kind | None = None
-    """What passes, where its numbers do not say it, as in ``ScoresOptions``."""
-    batch_size: int | None = None
+    """What passes there, where its numbers do not say it."""
+    batch_size: Annotated[int | None, RARE] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArchiveFitOptions(ArchiveOptions, Prior, Seeded):
-    """Options of ``calibrate_archive``."""

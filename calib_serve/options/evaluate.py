@@ -1,18 +1,22 @@
-"""Options of what measures and judges."""
+"""Options of what measures, judges and promises."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import Checked, Seeded, check, check_between
-from calib_serve.options.scores import ScoresOptions
+from calib_serve.options.base import PYTHON, RARE, Checked, Seeded, check, check_between, check_positive
+from calib_serve.options.data import ScoresOptions
 
 __all__ = [
     "Binned",
     "CompareOptions",
+    "ContractOptions",
+    "DecideOptions",
     "EvaluateOptions",
     "Interval",
     "JudgeOptions",
     "MeasureOptions",
+    "PlanOptions",
+    "PromiseOptions",
     "Resampled",
     "Tolerant",
     "VerdictOptions",
@@ -34,7 +38,7 @@ class Interval(Checked):
 class Resampled(Seeded):
     """Options of what is resampled."""
 
-    replicates: int = 1000
+    replicates: Annotated[int, RARE] = 1000
     """Resamples and draws that intervals are made of; 0 for no such intervals."""
 
     def _check(self) -> None:
@@ -56,7 +60,7 @@ class Binned(Checked):
 class MeasureOptions(Interval, Resampled, Binned):
     """How scores are measured."""
 
-    edges: Literal["right", "left"] = "right"
+    edges: Annotated[Literal["right", "left"], PYTHON] = "right"
     """Which end a bin holds: right is (lo, hi], left [lo, hi)."""
 
 
@@ -69,7 +73,8 @@ class EvaluateOptions(ScoresOptions, MeasureOptions):
 class CompareOptions(ScoresOptions, Resampled):
     """Options of ``compare``."""
 
-    replicates: int = 200
+    # Fewer than in one evaluation: some twenty methods are resampled, and ranked by their values.
+    replicates: Annotated[int, RARE] = 200
     """Resamples that the intervals of metrics are made of; 0 for none."""
 
 
@@ -85,10 +90,65 @@ class Tolerant(Checked):
 class VerdictOptions(Tolerant):
     """Options of a verdict."""
 
-    class_tolerance: float | None = None
-    """That of a class or label alone; 1.5 times as much if not given."""
+    class_tolerance: Annotated[float | None, RARE] = None
+    """The tolerance for a class or label alone; by default 1.5 times the other one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(ScoresOptions, VerdictOptions):
     """Options of ``judge``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseOptions(Interval, Seeded):
+    """What is promised of decisions."""
+
+    coverage: float | None = None
+    """The share of prediction sets to hold the true class."""
+    risk: float | None = None
+    """The share of answers that may be wrong; what would be more often so is not answered."""
+    score: Literal["lac", "aps", "raps"] = "lac"
+    """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
+    per_class: bool = False
+    """Promise the coverage for every class."""
+    penalty: Annotated[float | None, PYTHON] = None
+    """raps: the penalty of each further rank; by default chosen."""
+    free_ranks: Annotated[int | None, PYTHON] = None
+    """raps: ranks without a penalty; by default chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideOptions(ScoresOptions, PromiseOptions):
+    """Options of ``decide``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContractOptions(Interval, Resampled):
+    """Options of ``check_contract``."""
+
+    segments: Any = None
+    """The segment of each sample, an npy file of text."""
+    predictions_per_day: float | None = None
+    """Predictions a day, to say how likely a promise is kept over one window."""
+
+    def _check(self) -> None:
+        if self.predictions_per_day is not None:
+            check_positive(predictions_per_day=self.predictions_per_day)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(Seeded):
+    """Options of ``plan_contract``."""
+
+    power: Annotated[float, RARE] = 0.9
+    """How surely a breach is noticed by then."""
+    kept: Annotated[int, RARE] = 10_000
+    """Labels that came before the breach, while the promise was kept."""
+    predictions_per_day: float | None = None
+    """Predictions a day, to say which share of them to label."""
+
+    def _check(self) -> None:
+        check(0 < self.power < 1, "power", f"must lie between 0 and 1, got {self.power:g}; 0.9 means 90 %")
+        check(self.kept >= 0, "kept", f"must be 0 or more, got {self.kept}")
+        if self.predictions_per_day is not None:
+            check_positive(predictions_per_day=self.predictions_per_day)

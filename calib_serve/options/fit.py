@@ -1,13 +1,22 @@
-"""Options of a fit; each method has options of its own, beside these."""
+"""Options of a fit, on data or on what is served; each method has options of its own, beside these."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from calib_serve.options.base import Checked, Factory, LastLayer, Seeded, check
-from calib_serve.options.scores import ScoresOptions
+from calib_serve.options.data import ArchiveOptions, ScoresOptions
 
-__all__ = ["FitOptions", "ModelFitOptions", "Prior"]
+__all__ = [
+    "ArchiveFitOptions",
+    "FitOptions",
+    "GateOptions",
+    "ModelFitOptions",
+    "Prior",
+    "RefitOptions",
+    "ServedRefitOptions",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +35,11 @@ class FitOptions(ScoresOptions, Prior, Seeded):
     """Weights of classes in the fit: balanced, or, in Python, a mapping of class ids or names."""
     cross_validate: bool = True
     """Whether before and after are measured on held-out folds, where no test samples are given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveFitOptions(ArchiveOptions, Prior, Seeded):
+    """Options of ``calibrate_archive``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,3 +69,34 @@ class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
 
     def _check(self) -> None:
         check(self.batch_size >= 1, "batch_size", f"must be 1 or more, got {self.batch_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions(Seeded):
+    """How a calibration is fitted again, and what evidence it needs to replace the current one."""
+
+    method: str = "auto"
+    """A method's name, or auto."""
+    alpha: float = 0.05
+    """The chance to replace a calibration that is right, at most."""
+
+    def _check(self) -> None:
+        check(0 < self.alpha < 1, "alpha", f"must lie between 0 and 1, got {self.alpha}; 0.05 means 5 %")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefitOptions(ScoresOptions, GateOptions):
+    """Options of ``refit``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedRefitOptions(GateOptions):
+    """Options of ``refit_served``."""
+
+    model: str = ""
+    """The model whose samples to use, NAME:VERSION; an archive knows its own."""
+    days: float = 7
+    """How far back to look at least, and at most twice as far."""
+
+    def _check(self) -> None:
+        check(math.isfinite(self.days) and self.days > 0, "days", f"must be positive, got {self.days}")

@@ -1,21 +1,18 @@
 """Options of what puts a calibration into a model: an ONNX graph, a torch model, a Triton repository."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from calib_serve.options.base import Checked, LastLayer, check
-from calib_serve.options.scores import ModelScores
+from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check
+from calib_serve.options.data import ModelScores
 
 __all__ = [
     "FuseOptions",
-    "GraphFuse",
     "GraphOptions",
     "Measured",
     "ModuleOptions",
-    "OnnxFuse",
     "OnnxOptions",
     "TorchOptions",
-    "TritonFuse",
     "TritonOptions",
 ]
 
@@ -31,8 +28,8 @@ class FuseOptions(ModelScores):
 
     inputs: Any = None
     """An npz of inputs by name to measure parity on; by default some are made."""
-    samples: int = 8
-    """How many inputs to make."""
+    samples: Annotated[int, RARE] = 8
+    """How many inputs to make, where --inputs gives none."""
     force: bool = False
     """Take an artifact that was fitted for another model."""
 
@@ -44,37 +41,31 @@ class FuseOptions(ModelScores):
 class Measured(Checked):
     """Where what was made is compared with the calibration."""
 
-    device: str = "cpu"
+    device: Annotated[str, RARE] = "cpu"
     """Where parity is measured: cpu, cuda, or cuda:1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphFuse(FuseOptions):
+class GraphOptions(FuseOptions):
     """Options of a fusion into an ONNX graph."""
 
     output_name: str | None = None
     """The output that holds the scores, where several may; or a tensor inside."""
-    strict: bool = False
+    strict: Annotated[bool, RARE] = False
     """Refuse where an output that is made of the scores would be left raw."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphOptions(GraphFuse):
-    """The same, with what few graphs need."""
-
-    input_name: str | None = None
+    input_name: Annotated[str | None, RARE] = None
     """The input that is shifted, where several may be."""
-    features: str | None = None
+    features: Annotated[str | None, RARE] = None
     """The tensor that a new head reads."""
-    normalization: Any = None
+    normalization: Annotated[Any, RARE] = None
     """What goes into the graph before the shift: MEAN,STD with channels separated by /."""
-    decisions: bool = True
-    """Whether prediction sets, abstention and acts are returned, where the artifact has them."""
+    decisions: Annotated[bool, RARE] = True
+    """Return prediction sets, abstention and acts as outputs of the graph, where the artifact has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxFuse(GraphFuse, Measured):
-    """What is often said to ``fuse_onnx``."""
+class OnnxOptions(GraphOptions, Measured):
+    """Options of ``fuse_onnx``."""
 
     returns: Shown = "same"
     """The same outputs calibrated, or probabilities in place of the scores, or all that is known of them."""
@@ -86,11 +77,6 @@ class OnnxFuse(GraphFuse, Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxOptions(OnnxFuse, GraphOptions):
-    """Options of ``fuse_onnx``."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModuleOptions(ModelScores, LastLayer):
     """Options of ``calibrated``."""
 
@@ -98,9 +84,9 @@ class ModuleOptions(ModelScores, LastLayer):
     """What the calibrated model returns."""
     output: str | None = None
     """Where the scores lie in what the model returns, as in logits or 0."""
-    fold: bool = False
+    fold: Annotated[bool, RARE] = False
     """Multiply logit maps into that layer."""
-    decisions: bool = False
+    decisions: Annotated[bool, RARE] = False
     """Return prediction sets, abstention and acts, where the artifact has them."""
 
     def _check(self) -> None:
@@ -116,8 +102,8 @@ class TorchOptions(ModuleOptions, FuseOptions, Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TritonFuse(GraphFuse):
-    """What is often said to ``fuse_triton``."""
+class TritonOptions(GraphOptions):
+    """Options of ``fuse_triton``."""
 
     version: int = 1
     """Its version, a number for Triton."""
@@ -125,37 +111,29 @@ class TritonFuse(GraphFuse):
     """Triton's backend that runs the graph: its own for onnxruntime, or python."""
     tensorrt: Literal["FP32", "FP16"] | None = None
     """Let TensorRT run it, in this precision."""
+    max_batch: Annotated[int, RARE] = 32
+    """The largest batch; left out where the graph's batch is fixed."""
+    delay: Annotated[int, RARE] = 500
+    """Microseconds that a request waits for others."""
+    instances: Annotated[int, RARE] = 1
+    """Copies of the model on each device."""
+    versions: Annotated[int, RARE] = 1
+    """How many of the newest versions are served at once."""
+    device: Processor = "gpu"
+    """Where Triton runs it: gpu or cpu."""
+    receipts: Annotated[bool, RARE] = True
+    """Return receipts and count predictions."""
+    trt_cache: Annotated[str | None, RARE] = None
+    """A folder on the server that may be written, where TensorRT keeps engines and timings."""
+    trt_level: Annotated[int | None, PYTHON] = None
+    """How much TensorRT's builder tries, 0 to 5."""
+    trt_workspace: Annotated[int, PYTHON] = 1 << 30
+    """Bytes that TensorRT may use for a while."""
 
     def _check(self) -> None:
         check(self.version >= 1, "version", f"must be 1 or more, got {self.version}")
         _one_of("backend", self.backend, Backend)
         check(self.tensorrt in (None, "FP32", "FP16"), "tensorrt", f"is FP32 or FP16, got {self.tensorrt!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TritonOptions(TritonFuse, GraphOptions):
-    """Options of ``fuse_triton``."""
-
-    max_batch: int = 32
-    """The largest batch; left out where the graph's batch is fixed."""
-    delay: int = 500
-    """Microseconds that a request waits for others."""
-    instances: int = 1
-    """Copies of the model on each device."""
-    versions: int = 1
-    """How many of the newest versions are served at once."""
-    device: Processor = "gpu"
-    """Where Triton runs it: gpu or cpu."""
-    receipts: bool = True
-    """Return receipts and count predictions."""
-    trt_cache: str | None = None
-    """A folder on the server that may be written, where TensorRT keeps engines and timings."""
-    trt_level: int | None = None
-    """How much TensorRT's builder tries, 0 to 5."""
-    trt_workspace: int = 1 << 30
-    """Bytes that TensorRT may use for a while."""
-
-    def _check(self) -> None:
         for name, least in (("max_batch", 0), ("delay", 0), ("instances", 1), ("versions", 1)):
             value = getattr(self, name)
             check(value >= least, name, f"must be {least} or more, got {value}")
@@ -179,7 +157,7 @@ class TritonOptions(TritonFuse, GraphOptions):
 
     @property
     def ensemble(self) -> bool:
-        """Whether receipts take a step of their own, behind the graph."""
+        """Tell whether receipts take a step of their own, behind the graph."""
         return self.receipts and self.backend == "onnxruntime"
 
 

@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import Checked, check, check_positive
+from calib_serve.options.base import RARE, Checked, check, check_positive
 
 __all__ = [
     "CollectOptions",
     "FollowOptions",
     "LabelColumns",
     "LabelOptions",
-    "RefusedRows",
     "SendLimits",
-    "TargetOptions",
 ]
 
 _MOST = 10_000  # labels that the watch takes in one request
@@ -37,9 +35,9 @@ class LabelColumns(Checked):
 class SendLimits(Checked):
     """How labels are sent."""
 
-    batch: int = 1000
+    batch: Annotated[int, RARE] = 1000
     """Labels a request."""
-    tries: int = 7
+    tries: Annotated[int, RARE] = 7
     """How often a request is tried."""
 
     def _check(self) -> None:
@@ -48,45 +46,33 @@ class SendLimits(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions(Checked):
-    """Where labels go."""
+class LabelOptions(LabelColumns, SendLimits):
+    """Options of ``send_label_file``."""
 
     url: str = "http://127.0.0.1:9300/v1/labels"
     """Where labels are taken."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefusedRows(Checked):
-    """Where the rows of a file go that are refused."""
-
     refused: str | Path | None = None
-    """Write refused rows here, JSON lines with the reason, to be mended and sent; else some are named."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelOptions(LabelColumns, SendLimits, TargetOptions, RefusedRows):
-    """Options of ``send_label_file``."""
+    """Of a file: write refused rows here, JSON lines with the reason, to be mended and sent again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FollowOptions(Checked):
-    """How a folder, bucket or topic is followed."""
+    """How a folder, bucket or topic is followed; in Python ``wait`` is also seconds."""
 
     wait: Any = "10m"
-    """For how long a label waits for its prediction to be known: 90s, 10m, 6h; in Python also seconds."""
+    """For how long a label waits for its prediction to be known: 90s, 10m or 6h."""
     state: str | Path = Path("collect.db")
     """The file that says which files were read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectOptions(LabelColumns, FollowOptions, SendLimits):
-    """Options of ``Collector`` and ``open_source``."""
-
-    settle: float = 5
+    settle: Annotated[float, RARE] = 5
     """Seconds for which a file must not have changed."""
-    every: float = 5
+    every: Annotated[float, RARE] = 5
     """Seconds between two looks for files."""
 
     def _check(self) -> None:
         check_positive(every=self.every)
         check(self.settle >= 0, "settle", f"must be 0 or more, got {self.settle:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(LabelColumns, SendLimits, FollowOptions):
+    """Options of ``Collector`` and ``open_source``."""

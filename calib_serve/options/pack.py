@@ -2,36 +2,23 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import Checked, LastLayer, check, check_between, check_positive
-from calib_serve.options.data import TrialOptions
-from calib_serve.options.scores import ModelScores
+from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check, check_between, check_positive
+from calib_serve.options.data import ModelScores, TrialOptions
 
 __all__ = [
     "AnswerOptions",
     "ArchivePack",
     "AroundOptions",
-    "Carried",
+    "Batched",
     "FeedbackOptions",
-    "Flushed",
+    "FeedbackPack",
     "ModelPack",
     "PackOptions",
     "Packed",
-    "Threshold",
     "Wrapped",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Threshold(Checked):
-    """Options of what predicts labels."""
-
-    threshold: float = 0.5
-    """From which probability on a label of several is predicted."""
-
-    def _check(self) -> None:
-        check_between(threshold=self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +33,8 @@ class Wrapped(Checked):
 class Flushed(Checked):
     """Options of what reports counts."""
 
-    flush_seconds: float = 1.0
+    # Below every scrape interval, so that nobody waits for it; tests ask for less.
+    flush_seconds: Annotated[float, PYTHON] = 1.0
     """Seconds between a worker's reports."""
 
     def _check(self) -> None:
@@ -57,26 +45,37 @@ class Flushed(Checked):
 class Carried(Checked):
     """What an archive carries along."""
 
-    standalone: bool = False
+    standalone: Annotated[bool, RARE] = False
     """Carry what a worker needs of this package."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerOptions(Threshold, Flushed, LastLayer):
-    """How a packed model answers; ``calib_serve.fuse.mar_options.ModelOptions`` are these and more."""
+class Handled(Flushed, LastLayer):
+    """Options of every handler of ours."""
 
-    abstain_below: float | None = None
+    threshold: Annotated[float, RARE] = 0.5
+    """From which probability on a label of several is predicted."""
+
+    def _check(self) -> None:
+        check_between(threshold=self.threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyOptions(Checked):
+    """What a packed model replies, and what a worker may use."""
+
+    abstain_below: Annotated[float | None, RARE] = None
     """Confidence under which a reply says abstain."""
-    top: int = 5
+    top: Annotated[int, RARE] = 5
     """Classes that a reply lists, likeliest first."""
-    probabilities: bool = True
-    """Whether a reply lists the probabilities of all classes."""
-    threads: int | None = None
+    probabilities: Annotated[bool, RARE] = True
+    """List the probabilities of all classes in a reply."""
+    threads: Annotated[int | None, RARE] = None
     """Cores of a worker; by default all are shared evenly by the workers."""
-    max_pixels: int = 25_000_000
+    max_pixels: Annotated[int, RARE] = 25_000_000
     """The most pixels of a picture that is sent."""
-    allow_cpu_fallback: bool = False
-    """Whether the model may run on the CPU where a GPU was asked for."""
+    allow_cpu_fallback: Annotated[bool, RARE] = False
+    """Let the model run on the CPU where a GPU was asked for."""
 
     def _check(self) -> None:
         known = self.abstain_below
@@ -87,7 +86,12 @@ class AnswerOptions(Threshold, Flushed, LastLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Threshold, ModelScores, Carried):
+class AnswerOptions(Handled, ReplyOptions):
+    """How a packed model answers; ``calib_serve.fuse.mar_options.ModelOptions`` are these and more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed(Handled, ModelScores, Carried):
     """Options of every archive of a model."""
 
     version: str | None = None
@@ -97,30 +101,29 @@ class Packed(Threshold, ModelScores, Carried):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPack(Checked):
-    """What is often said to ``pack``."""
+class ModelPack(ReplyOptions):
+    """Options of a model's archive alone."""
 
     weights: Path | None = None
     """The weights of a model that is a factory, .safetensors."""
     input_shape: tuple[int | None, ...] | None = None
     """One input's shape, such as 3,224,224, -1 for any size; by default as the artifact says."""
-    handler: Path | None = None
+    input_dtype: Annotated[str | None, RARE] = None
+    """The numbers of an input, by numpy's name; by default as the artifact says."""
+    handler: Annotated[Path | None, RARE] = None
     """Your own entry file, a subclass of ours."""
     shadow: Any = None
     """Another artifact, of which receipts say what it would have served."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackOptions(ModelPack, Packed, AnswerOptions):
+class PackOptions(Packed, ModelPack):
     """Options of ``pack``."""
-
-    input_dtype: str | None = None
-    """The numbers of an input, by numpy's name; by default as the artifact says."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchivePack(TrialOptions, Wrapped):
-    """What is often said to ``pack_around``."""
+    """Options of an archive that is packed anew around the handler that it has."""
 
     probe: Path | None = None
     """A request to try it with, a file; by default some are made up."""
@@ -131,32 +134,42 @@ class ArchivePack(TrialOptions, Wrapped):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AroundOptions(ArchivePack, Packed, Flushed, LastLayer):
-    """Options of ``pack_around``."""
+class Batched(Checked):
+    """How many requests a model takes at once, and in how many processes."""
 
     workers: int | None = None
-    """Workers; by default as the archive says, like the next two."""
+    """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
     batch_size: int | None = None
-    """Most requests in one call of the model."""
-    batch_delay: int | None = None
-    """Milliseconds that a request waits for others."""
+    """Most requests in one call of the model; by default 8, or as many as the archive has."""
+    batch_delay: Annotated[int | None, RARE] = None
+    """Milliseconds that a request waits for others; by default 5, or as the archive says."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedbackOptions(Flushed, Carried):
-    """Options of ``pack_feedback``; arl, tolerance, block and maturity are by default those of a watch."""
+class AroundOptions(Packed, ArchivePack, Batched):
+    """Options of ``pack_around``."""
 
-    ttl_days: float = 30.0
-    """Days after its prediction in which a label is taken."""
-    arl: float | None = None
-    """Labels between two false alarms."""
-    tolerance: float | None = None
-    """How far accuracy may be from confidence."""
-    block: int | None = None
-    """Labels that may depend on one another."""
-    maturity: str | None = None
-    """The age at which labels are in, such as 6h, or auto."""
-    keyring: str | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackPack(Checked):
+    """Options of the feedback archive alone; the first four are by default those of a watch."""
+
+    arl: Annotated[float | None, RARE] = None
+    """With --feedback: labels between two false drift alarms."""
+    tolerance: Annotated[float | None, RARE] = None
+    """With --feedback: how far accuracy may be from confidence."""
+    block: Annotated[int | None, RARE] = None
+    """With --feedback: labels that may depend on one another."""
+    maturity: Annotated[str | None, RARE] = None
+    """With --feedback: the age at which labels are in, such as 6h, or auto."""
+    ttl_days: Annotated[float, RARE] = 30.0
+    """With --feedback: days after its prediction in which a label is taken."""
+    keyring: Annotated[str | None, PYTHON] = None
     """The keyring, where the host's environment does not name it."""
-    ledger: str | None = None
+    ledger: Annotated[str | None, PYTHON] = None
     """The ledger, where the host's environment does not name it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackOptions(FeedbackPack, Flushed, Carried):
+    """Options of ``pack_feedback``."""

@@ -126,8 +126,8 @@ ENTRYPOINT ["calib-serve", "serve", "--store=/app/model_store", "--folder=/app/s
         title="Triton",
         extras=("torch", "onnx", "watch", "report"),
         convert=(
-            "calib-serve fuse triton model.onnx artifact -o repository --name digits --option max_batch=64 "
-            "--option device=cpu",
+            "calib-serve fuse triton model.onnx artifact -o repository --name digits --max-batch 64 "
+            "--device cpu",
         ),
         serve="tritonserver --model-repository=repository",
         dockerfile="""# The step that signs needs the ground alone: no torch, no onnx.

@@ -80,7 +80,7 @@ def _monitoring(kind: Kind) -> MonitoringOptions:
 
 
 def _values(kind: Kind) -> dict[str, str]:
-    """What stands in the templates for what differs between kinds."""
+    """Return what stands in the templates for what differs between kinds."""
     first = next(iter(kind.ports.values()))
     env = "".join(f"      {name}: {value}\n" for name, value in kind.env.items())
     compose = (
@@ -140,6 +140,7 @@ def write_project(folder: Path, kind: str, *, force: bool = False) -> Written:
             else:
                 write_whole(path, text)
                 made.append(name)
+        # Never beside others: keys that are there sign what is served.
         if not (folder / "secrets").exists():
             _write_secrets(folder / "secrets")
             made.append("secrets")

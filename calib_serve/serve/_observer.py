@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.options.serve import ServeOptions
+from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import LiveKeyring, SignedReceipt
 from calib_serve.reporter.given import ReporterShadow
 from calib_serve.reporter.recorder import Key, Recorder, Tag

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.files import read_whole
 from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
-from calib_serve.options.serve import ServeOptions
+from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import Keyring
 from calib_serve.serve.environment import (
     KEYRING,

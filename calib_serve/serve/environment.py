@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from calib_serve.options.serve import variable
+from calib_serve.options.servers import variable
 
 KEYRING, LEDGER, LABEL_BUDGET = variable("keyring"), variable("ledger"), variable("label_budget")
 SAMPLES, SAMPLE_RATE = variable("samples"), variable("sample_rate")

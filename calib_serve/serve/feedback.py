@@ -17,7 +17,7 @@ from typing import Any
 
 from calib_serve.errors import CalibServeError, InputError, ModelError, UnknownFate
 from calib_serve.fuse.mar_options import SECTION
-from calib_serve.options.watch import WatchOptions
+from calib_serve.options.servers import WatchOptions
 from calib_serve.serve._handler import WorkerHandler, check_requests
 from calib_serve.serve._observer import BY_NAME, Emitter, host_sample_log, live_keyring
 from calib_serve.serve._replies import refusal, tensor, v2_reply

@@ -30,7 +30,7 @@ import httpx
 from calib_serve.errors import ServerError
 from calib_serve.files import read_whole
 from calib_serve.options.base import changed
-from calib_serve.options.serve import ServeOptions
+from calib_serve.options.servers import ServeOptions
 from calib_serve.serve.configuration import (
     ADDRESSES,
     Configuration,

@@ -460,7 +460,7 @@ def kept_evidence(
         if clause.id in kept:
             try:
                 found[clause] = found[clause].restored(json.loads(kept[clause.id]))
-            except (InputError, ValueError) as error:
+            except (InputError, ValueError, RecursionError) as error:  # as of ``read_kept``
                 damaged[clause] = error
     return found, damaged
 

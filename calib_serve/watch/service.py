@@ -27,7 +27,7 @@ from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
 from calib_serve.options.base import changed
-from calib_serve.options.watch import CountOptions, DriftOptions, WatchOptions
+from calib_serve.options.servers import DriftOptions, WatchOptions
 from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     Carried,
@@ -111,10 +111,10 @@ class Watch:
         models: Mapping[Version, Watched],
         detector: Callable[[], Detector] | None = Detector,
         tolerance: float = TOLERANCE,
-        ttl: float = CountOptions.ttl_days * DAY,
+        ttl: float = WatchOptions.ttl_days * DAY,
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
-        segments: int | Sequence[str] = int(CountOptions.segments),
+        segments: int | Sequence[str] = int(WatchOptions.segments),
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,

@@ -373,7 +373,7 @@ def texts() -> Files:
 
 
 def config() -> Files:
-    return {"sound.yaml": b"segments: 7\noption:\n  arl: 1e5\n"}
+    return {"sound.yaml": b"segments: 7\narl: 1e5\n"}
 
 
 def shares() -> Files:

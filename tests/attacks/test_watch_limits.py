@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One server that gives a request two seconds, and serves a hundred connections."""
-    options = ("--option", "request_seconds=2", "--option", "max_connections=100")
+    options = ("--request-seconds", "2", "--max-connections", "100")
     with watching(tmp_path_factory.mktemp("watch"), *options) as served:
         yield served
 

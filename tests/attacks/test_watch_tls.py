@@ -40,7 +40,7 @@ def certificate(folder: Path, name: str = "a") -> tuple[str, str]:
 
 def test_tls_is_1_2_or_later_and_silent_clients_keep_nobody_waiting(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
-    limits = ("--option=request_seconds=2", "--option=max_connections=50")
+    limits = ("--request-seconds=2", "--max-connections=50")
     options = ("--tls-cert", cert, "--tls-key", key, *limits)
     with watching(tmp_path, *options) as served, ExitStack() as stack:
         for _ in range(300):

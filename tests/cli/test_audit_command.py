@@ -52,8 +52,8 @@ def test_json_holds_the_numbers_of_numpy_and_nothing_but_json(logs: Path) -> Non
         ("--until", "soon", "is a time such as"),
         ("--every", "1 month", "such as 1d"),
         ("--bins", "0", "1 or more"),
-        ("--option", "threads=0", "threads must be 1 or more"),
-        ("--option", "theads=2", "threads"),
+        ("--threads", "0", "threads must be 1 or more"),
+        ("--theads", "2", "--threads"),
         ("--column", "score=confidence", "NAME=COLUMN"),
     ],
 )

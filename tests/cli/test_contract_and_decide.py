@@ -103,12 +103,15 @@ def test_what_cannot_be_is_refused_and_writes_nothing(folder: Path, tmp_path: Pa
     (folder / "huge.yaml").write_text("#" * (1 << 21))
     (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00\x00")
     seen = (folder / "z.npz", "--split", "cal")
+    np.save(folder / "w.npy", np.ones(len(np.load(folder / "z.npz")["held_labels"])))
+    weighed = (folder / "z.npz", "--split", "held", "--sample-weight", folder / "w.npy")
     for match, asked in {
         "one class a sample": ("set", of_labels, contract, "-o", out),
         "contract is a page": ("set", artifact, folder / "huge.yaml", "-o", out),
         "cannot be read": ("set", artifact, folder / "bytes.yaml", "-o", out),
         "give --force": ("set", artifact, contract, "-o", artifact),
         "has not seen": ("check", artifact, *seen, "--contract", contract),
+        "leave out --sample-weight": ("check", artifact, *weighed, "--contract", contract),
         "needs --data": ("check", artifact, "--contract", contract),
     }.items():
         refused(match, "contract", *asked)

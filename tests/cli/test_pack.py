@@ -38,8 +38,9 @@ REFUSED = [
     (MODEL, ["--for", "x.mar"]),
     (AROUND, ["--weights", "w.safetensors"]),
     (AROUND, ["--pictures", "mean=0"]),
-    (AROUND, ["--option", "abstain_below=0.5"]),
-    (MODEL, ["--option", "threshhold=0.5"]),
+    (AROUND, ["--abstain-below", "0.5"]),
+    (MODEL, ["--threshhold", "0.5"]),
+    (("--feedback",), ["--top", "3"]),
     (("--feedback",), ["--workers", "2"]),
     (("--feedback",), ["--from", "old.mar"]),
 ]

@@ -24,7 +24,7 @@ def folder(tmp_path):
 @pytest.fixture
 def options(tmp_path):
     """Of the command: dead letters and state in ``tmp_path``, files as they are."""
-    return ("--dead-letter", tmp_path / "dead", "--state", tmp_path / "s.db", "--option", "settle=0")
+    return ("--dead-letter", tmp_path / "dead", "--state", tmp_path / "s.db", "--settle", "0")
 
 
 @pytest.fixture

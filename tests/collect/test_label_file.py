@@ -73,7 +73,7 @@ def test_a_watch_that_dies_in_the_middle_of_a_file_loses_no_label_and_doubles_no
         writer = csv.DictWriter(file, ["id", "label"])
         writer.writeheader()
         writer.writerows(labels)
-    options = ("--option", "batch=50", "--option", "tries=1")
+    options = ("--batch", "50", "--tries", "1")
     words = [sys.executable, "-m", "calib_serve", "label", tmp_path / "l.csv", *options]
     words += ["--url", f"{server.url}/v1/labels"]
     with subprocess.Popen([*map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:

@@ -23,8 +23,8 @@ def test_objects_are_read_once_and_again_where_they_change(bucket, server, tmp_p
     before, labels, log = counted(server), by_receipt(server.folder, 300), tmp_path / "log"
     put("labels/in/a.jsonl", lines(labels[:100]))
     put("labels/in/day=2/b.csv.tmp", lines(labels[:1]))
-    options = ("--dead-letter", tmp_path / "dead", "--state", tmp_path / "s.db", "--option", "settle=1")
-    run = ("s3://labels/in", server, *options, "--option", "every=0.5")
+    options = ("--dead-letter", tmp_path / "dead", "--state", tmp_path / "s.db", "--settle", "1")
+    run = ("s3://labels/in", server, *options, "--every", "0.5")
     with log.open("w") as file, collecting(*run, log=file):
         until(lambda: counted(server) == before + 100, what=log.read_text())
         put("labels/in/a.jsonl", lines(labels[:200]))

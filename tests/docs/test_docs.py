@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from doc_blocks import ROOT, inline_commands, markdown
 
-from calib_serve.app._program import program
+from calib_serve.app._command import program
 
 
 def check_ours(words: list[str]) -> None:

@@ -15,7 +15,7 @@ from small_models import archive
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.files import GROUP_READS
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.options.serve import ServeOptions
+from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import configure
 from calib_serve.watch.batch import ServedPrediction

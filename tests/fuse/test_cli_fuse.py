@@ -39,12 +39,12 @@ def call(folder: Path, kind: str, *options: str, out: str = "out.onnx"):
 
 
 def test_a_normalisation_is_written_channel_by_channel(folder):
-    call(folder, "onnx", "--option", "normalization=0.5/0.4/0.3,0.25")
+    call(folder, "onnx", "--normalization", "0.5/0.4/0.3,0.25")
     x = np.random.default_rng(0).random((2, 3, 2, 2)).astype("f4")
     normal = (x - np.array([0.5, 0.4, 0.3]).reshape(3, 1, 1)) / 0.25 + 0.1
     expected = run(str(folder / "raw.onnx"), {"x": normal.astype("f4")})["z"] / 2
     np.testing.assert_allclose(run(str(folder / "out.onnx"), {"x": x})["z"], expected, atol=1e-5)
-    refused = call(folder, "onnx", "--option", "normalization=0.5/0.4")
+    refused = call(folder, "onnx", "--normalization", "0.5/0.4")
     assert (refused.exit_code, "MEAN,STD" in refused.stderr) == (3, True)
 
 
@@ -60,10 +60,9 @@ def test_an_error_is_one_line_and_exit_code_3(folder):
     assert "calibrated already" in done.stderr
 
 
-def test_what_an_earlier_artifact_was_fitted_on_is_asked_for_and_said(folder):
+def test_what_an_artifact_made_by_hand_was_fitted_on_is_asked_for(folder):
     artifact(LogitMap(np.array([0.5, 1.0, 1.5])), classes=K, outputs=None).save(folder / "artifact")
-    assert "fitted_on=" in call(folder, "onnx").stderr
-    assert call(folder, "onnx", "--option", "fitted_on=logits").exit_code == 0
+    assert "artifact.model.outputs" in call(folder, "onnx").stderr
 
 
 def test_a_file_of_probabilities_fits_a_matrix_for_the_graph_that_returned_them(folder):

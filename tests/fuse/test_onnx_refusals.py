@@ -69,7 +69,7 @@ REFUSED = [
     Refused("scores of labels", "y = Neg(x)", options={"outputs": "label_logits"}),
     Refused("fitted on logits, and the graph has probabilities", HIDDEN, artifact(EACH, classes=K),
             options={"outputs": "probabilities"}),
-    Refused("--option fitted_on=", "y = Neg(x)", artifact(EACH, classes=K, outputs=None)),
+    Refused("artifact.model.outputs", "y = Neg(x)", artifact(EACH, classes=K, outputs=None)),
     Refused("fitted on logit,", "y = Neg(x)", artifact(EACH.__class__(np.array([0.6, 1.3])), classes=2,
             outputs="logit"), inputs="float[n, 2] x", outputs="float[n, 2] y"),
     Refused("another file", fitted=replace(BY_TWO, model={"outputs": "logits", "sha256": "0" * 64})),

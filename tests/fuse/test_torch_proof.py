@@ -107,7 +107,7 @@ def test_a_softmax_is_seen_by_its_numbers():
     np.testing.assert_allclose(calibrated(model, step, example=inputs)(inputs), expected, atol=1e-6)
     with pytest.raises(FuseError, match="fitted on logits, and the model's outputs are probabilities"):
         calibrated(model, scaled(K, "logits"), example=inputs)
-    with pytest.raises(FuseError, match="--option fitted_on="):
+    with pytest.raises(FuseError, match=r"artifact\.model\.outputs"):
         calibrated(model, scaled(K, None), example=inputs)
 
 

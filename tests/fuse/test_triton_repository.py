@@ -555,8 +555,8 @@ def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
         str(tmp_path / "a"),
         "-o",
         str(tmp_path / "models"),
-        "--option",
-        "device=cpu",
+        "--device",
+        "cpu",
     ]
     for name, backend in (("one", "python"), ("two", "onnxruntime")):
         invoke([*typed, "--name", name, "--backend", backend])

@@ -62,8 +62,7 @@ def answering_server() -> Iterator[tuple[Recording, Answers]]:
 def _before_answers(
     tmp_path_factory: pytest.TempPathFactory, answering_server: tuple[Recording, Answers], model: str
 ) -> Iterator[Running]:
-    given = ("timeout=2", "max_megabytes=1", "max_waiting=4", "request_seconds=3")
-    limits = [f"--option={one}" for one in given]
+    limits = ("--timeout=2", "--max-megabytes=1", "--max-waiting=4", "--request-seconds=3")
     http, grpc = answering_server
     folder = tmp_path_factory.mktemp("before-answers")
     with gateway(folder, http.url, "--output", "logits", *limits, models=[model], grpc=grpc.address) as found:

@@ -51,7 +51,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory, model: str) -> Iterator[Run
     folder = tmp_path_factory.mktemp("fuzzed")
     (folder / "tokens").write_text("".join(f"{scope} {scope} {token}\n" for scope, token in TOKENS.items()))
     (folder / "tokens").chmod(0o600)
-    options = ["--output", "logits", "--token-file", str(folder / "tokens"), "--option", "max_megabytes=1"]
+    options = ["--output", "logits", "--token-file", str(folder / "tokens"), "--max-megabytes", "1"]
     with recording() as server:
         server.answer = lambda _: reply(document())
         with gateway(folder, server.url, *options, models=[model]) as found:

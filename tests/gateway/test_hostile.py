@@ -371,7 +371,7 @@ def test_large_calls_over_grpc_are_bounded_in_bytes_together(
 
     grpc_answers.answer = answer
     large = service_pb2.ModelInferRequest(model_name="other", raw_input_contents=[bytes(900_000)])
-    options = ("--output", "logits", "--option", "max_megabytes=1", "--option", "timeout=60")
+    options = ("--output", "logits", "--max-megabytes", "1", "--timeout", "60")
     with (
         gateway(tmp_path, http.url, *options, models=[model], grpc=grpc_answers.address) as found,
         grpc.insecure_channel(found.grpc) as channel,

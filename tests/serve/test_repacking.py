@@ -102,7 +102,7 @@ def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) 
     assert kept.model["configFile"] == "own.yaml"
     assert CONFIG not in kept.files
     (tmp_path / "words.txt").write_text("more")
-    options = ("--workers", 3, "--batch-size", 4, "--option", "batch_delay=7")
+    options = ("--workers", 3, "--batch-size", 4, "--batch-delay", "7")
     options += ("--extra", tmp_path / "words.txt")
     around(store, *options, "--name", "animals", "--version", "4")
     new = read_archive(store / "animals-4.mar")

@@ -42,7 +42,7 @@ def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
         rows.writerows((r, 1) for r in receipts)
     arguments = [
         "label", str(path), "--url", f"{server.url}/v1/labels", "--token-file", str(tmp_path / "tokens"),
-        "--option", "batch=100", "--json",
+        "--batch", "100", "--json",
     ]  # fmt: skip
     first, again = (calib_serve(*arguments) for _ in range(2))
     assert first.exit_code == again.exit_code == 0, first.output
@@ -73,7 +73,7 @@ def write_tokens(folder):
 
 def test_it_is_configured_by_a_file(make_server, tmp_path):
     config = tmp_path / "watch.yaml"
-    config.write_text("models:\n  digits:1.0: 3\n  digits:2.0: 4\noption:\n  max_megabytes: 0.001\n")
+    config.write_text("models:\n  digits:1.0: 3\n  digits:2.0: 4\nmax_megabytes: 0.001\n")
     server = make_server("--config", str(config), models=())
     asked = [{"model": "digits", "version": v, "predicted": 3, "confidence": 0.9} for v in ("1.0", "2.0")]
     first, second = httpx.post(f"{server.url}/v1/predictions", json=asked, timeout=60).json()["items"]

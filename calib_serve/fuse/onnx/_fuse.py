@@ -122,7 +122,7 @@ def fuse_onnx(
     # Of a graph that holds an artifact for another head, the original's hash: artifacts know that file.
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
     unknown = check_owner(artifact, hashed, source, force=asked.force)
-    acting, left = deciding(artifact, wanted=asked.decisions, option="--option decisions=false")
+    acting, left = deciding(artifact, wanted=asked.decisions, option="--no-decisions")
     nodes_before, editor = len(model.graph), Editor(model)
     feeds = given_inputs(asked.inputs)
     # Before the plan, which looks for the places of steps by shapes.

@@ -228,7 +228,7 @@ class Editor:
                 raise FuseError(
                     f"the graph has another input or output called {name!r}, as one that is added: rename it "
                     "in the model, or, where that is an option, keep the outputs as they are: --returns same "
-                    "(returns=), --option decisions=false"
+                    "(returns=), --no-decisions"
                 )
             taken.name = self.name(f"calib_serve.raw.{name}")
         self._names.add(name)

@@ -165,25 +165,25 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
         linear = find_linear(tail.logits)
         if not isinstance(linear, Linear):
             raise FuseError(
-                f"the last linear layer was not found: {linear.why}; name its input: --option features=NAME"
+                f"the last linear layer was not found: {linear.why}; name its input: --features NAME"
             )
         value = linear.features
     else:
         found = [v for n in editor.graph for v in n.outputs if v.name == name]
         found += [v for v in editor.graph.inputs if v.name == name]
         if not found:
-            raise FuseError(f"the graph has no tensor {name!r} to take as --option features=NAME")
+            raise FuseError(f"the graph has no tensor {name!r} to take as --features NAME")
         value = found[0]
         if value is not tail.logits and reaches(value, {str(tail.logits.name)}):
             raise FuseError(
                 f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
-                "tensor before them: --option features=NAME"
+                "tensor before them: --features NAME"
             )
     if not _reads(value, head):
         raise FuseError(
             f"the head reads features (n, {head.weights[0].shape[1]}), but {value.name!r} is {value.dtype} "
-            f"{value.shape}; the artifact is of another model, or another tensor holds them: --option "
-            "features=NAME"
+            f"{value.shape}; the artifact is of another model, or another tensor holds them: --features "
+            "NAME"
         )
     return value
 

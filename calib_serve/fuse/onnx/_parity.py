@@ -253,7 +253,7 @@ def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
     head, classes = plan.artifact.head, plan.artifact.classes
     # Free sizes pass the plan, and are only seen when the graph runs.
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
-    flag = "--output-name (output_name=)" if head is None else "--option features=NAME"
+    flag = "--output-name (output_name=)" if head is None else "--features NAME"
     if raw.shape[1] not in wide:
         raise FuseError(
             f"the artifact needs {plan.source!r} as (n, {max(wide)}), but it gives {raw.shape}; fit one for "

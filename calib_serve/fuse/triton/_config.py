@@ -137,13 +137,11 @@ class Signature:
         python = settings.receipts or settings.backend == "python"
         if python and any(t.kind == "TYPE_BF16" for t in (*inputs, *outputs)):
             raise FuseError(
-                "Triton's Python backend has no bfloat16; use --option receipts=false with --backend "
+                "Triton's Python backend has no bfloat16; use --no-receipts with --backend "
                 "onnxruntime, or export float16"
             )
         if settings.receipts and any(t.name == "receipt" for t in outputs):
-            raise FuseError(
-                "the model has an output 'receipt' of its own; rename it or use --option receipts=false"
-            )
+            raise FuseError("the model has an output 'receipt' of its own; rename it or use --no-receipts")
         # Triton batches all tensors of a model or none.
         fixed = any(t.dims[0] != -1 for t in (*inputs, *outputs))
         return cls(inputs, outputs, 0 if fixed else settings.max_batch)

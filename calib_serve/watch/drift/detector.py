@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import Binned
-from calib_serve.options.watch import DriftOptions
+from calib_serve.options.servers import DriftOptions
 from calib_serve.watch.drift.bets import (
     CLASS_SLOTS,
     MOST_GROUPS,

@@ -24,7 +24,7 @@ from calib_serve.errors import (
     Refused,
 )
 from calib_serve.options.base import changed
-from calib_serve.options.web import WebOptions
+from calib_serve.options.servers import WebOptions
 from calib_serve.pages import STATIC
 from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.options.base import changed
-from calib_serve.options.web import WebOptions
+from calib_serve.options.servers import WebOptions
 from calib_serve.signals import interruptible
 
 try:
@@ -50,7 +51,8 @@ def serve_app(app: App, options: WebOptions | None = None, **given: Any) -> None
         backlog=_BACKLOG,
         root_path=options.root_path,
         proxy_headers=True,
-        forwarded_allow_ips=options.forwarded_allow_ips,
+        # As uvicorn's own command has it, and over IPv6 as well.
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1"),
         log_config=None,  # as the program's own
         log_level="warning",
         access_log=False,
