@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from calib_serve.artifact import Artifact, Step
-    from calib_serve.judgement import Verdict
+    from calib_serve.verdict import Verdict
 
 __all__ = ["artifact_facts", "artifact_tables", "as_metric", "console", "note", "print_json", "show_verdict"]
 

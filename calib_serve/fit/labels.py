@@ -31,11 +31,11 @@ from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, ra
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.folds import folds_of
-from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import LABELS, Outputs, Scores
+from calib_serve.verdict.decide import judge_probs
 
 __all__ = [
     "LABEL_METHODS",

@@ -15,8 +15,6 @@ from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import HeldOutFacts, judged, measured_on_folds
 from calib_serve.fit.output import held_out_facts
 from calib_serve.fit.samples import Samples
-from calib_serve.judgement import Level, Verdict, gain_of
-from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import (
     Estimate,
     Evaluation,
@@ -27,6 +25,8 @@ from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.scores import ProbsView
+from calib_serve.verdict import Level, Verdict, gain_of
+from calib_serve.verdict.decide import judge_probs
 from calib_serve.words import percent
 
 __all__ = ["cross_validated", "measured", "on_folds", "unmeasured", "verdict"]

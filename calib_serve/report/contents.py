@@ -13,8 +13,6 @@ from calib_serve.arrays import as_floats, repeated
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement import CALIBRATE, DEPLOY, MORE, Verdict, gain_of, of_own_samples
-from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import (
     Change,
     Evaluation,
@@ -47,6 +45,8 @@ from calib_serve.report.prepare import (
     risk_coverage,
     to_json,
 )
+from calib_serve.verdict import CALIBRATE, DEPLOY, MORE, Verdict, gain_of, of_own_samples
+from calib_serve.verdict.decide import judge_probs
 from calib_serve.words import p_value, percent
 
 Predictions = tuple[ArrayLike, ArrayLike]

@@ -18,13 +18,13 @@ from calib_serve.fit.facts import HeldOutFacts, confusion_facts
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve.folds import folds_of
-from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs, softmax
 from calib_serve.metrics.comparison import Moved, Tops
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Event, event_error
+from calib_serve.verdict.decide import judge_probs
 
 __all__ = [
     "FoldFit",

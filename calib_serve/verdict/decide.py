@@ -12,7 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import some_of
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement.conclude import (
+from calib_serve.metrics.labels import checked_label_probs, decisions
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import checked, checked_weights, design_effect, group_codes, row_blocks
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import JudgeOptions
+from calib_serve.scores import ProbsView, Scores
+from calib_serve.verdict.conclude import (
     CALIBRATE,
     TOLERANCE,
     Line,
@@ -22,7 +28,7 @@ from calib_serve.judgement.conclude import (
     direction,
     line_of,
 )
-from calib_serve.judgement.gaps import (
+from calib_serve.verdict.gaps import (
     RISK,
     Cells,
     ClassGap,
@@ -35,12 +41,6 @@ from calib_serve.judgement.gaps import (
     shape_of_event,
     shape_of_top_two,
 )
-from calib_serve.metrics.labels import checked_label_probs, decisions
-from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import checked, checked_weights, design_effect, group_codes, row_blocks
-from calib_serve.options.base import changed
-from calib_serve.options.evaluate import JudgeOptions
-from calib_serve.scores import ProbsView, Scores
 from calib_serve.words import percent, points
 
 Floats = NDArray[np.float64]
@@ -415,7 +415,7 @@ def judge(
     unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
     held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
     1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
-    points might hide. Tests of class shares and of shape (see ``calib_serve.judgement.gaps``) can only veto.
+    points might hide. Tests of class shares and of shape (see ``calib_serve.verdict.gaps``) can only veto.
     Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
 
     >>> import numpy as np
