@@ -103,7 +103,7 @@ def true_metrics(classes: int, n_seen: int, kind: str) -> tuple[dict[str, float]
     q = make(classes)(p)
     scores = PerSample.of(p, np.zeros(n, int))
     sample = Sample(scores, BINS, "right")
-    right = q[scores.order, scores.predicted]
+    right = q[scores.order, p.argmax(axis=1)[scores.order]]
     found = {name: float(value[0]) for name, value in sample.errors(right[None]).items()}
     found |= {"rms_debiased": found["rms"], "classwise_ece": sample.residuals.true_ece(make(classes))}
     if kind.startswith("calibrated"):
@@ -125,7 +125,7 @@ def true_metrics(classes: int, n_seen: int, kind: str) -> tuple[dict[str, float]
     # The noise floor is that of samples of this size: of few predictions some bins are empty.
     seen = np.random.default_rng(8).choice(scores.confidence, (200, n_seen))
     found["noise_floor"] = np.mean([Bins.tally(c, c > 2, bins=BINS).noise_floor() for c in seen])
-    tally, code = sample.tally(), sample.code()
+    tally, code = sample.tally, sample.code()
     gaps = np.bincount(code, scores.confidence - right, minlength=BINS) / np.maximum(tally.count, 1)
     # The rank metrics of the population's labels, drawn once.
     whole = evaluate(p, drawn(np.random.default_rng(6), q), replicates=0).estimates()

@@ -6,8 +6,8 @@ import math
 import time
 
 __all__ = [
-    "MINUS", "UNKNOWN", "chance", "count", "decimals", "file_size", "p_value", "percent", "points",
-    "rounded_up", "signed_points", "span", "when",
+    "UNKNOWN", "chance", "count", "decimals", "file_size", "metric", "p_value", "percent", "percent_change",
+    "percent_within", "points", "rounded_up", "signed_points", "small_p", "span", "when",
 ]  # fmt: skip
 
 MINUS = "\N{MINUS SIGN}"
@@ -16,7 +16,7 @@ _UNIT = "\N{NO-BREAK SPACE}"
 
 
 def percent(value: float, digits: int = 1) -> str:
-    r"""A fraction in percent.
+    r"""Return a fraction in percent.
 
     >>> percent(0.0475)
     '4.8\xa0%'
@@ -24,8 +24,40 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}{_UNIT}%" if math.isfinite(value) else UNKNOWN
 
 
+def percent_within(value: float, low: float, high: float, digits: int = 1) -> str:
+    r"""Return a fraction in percent with its interval, where it has one.
+
+    >>> percent_within(0.8, 0.4439, 0.9748)
+    '80.0\xa0% (44.4 to 97.5)'
+    """
+    ends = "" if math.isnan(low) else f" ({span(low, high, digits)})"
+    return f"{percent(value, digits)}{ends}"
+
+
+def percent_change(before: float, after: float) -> str:
+    r"""Return two fractions in percent, one after the other.
+
+    >>> percent_change(0.255, 0.0339)
+    '25.5 -> 3.4\xa0%'
+    """
+    return f"{percent(before).removesuffix(f'{_UNIT}%')} -> {percent(after)}"
+
+
+def metric(value: float, *, share: bool, sign: bool = False) -> str:
+    r"""Return a metric as tables have it: a share in percent to two digits, else to four; with its sign.
+
+    >>> metric(0.0123, share=True), metric(0.25, share=False, sign=True), metric(math.inf, share=False)
+    ('1.23\xa0%', '+0.2500', 'infinite')
+    """
+    if not math.isfinite(value):
+        return "undefined" if math.isnan(value) else "infinite"
+    plus = "+" if sign else ""
+    text = f"{100 * value:{plus}.2f}{_UNIT}%" if share else f"{value:{plus}.4f}"
+    return text.replace("-", MINUS)
+
+
 def points(value: float, digits: int = 1) -> str:
-    r"""A difference of two fractions, without its sign.
+    r"""Return a difference of two fractions, without its sign.
 
     >>> points(-0.0362)
     '3.6\xa0points'
@@ -34,7 +66,7 @@ def points(value: float, digits: int = 1) -> str:
 
 
 def signed_points(value: float, digits: int = 1) -> str:
-    """A difference of two fractions in points, with its sign.
+    """Return a difference of two fractions in points, with its sign.
 
     >>> signed_points(0.0412), signed_points(-0.0001)
     ('+4.1', '0.0')
@@ -46,7 +78,7 @@ def signed_points(value: float, digits: int = 1) -> str:
 
 
 def span(low: float, high: float, digits: int = 1) -> str:
-    """The ends of an interval of fractions, in percent or points.
+    """Return the ends of an interval of fractions, in percent or points.
 
     >>> span(0.031, 0.0542)
     '3.1 to 5.4'
@@ -57,7 +89,7 @@ def span(low: float, high: float, digits: int = 1) -> str:
 
 
 def file_size(count: float) -> str:
-    """Bytes.
+    """Return a number of bytes.
 
     >>> file_size(94_208), file_size(1.25e7)
     ('94.2 kB', '12.5 MB')
@@ -66,7 +98,7 @@ def file_size(count: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number of things.
+    """Return a number of things.
 
     >>> count(12345.0)
     '12,345'
@@ -75,7 +107,7 @@ def count(value: float) -> str:
 
 
 def decimals(value: float, digits: int = 3) -> str:
-    """A number without a unit.
+    """Return a number without a unit.
 
     >>> decimals(0.71349)
     '0.713'
@@ -84,7 +116,7 @@ def decimals(value: float, digits: int = 3) -> str:
 
 
 def when(seconds: float) -> str:
-    """A moment, in seconds since 1970, in UTC.
+    """Return a moment, given in seconds since 1970, in UTC.
 
     >>> when(86400.0)
     '1970-01-02 00:00 UTC'
@@ -93,7 +125,7 @@ def when(seconds: float) -> str:
 
 
 def chance(p: float) -> str:
-    """How small a chance is.
+    """Say how small a chance is.
 
     >>> chance(0.0004), chance(0.0312)
     ('less than one in a thousand', '0.031')
@@ -102,16 +134,26 @@ def chance(p: float) -> str:
 
 
 def p_value(p: float) -> str:
-    """In brackets after what was tested; nothing where it was not.
+    """Return a p-value in brackets, after what was tested; nothing where it was not.
 
     >>> p_value(0.0004), p_value(0.0312)
     (' (p < 0.001)', ' (p = 0.031)')
     """
-    return "" if math.isnan(p) else " (p < 0.001)" if p < 0.001 else f" (p = {p:.3f})"
+    small = small_p(p)
+    return f" (p {small if small[0] == '<' else f'= {small}'})" if small else ""
+
+
+def small_p(p: float) -> str:
+    """Return a p-value as tables have it; nothing where nothing was tested.
+
+    >>> small_p(0.0004), small_p(0.0312)
+    ('< 0.001', '0.031')
+    """
+    return "" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def rounded_up(number: float) -> int:
-    """To two digits, upwards.
+    """Round up to two digits.
 
     >>> rounded_up(12_345)
     13000

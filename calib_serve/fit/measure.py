@@ -22,7 +22,7 @@ from calib_serve.metrics import (
     sigmoid,
 )
 from calib_serve.metrics.comparison import Moved
-from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
+from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.scores import ProbsView
 from calib_serve.verdict import Level, Verdict, gain_of
@@ -65,9 +65,9 @@ def measured(
         )
     else:
         how: dict[str, Any] = {"replicates": _REPLICATES, "seed": seed, **weighing}
-        before = evaluate_logits(logits, labels, **how)
-        after = evaluate_probs(probs, labels, **how)
-        moved = Moved.of_probs(ProbsView(np.asarray(logits), "logits"), probs, labels, **weighing)
+        as_it_is = ProbsView(np.asarray(logits), "logits")
+        before, after = (evaluate_probs(p, labels, **how) for p in (as_it_is, probs))
+        moved = Moved.of_probs(as_it_is, probs, labels, **weighing)
     told = replace(
         artifact,
         before={name: e.as_dict() for name, e in before.estimates().items()},

@@ -67,7 +67,7 @@ def error_intervals(
         found[name] = inverted(values[name], rising, shown, level=level, wider=widths)
     rms, debiased = found["rms"], values["rms_debiased"]
     found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
-    bins, effect = sample.tally(), design_effect(scores.confidence - scores.correct, groups)
+    bins, effect = sample.tally, design_effect(scores.confidence - scores.correct, groups)
     # The largest gap is of one bin, often nearly empty: drawn bounds fail there, exact ones hold.
     low, high = _largest_gap(bins, effect, level)
     found["mce"] = Estimate(values["mce"], low, high, found["mce"].debiased)

@@ -27,7 +27,7 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import PerSample, checked_weights, group_codes, mean_error, row_blocks
 from calib_serve.metrics.truths import Sample
-from calib_serve.words import p_value, percent
+from calib_serve.words import p_value, percent, percent_change
 
 Floats = NDArray[np.float64]
 
@@ -240,8 +240,8 @@ class Moved:
         """Say it in sentences."""
         (old, new, accuracy), (low, high, auroc) = self.accuracy, self.auroc
         classes = (
-            f"{percent(self.share)} of predictions change class: accuracy {100 * old:.1f} -> {percent(new)}"
-            f"{_chance(accuracy)}."
+            f"{percent(self.share)} of predictions change class: accuracy "
+            f"{percent_change(old, new)}{_chance(accuracy)}."
             if self.share
             else f"No prediction changes class: accuracy {percent(new)}."
         )

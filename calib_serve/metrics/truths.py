@@ -263,7 +263,7 @@ class Sample:
     def __init__(self, scores: PerSample, bins: int, edges: Edges) -> None:
         check_binning(bins, edges)
         self.scores = scores
-        self.bins = bins
+        self.bins, self.edges = bins, edges
         inner = np.searchsorted(scores.confidence, np.linspace(0, 1, bins + 1)[1:-1], side=edges)
         self.bin_ends = np.concatenate([[0], inner, [scores.n]])
         ends = tie_ends(scores.confidence)
@@ -275,15 +275,10 @@ class Sample:
         self.residuals = Residuals.of(scores.probs, bins=bins, edges=edges)
         self.positive = Event(scores.positive, bins=bins, edges=edges) if scores.classes == 2 else None
 
+    @cached_property
     def tally(self) -> Bins:
-        """Return the bins of the whole sample."""
-        count = np.diff(self.bin_ends)
-        starts = self.bin_ends[:-1][count > 0]
-        sums = np.zeros((3, self.bins))
-        said = self.scores.confidence
-        for row, column in zip(sums, (said, self.scores.correct, said * (1 - said)), strict=True):
-            row[count > 0] = np.add.reduceat(column, starts)
-        return Bins(count.astype(np.float64), *sums)
+        """The bins of the whole sample."""
+        return Bins.tally(self.scores.confidence, self.scores.correct, bins=self.bins, edges=self.edges)
 
     def code(self) -> NDArray[np.intp]:
         """Return the bin of each confidence (n,), which rises."""
@@ -338,9 +333,8 @@ class Sample:
 
     def _errors(self, correct: Floats) -> dict[str, Floats]:
         rights = cumulative(correct)
-        whole = self.tally()
         return {
-            **_binned(whole.count, whole.confidence, np.diff(rights[:, self.bin_ends])),
+            **_binned(self.tally.count, self.tally.confidence, np.diff(rights[:, self.bin_ends])),
             **self._equal_mass(rights[:, self.tie_ends]),
             "smooth_ece": self._smooth((self.scores.confidence - correct) / self.scores.n),
         }

@@ -90,6 +90,7 @@ _MOST_TESTS = 12
 
 def table_of_tests(verdict: Verdict) -> Table:
     """List the tests that a verdict rests on: those of the whole first, then classes that say most."""
+    # Of a thousand classes only those that stand out can be read.
     whole = [test for test in verdict.tests if not test.alone]
     each = sorted((test for test in verdict.tests if test.alone), key=lambda test: test.p)
     rows = [

@@ -16,7 +16,7 @@ from calib_serve.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels, softmax
 from calib_serve.metrics.comparison import Moved
-from calib_serve.report import prepare_labels_report, prepare_report
+from calib_serve.report import prepare_report
 from calib_serve.report.contents import compared
 from calib_serve.verdict import CALIBRATE, DEPLOY, Verdict
 
@@ -197,8 +197,8 @@ def test_labels_weigh_too() -> None:
     y = (RNG.random((400, 4)) < p).astype(int)
     counts = RNG.integers(0, 3, 400)
     again = np.repeat(np.arange(400), counts)
-    weighed = prepare_labels_report(title="w", before=(p, y), after=(p**0.9, y), sample_weight=counts)
-    rows = prepare_labels_report(title="r", before=(p[again], y[again]), after=((p**0.9)[again], y[again]))
+    weighed = prepare_report(title="w", before=(p, y), after=(p**0.9, y), sample_weight=counts)
+    rows = prepare_report(title="r", before=(p[again], y[again]), after=((p**0.9)[again], y[again]))
     one, other = (report.changes["nll"].difference.value for report in (weighed, rows))
     assert one == pytest.approx(other)
     assert weighed.sides[1].metrics.nll.value == pytest.approx(rows.sides[1].metrics.nll.value)
