@@ -23,7 +23,7 @@ from calib_serve.metrics.samples import checked, design_effect, group_codes
 from calib_serve.names import as_duration
 from calib_serve.options.base import changed, check_positive
 from calib_serve.options.decide import ContractOptions, PlanOptions
-from calib_serve.verdict import Evidence, share_bets
+from calib_serve.watch.bets import Evidence, share_bets
 from calib_serve.watch.policy import LEAST_CHANCE
 from calib_serve.words import percent
 

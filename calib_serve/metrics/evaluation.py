@@ -26,7 +26,7 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.metrics.samples import PerSample, checked, design_effect, group_codes, weighing_rows
+from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
 from calib_serve.metrics.truths import Sample
 from calib_serve.options.base import changed, fields_of
 from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
@@ -118,7 +118,7 @@ def evaluate_probs(
     # Rows that weigh have no such labels to draw, and of ten million rows it is too much work, and 56 bytes
     # each too much memory. Sums keep nine bytes of a row and take gaps for normal, as those of many rows are.
     if sample_weight is None and len(y) <= _MANY:
-        return _of_samples(PerSample.of(p, y), groups, options)
+        return _of_samples(p, y, groups, options)
     # Counts stay counts: divided by their mean they would not say how many rows there are.
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     p, y, _, codes = weighing_rows(p, y, sample_weight, groups)
@@ -142,7 +142,8 @@ def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, options: MeasureOp
     else:
         drawn = some_of(n, _FEWER)
     small = _of_samples(
-        PerSample.of(p.take(drawn, axis=0), rows.labels[drawn]),
+        p.take(drawn, axis=0),
+        rows.labels[drawn],
         None if rows.groups is None else rows.groups[drawn],
         replace(options, replicates=min(options.replicates, _REPLICATES)),
     ).estimates()
@@ -160,14 +161,14 @@ def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, options: MeasureOp
     }
 
 
-def _of_samples(scores: PerSample, groups: ArrayLike | None, options: MeasureOptions) -> Evaluation:
+def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOptions) -> Evaluation:
     """Evaluate samples of equal weight, by resampling them."""
     level, seed, replicates = options.level, options.seed, options.replicates
-    codes = group_codes(groups, scores.n)
-    codes = None if codes is None else codes[scores.order]  # scores are by rising confidence
-    sample = Sample(scores, bins=options.bins, edges=options.edges)
-    found = _analytic(scores, level, codes)
-    weighted = resamples(scores.n, replicates, seed=seed, groups=codes)
+    sample = Sample(p, y, bins=options.bins, edges=options.edges)
+    codes = group_codes(groups, sample.n)
+    codes = None if codes is None else codes[sample.order]  # samples are by rising confidence
+    found = _analytic(sample, level, codes)
+    weighted = resamples(sample.n, replicates, seed=seed, groups=codes)
     drawn = _joined([sample.weighted(weights) for weights in weighted])
     values = sample.values()
     auroc = values.pop("refinement_auroc")
@@ -181,8 +182,8 @@ def _of_samples(scores: PerSample, groups: ArrayLike | None, options: MeasureOpt
         found[name] = share_interval(value, _root_mean_square(drawn[name] - value), level=level)
     found |= error_intervals(sample, values, draws=replicates // _SHARE, level=level, seed=seed, groups=codes)
     return Evaluation(
-        n=scores.n,
-        classes=scores.classes,
+        n=sample.n,
+        classes=sample.classes,
         bins=sample.tally,
         positive_bins=sample.positive_tally(),
         **dict[str, Any](found),
@@ -204,11 +205,11 @@ def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
     return defaultdict(lambda: np.empty(0), found)
 
 
-def _analytic(scores: PerSample, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
-    columns = scores.columns()
+def _analytic(sample: Sample, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
+    columns = sample.columns()
     found = {name: mean_interval(values, level=level, groups=groups) for name, values in columns.items()}
-    effect = design_effect(scores.correct.astype(np.float64), groups)
-    right, n = float(scores.correct.sum()) / effect, scores.n / effect
+    effect = design_effect(sample.correct, groups)
+    right, n = float(sample.correct.sum()) / effect, sample.n / effect
     return {**found, "accuracy": wilson_interval(right, n, level=level)}
 
 

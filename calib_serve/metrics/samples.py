@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,76 +27,6 @@ MEANS = (
     *("positive_gap", "positive_brier"),
 )
 """Metrics that are means over samples; the last two are of two classes alone."""
-
-
-@dataclass(frozen=True, eq=False)
-class PerSample:
-    """Samples in order of rising confidence, each with the numbers whose means are metrics; float64.
-
-    ``measures`` (7, n), of two classes (9, n), are in the order of ``MEANS``. ``order`` (n,) are the rows of
-    ``probs`` (n, K) and ``labels`` (n,) that they belong to.
-    """
-
-    measures: Floats
-    order: Ints
-    probs: NDArray[np.floating[Any]]
-    labels: Ints
-
-    @classmethod
-    def of(cls, probs: Any, labels: Any) -> PerSample:
-        """Measure probabilities (n, K), an array or a view of scores, in one pass; class ids are (n,)."""
-        is_view = isinstance(probs, ProbsView)
-        p, y = (probs, labels) if is_view else checked(probs, labels)
-        # Resampling reads rows again and again, so a view's are made once.
-        whole = np.empty(p.shape) if is_view else p
-        measures = np.empty((measure_count(p.shape[1]), len(p)))
-        for rows in row_slices(p.shape):
-            block, measures[:, rows] = measured_rows(p, rows, y[rows])
-            if is_view:
-                whole[rows] = block
-        # What is binned or ranked reads runs of this order, so it is sorted once.
-        order = np.argsort(measures[1])
-        return cls(np.ascontiguousarray(measures[:, order]), order, whole, y)
-
-    @property
-    def n(self) -> int:
-        """The number of predictions."""
-        return len(self.order)
-
-    @property
-    def classes(self) -> int:
-        """K."""
-        return int(self.probs.shape[1])
-
-    @property
-    def correct(self) -> Floats:
-        """Tell whether the top class was true, 0 or 1."""
-        return np.asarray(self.measures[0])
-
-    @property
-    def confidence(self) -> Floats:
-        """The probability of the top class."""
-        return np.asarray(self.measures[1])
-
-    @property
-    def positive(self) -> Floats:
-        """P(y = 1), the probability of class 1, in this order."""
-        return np.asarray(np.clip(self.probs[self.order, 1].astype(np.float64), 0, 1))
-
-    @property
-    def came_true(self) -> Floats:
-        """Tell whether class 1 was true, 0 or 1."""
-        return np.asarray(self.labels[self.order] == 1, np.float64)
-
-    def columns(self) -> dict[str, Floats]:
-        """Return the values (n,) whose means are metrics."""
-        return dict(zip(MEANS, self.measures, strict=False))
-
-    def by_row(self) -> dict[str, Floats]:
-        """Return the columns in the order of the rows of ``probs``."""
-        given = np.empty_like(self.measures)
-        given[:, self.order] = self.measures
-        return dict(zip(MEANS, given, strict=False))
 
 
 def measure_count(classes: int) -> int:
@@ -198,13 +127,16 @@ def weighing_rows(
     Weights and codes are None where there are none. A row of weight 0 is no sample, and leaves everything as
     if it were not there.
     """
-    w, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
-    if w is None or w.all():
-        return p, y, w, codes
-    kept = np.flatnonzero(w)
-    # A group whose rows all weigh 0 is gone; codes have no gaps.
-    codes = group_codes(None if codes is None else codes[kept], len(kept))
-    return p.take(kept, axis=0), y[kept], w[kept] / w[kept].mean(), codes
+    codes = group_codes(groups, len(y))
+    if sample_weight is None:
+        return p, y, None, codes
+    w = row_weights(sample_weight, len(y))
+    if not w.all():
+        kept = np.flatnonzero(w)
+        # A group whose rows all weigh 0 is gone; codes have no gaps.
+        codes = group_codes(None if codes is None else codes[kept], len(kept))
+        p, y, w = p.take(kept, axis=0), y[kept], w[kept]
+    return p, y, w / w.mean(), codes
 
 
 def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:

@@ -12,8 +12,6 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "matplotlib", "report") from error
 
-from calib_serve.report.contents import Contents
-from calib_serve.report.kinds import prepare_report
 from calib_serve.report.page import render, write_page, write_report
 from calib_serve.report.plot import (
     plot_bin_counts,
@@ -33,6 +31,7 @@ from calib_serve.report.prepare import (
     reliability,
     risk_coverage,
 )
+from calib_serve.report.tasks import Contents, prepare_report
 
 __all__ = [
     "ClassRow",

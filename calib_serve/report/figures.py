@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from calib_serve.pages import Table
 from calib_serve.pages.charts import Dot, Series, histogram, reliability
-from calib_serve.report.contents import ClassesSide, Side
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -24,6 +23,7 @@ from calib_serve.report.plot import (
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import Reliability
+from calib_serve.report.sides import ClassesSide, Side
 from calib_serve.words import count, decimals, percent, span
 
 _WIDTH = 5.6  # inches: its text can be read on a phone

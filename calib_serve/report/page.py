@@ -19,11 +19,11 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
 from calib_serve.pages import STATIC, environment, table_of_tests
-from calib_serve.report.contents import Contents, Predictions, printable
 from calib_serve.report.figures import dots
-from calib_serve.report.kinds import prepare_report
 from calib_serve.report.plot import PALETTE, drawing
-from calib_serve.report.tables import facts, table_of_artifact, table_of_metrics
+from calib_serve.report.sides import Predictions, printable
+from calib_serve.report.tables import table_of_artifact, table_of_metrics
+from calib_serve.report.tasks import Contents, facts, prepare_report
 
 _MOST_ROWS = 1000  # larger tables are not readable
 _DRAWN = (".png", ".svg")
@@ -77,22 +77,22 @@ def _drawing(contents: Contents, kind: str) -> bytes:
 def render(contents: Contents) -> str:
     """Return the page of prepared contents. The same contents give the same bytes."""
     script = _asset("report.js")
-    kind = contents.kind
-    first, more = kind.pictures(contents)
+    task = contents.task
+    first, more = task.pictures(contents)
     return (
         environment("calib_serve.report")
         .get_template("report.html")
         .render(
             contents=contents,
-            kind=kind,
+            task=task,
             verdict=contents.verdict,
             facts=facts(contents),
             tests=table_of_tests(contents.verdict),
-            metrics=table_of_metrics(contents),
+            metrics=table_of_metrics(task.shown, contents.sides, contents.changes),
             diagram=first,
             pictures=more,
-            each=kind.each(contents, _MOST_ROWS),
-            decisions=kind.decisions(contents),
+            each=task.each(contents, _MOST_ROWS),
+            decisions=task.decisions(contents),
             artifact=table_of_artifact(contents.artifact) if contents.artifact else None,
             method=printable(contents.artifact.method) if contents.artifact else "",
             style=_asset("look.css"),

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
 from calib_serve.metrics import Change, Estimate, LabelEvaluation, SetEvaluation
-from calib_serve.pages import Cell, Fact, Table
-from calib_serve.report.contents import Contents, printable
+from calib_serve.pages import Cell, Table
 from calib_serve.report.prepare import ClassRow
+from calib_serve.report.sides import Side, printable
 from calib_serve.words import count, decimals, metric, percent, percent_within, signed_points, small_p
 
 _LONGEST = 200  # characters of a fact that is shown
@@ -69,49 +69,31 @@ SHOWN_OF_LABELS = (
 )
 
 
-def facts(contents: Contents) -> tuple[Fact, ...]:
-    """Return the three figures below the verdict."""
-    after, before = contents.after.metrics, contents.before
-    what, ece, floor = after.HEADLINE
-
-    def share(name: str) -> tuple[str, str]:
-        return percent(getattr(after, name)), "" if before is None else percent(getattr(before.metrics, name))
-
-    (now, then), (right, once) = share(ece), share("accuracy")
-    return (
-        Fact(
-            f"ECE of {what}" if what else "ECE", now, f"chance alone: {percent(getattr(after, floor))}", then
-        ),
-        Fact("Accuracy", right, f"confidence {percent(after.mean_confidence)}", once),
-        contents.kind.fact(contents),
-    )
-
-
-def table_of_metrics(contents: Contents) -> Table:
-    """Return the metrics of each side with intervals, and what changed."""
-    found = contents.after.metrics.estimates()
-    changed = ("change", "p", "judgement") if contents.before else ()
-    heads = ("metric", *(side.name for side in contents.sides), *changed)
-    rows = [_metric(contents, shown) for shown in contents.kind.shown if shown.name in found]
+def table_of_metrics(shown: Sequence[Shown], sides: Sequence[Side], changes: Mapping[str, Change]) -> Table:
+    """Return the metrics of one or two sides with intervals, and what changed between them."""
+    found = sides[-1].metrics.estimates()
+    changed = ("change", "p", "judgement") if len(sides) > 1 else ()
+    heads = ("metric", *(side.name for side in sides), *changed)
+    rows = []
+    for one in shown:
+        if one.name in found:
+            row = [Cell(one.words, one.explanation), *(_of_side(side, one) for side in sides)]
+            rows.append(row + (_changed(changes.get(one.name), one) if changed else []))
     return Table("Metrics", heads, rows)
 
 
-def _metric(contents: Contents, shown: Shown) -> list[Cell]:
-    row = [Cell(shown.words, shown.explanation)]
-    for side in contents.sides:
-        found: Estimate = getattr(side.metrics, shown.name)
-        row.append(Cell(metric(found.value, share=shown.percent), _interval(found, shown.percent)))
-    if contents.before is None:
-        return row
-    change = contents.changes.get(shown.name)
+def _of_side(side: Side, shown: Shown) -> Cell:
+    found: Estimate = getattr(side.metrics, shown.name)
+    return Cell(metric(found.value, share=shown.percent), _interval(found, shown.percent))
+
+
+def _changed(change: Change | None, shown: Shown) -> list[Cell]:
     if change is None:
-        return [*row, Cell(""), Cell(""), Cell("")]
+        return [Cell(""), Cell(""), Cell("")]
     difference, word = change.difference, _word(change, shown.better)
-    moved = Cell(
-        metric(difference.value, share=shown.percent, sign=True),
-        _interval(difference, shown.percent, sign=True),
-    )
-    return [*row, moved, Cell(small_p(change.p)), Cell(word, style=word.split(" ")[0])]
+    moved = metric(difference.value, share=shown.percent, sign=True)
+    ends = _interval(difference, shown.percent, sign=True)
+    return [Cell(moved, ends), Cell(small_p(change.p)), Cell(word, style=word.split(" ")[0])]
 
 
 def table_of_classes(rows: Sequence[ClassRow]) -> Table:
@@ -176,8 +158,8 @@ def _interval(estimate: Estimate, share: bool, *, sign: bool = False) -> str:
     return f"{less}{ends[0]} to {ends[1]}"
 
 
-def _word(change: Change | None, better: int) -> Literal["better", "worse", "changed", "no clear change", ""]:
-    if change is None or math.isnan(change.p):
+def _word(change: Change, better: int) -> Literal["better", "worse", "changed", "no clear change", ""]:
+    if math.isnan(change.p):
         return ""
     # A word for chance would be read as a finding.
     if change.p >= 0.05 or change.difference.value == 0:

@@ -3,7 +3,6 @@
 ``judge`` decides from scores and labels; ``Verdict`` is also what the watch page says of live ones.
 """
 
-from calib_serve.verdict.bets import Evidence, MeanBets, share_bets
 from calib_serve.verdict.conclude import (
     CALIBRATE,
     DEPLOY,
@@ -22,13 +21,10 @@ __all__ = [
     "DEPLOY",
     "MORE",
     "TOLERANCE",
-    "Evidence",
     "Level",
-    "MeanBets",
     "Tested",
     "Verdict",
     "gain_of",
     "judge",
     "of_own_samples",
-    "share_bets",
 ]

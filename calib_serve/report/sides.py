@@ -1,16 +1,16 @@
-"""Hold what a report shows, and say what its verdict becomes beside what was before."""
+"""Hold what a report measures of each side, and say what its verdict becomes beside what was before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats, repeated
-from calib_serve.artifact import Artifact, DecisionsEvaluation
+from calib_serve.artifact import Artifact
 from calib_serve.bins import Edges
 from calib_serve.metrics import Change, Evaluation, LabelsEvaluation, SmoothReliability
 from calib_serve.metrics.comparison import Moved
@@ -20,13 +20,9 @@ from calib_serve.report.prepare import (
     Histogram,
     Reliability,
     RiskCoverage,
-    to_json,
 )
 from calib_serve.verdict import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 from calib_serve.words import p_value, percent
-
-if TYPE_CHECKING:
-    from calib_serve.report.kinds import Kind
 
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,); or of labels (n, L), and which of them are true (n, L)."""
@@ -75,7 +71,7 @@ class Side:
 
     name: str
     color: str
-    metrics: Any  # Evaluation | LabelsEvaluation, as the kind of the report has it
+    metrics: Any  # Evaluation | LabelsEvaluation, as the task has it
     reliability: Reliability
 
 
@@ -92,51 +88,6 @@ class ClassesSide(Side):
     bin_counts: BinCountCurve
     positive: Reliability | None = None
     smooth: SmoothReliability | None = None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Contents:
-    """A whole report: one side, or two of the same samples with what changed between them.
-
-    ``rows`` are of the classes or labels, as the ``kind`` has them, the worst first.
-    """
-
-    title: str
-    kind: Kind
-    sides: tuple[Any, ...]
-    changes: Mapping[str, Change]
-    rows: tuple[Any, ...]
-    verdict: Verdict
-    artifact: Artifact | None
-    bins: int
-    tolerance: float
-    class_names: tuple[str, ...] = ()
-    decisions: DecisionsEvaluation | None = None
-    moved: Moved | None = None
-
-    @property
-    def before(self) -> Any:
-        """The side to compare with, or None."""
-        return self.sides[0] if len(self.sides) == 2 else None
-
-    @property
-    def after(self) -> Any:
-        """The side that the verdict is about."""
-        return self.sides[-1]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every number of the report, for JSON."""
-        fitted = self.artifact
-        return {
-            "title": self.title,
-            "verdict": self.verdict.as_dict(),
-            "bins": self.bins,
-            "tolerance": self.tolerance,
-            "sides": [{**to_json(s), "metrics": to_json(s.metrics.as_dict())} for s in self.sides],
-            "changes": to_json(dict(self.changes)),
-            "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
-            **self.kind.as_dict(self),
-        }
 
 
 def printable(text: str) -> str:

@@ -1,18 +1,19 @@
-"""The two kinds of classifiers that a report may be of, and the numbers that it shows of each.
+"""The two tasks of a classifier that a report may be of, and the numbers that it shows of each.
 
-One class of K is true of a sample, or any number of L labels. All else in this room asks a ``Kind``, never
+One class of K is true of a sample, or any number of L labels. All else in this room asks a ``Task``, never
 which one it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, evaluate_decisions
+from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import (
     Change,
@@ -28,15 +29,6 @@ from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
 from calib_serve.metrics.samples import checked, checked_weights, top_label
 from calib_serve.pages import Fact, Table
-from calib_serve.report.contents import (
-    ClassesSide,
-    Contents,
-    How,
-    Predictions,
-    Side,
-    compared,
-    printable,
-)
 from calib_serve.report.figures import Picture, diagram, pictures
 from calib_serve.report.prepare import (
     bin_count_curve,
@@ -49,6 +41,14 @@ from calib_serve.report.prepare import (
     risk_coverage,
     to_json,
 )
+from calib_serve.report.sides import (
+    ClassesSide,
+    How,
+    Predictions,
+    Side,
+    compared,
+    printable,
+)
 from calib_serve.report.tables import (
     SHOWN,
     SHOWN_OF_LABELS,
@@ -58,7 +58,7 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
-from calib_serve.verdict import of_own_samples
+from calib_serve.verdict import Verdict, of_own_samples
 from calib_serve.verdict.decide import judge_probs
 from calib_serve.words import count, percent
 
@@ -69,8 +69,8 @@ _BAND = 200  # resamples of the smooth diagram's band
 _DRAWS = 200  # the test of labels has no meaning without any
 
 
-class Kind(Protocol):
-    """The measures, tests, tables and words of one kind of classifier."""
+class Task(Protocol):
+    """The measures, tests, tables and words of one task."""
 
     one: ClassVar[str]
     """The word for one of the classes or labels."""
@@ -108,10 +108,55 @@ class Kind(Protocol):
         """Return the section of the artifact's decisions, if it has any."""
 
     def as_dict(self, contents: Contents) -> dict[str, Any]:
-        """Return for JSON what only this kind has."""
+        """Return for JSON what only this task has."""
 
 
-class _Classes:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Contents:
+    """A whole report: one side, or two of the same samples with what changed between them.
+
+    ``rows`` are of the classes or labels, as the ``task`` has them, the worst first.
+    """
+
+    title: str
+    task: Task
+    sides: tuple[Any, ...]
+    changes: Mapping[str, Change]
+    rows: tuple[Any, ...]
+    verdict: Verdict
+    artifact: Artifact | None
+    bins: int
+    tolerance: float
+    class_names: tuple[str, ...] = ()
+    decisions: DecisionsEvaluation | None = None
+    moved: Moved | None = None
+
+    @property
+    def before(self) -> Any:
+        """The side to compare with, or None."""
+        return self.sides[0] if len(self.sides) == 2 else None
+
+    @property
+    def after(self) -> Any:
+        """The side that the verdict is about."""
+        return self.sides[-1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every number of the report, for JSON."""
+        fitted = self.artifact
+        return {
+            "title": self.title,
+            "verdict": self.verdict.as_dict(),
+            "bins": self.bins,
+            "tolerance": self.tolerance,
+            "sides": [{**to_json(s), "metrics": to_json(s.metrics.as_dict())} for s in self.sides],
+            "changes": to_json(dict(self.changes)),
+            "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
+            **self.task.as_dict(self),
+        }
+
+
+class _Multiclass:
     """One class of K is true of a sample."""
 
     one: ClassVar[str] = "class"
@@ -212,7 +257,7 @@ def _drawn(pairs: Sequence[Checked], how: How) -> list[Checked]:
     return list(pairs) if rows is None else [(p[rows], y[rows]) for p, y in pairs]
 
 
-class _Labels:
+class _Multilabel:
     """Any number of L labels may be true of a sample."""
 
     one: ClassVar[str] = "label"
@@ -232,7 +277,7 @@ class _Labels:
 
     def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
         if how.groups is not None or how.target_risk is not None:
-            raise InputError("groups (--groups) and target_risk are for one class a sample, not for labels")
+            raise InputError("--groups and --target-risk (groups=, target_risk=) are for one class a sample")
         # Without draws the table could not say what chance alone shows.
         options = {**how.measured, "replicates": how.replicates or _DRAWS}
         found = [evaluate_label_probs(*pair, sample_weight=how.sample_weight, **options) for pair in pairs]
@@ -282,6 +327,24 @@ def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]
     return {name: np.asarray(values, np.float64).mean(axis=1) for name, values in columns.items()}
 
 
+def facts(contents: Contents) -> tuple[Fact, ...]:
+    """Return the three figures below the verdict."""
+    after, before = contents.after.metrics, contents.before
+    what, ece, floor = after.HEADLINE
+
+    def share(name: str) -> tuple[str, str]:
+        return percent(getattr(after, name)), "" if before is None else percent(getattr(before.metrics, name))
+
+    (now, then), (right, once) = share(ece), share("accuracy")
+    return (
+        Fact(
+            f"ECE of {what}" if what else "ECE", now, f"chance alone: {percent(getattr(after, floor))}", then
+        ),
+        Fact("Accuracy", right, f"confidence {percent(after.mean_confidence)}", once),
+        contents.task.fact(contents),
+    )
+
+
 def prepare_report(
     *,
     title: str,
@@ -307,14 +370,14 @@ def prepare_report(
     are fields of ``How``. Raises InputError or ShapeError where these do not match.
     """
     # The shape of labels tells: class ids are (n,), truths of labels (n, L).
-    kind: Kind = _Labels() if np.ndim(after[1]) == 2 else _Classes()
-    pairs = [kind.checked(pair) for pair in ((after,) if before is None else (before, after))]
+    task: Task = _Multilabel() if np.ndim(after[1]) == 2 else _Multiclass()
+    pairs = [task.checked(pair) for pair in ((after,) if before is None else (before, after))]
     _refuse_other_samples(pairs)
     named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
     asked = How(sample_weight=sample_weight, groups=groups, class_names=named, artifact=artifact, **how)
-    sides = kind.sides(pairs, [printable(name) for name in names[-len(pairs) :]], asked)
-    changes = kind.changes(pairs, sides, asked) if before is not None else {}
-    rest = kind.rest(pairs, sides, asked)
+    sides = task.sides(pairs, [printable(name) for name in names[-len(pairs) :]], asked)
+    changes = task.changes(pairs, sides, asked) if before is not None else {}
+    rest = task.rest(pairs, sides, asked)
     judged = judge_probs(
         *pairs[-1],
         tolerance=tolerance,
@@ -333,7 +396,7 @@ def prepare_report(
     )
     return Contents(
         title=printable(title),
-        kind=kind,
+        task=task,
         sides=sides,
         changes=changes,
         verdict=of_own_samples(verdict, own) if own else verdict,
