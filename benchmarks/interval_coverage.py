@@ -34,7 +34,6 @@ import peers
 
 from calib_serve.bins import Bins
 from calib_serve.metrics import evaluate, paired_changes, softmax
-from calib_serve.metrics.samples import PerSample
 from calib_serve.metrics.truths import Sample, Shift
 
 Floats = np.ndarray
@@ -101,9 +100,8 @@ def true_metrics(classes: int, n_seen: int, kind: str) -> tuple[dict[str, float]
     n = POPULATION[classes]
     p = predictions(np.random.default_rng(5), n, classes, scale)
     q = make(classes)(p)
-    scores = PerSample.of(p, np.zeros(n, int))
-    sample = Sample(scores, BINS, "right")
-    right = q[scores.order, scores.predicted]
+    sample = Sample(p, np.zeros(n, int), bins=BINS, edges="right")
+    right = q[sample.order, p.argmax(axis=1)[sample.order]]
     found = {name: float(value[0]) for name, value in sample.errors(right[None]).items()}
     found |= {"rms_debiased": found["rms"], "classwise_ece": sample.residuals.true_ece(make(classes))}
     if kind.startswith("calibrated"):
@@ -112,21 +110,21 @@ def true_metrics(classes: int, n_seen: int, kind: str) -> tuple[dict[str, float]
     squares = (p * p).sum(axis=1)
     found |= {
         "accuracy": right.mean(),
-        "mean_confidence": scores.confidence.mean(),
-        "signed_gap": scores.confidence.mean() - right.mean(),
+        "mean_confidence": sample.confidence.mean(),
+        "signed_gap": sample.confidence.mean() - right.mean(),
         "nll": -(q * log_p).sum(axis=1).mean(),
         "brier": (squares - 2 * (p * q).sum(axis=1)).mean() + 1,
         "entropy": -(p * log_p).sum(axis=1).mean(),
     }
     if classes == 2:
-        excess = scores.positive - q[scores.order, 1]
+        excess = sample.positive.probs - q[sample.order, 1]
         found["positive_gap"] = excess.mean()
-        found["positive_ece"] = sample.positive.ece(q[scores.order, 1][None])[0]
+        found["positive_ece"] = sample.positive.ece(q[sample.order, 1][None])[0]
     # The noise floor is that of samples of this size: of few predictions some bins are empty.
-    seen = np.random.default_rng(8).choice(scores.confidence, (200, n_seen))
+    seen = np.random.default_rng(8).choice(sample.confidence, (200, n_seen))
     found["noise_floor"] = np.mean([Bins.tally(c, c > 2, bins=BINS).noise_floor() for c in seen])
-    tally, code = sample.tally(), sample.code()
-    gaps = np.bincount(code, scores.confidence - right, minlength=BINS) / np.maximum(tally.count, 1)
+    tally, code = sample.tally, sample.code()
+    gaps = np.bincount(code, sample.confidence - right, minlength=BINS) / np.maximum(tally.count, 1)
     # The rank metrics of the population's labels, drawn once.
     whole = evaluate(p, drawn(np.random.default_rng(6), q), replicates=0).estimates()
     found |= {name: whole[name].value for name in ("refinement_auroc", "aurc", "aupr_correct", "e_aurc")}

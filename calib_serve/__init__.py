@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from calib_serve.fuse.torch import calibrated, fuse_torch
     from calib_serve.fuse.torchserve import load_artifact, pack, pack_around
     from calib_serve.fuse.triton import fuse_triton
-    from calib_serve.judgement import Verdict, judge
     from calib_serve.metrics import evaluate
     from calib_serve.model import load_model
     from calib_serve.pictures import Preprocessing
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from calib_serve.reporter.reporter import Reporter
     from calib_serve.scores import Scores
     from calib_serve.serve.server import Server
+    from calib_serve.verdict import Verdict, judge
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.service import Watch
@@ -110,7 +110,7 @@ else:
         "fuse.torch": ("calibrated", "fuse_torch"),
         "fuse.torchserve": ("load_artifact", "pack", "pack_around"),
         "fuse.triton": ("fuse_triton",),
-        "judgement": ("Verdict", "judge"),
+        "verdict": ("Verdict", "judge"),
         "metrics": ("evaluate",),
         "model": ("load_model",),
         "pictures": ("Preprocessing",),

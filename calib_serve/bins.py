@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
+from calib_serve.arrays import are_counts, as_floats
 from calib_serve.errors import InputError, ShapeError
 
 __all__ = ["Bins", "Edges", "bin_index", "check_binning"]
@@ -104,16 +104,27 @@ class Bins:
 
     @classmethod
     def tally(
-        cls, confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15, edges: Edges = "right"
+        cls,
+        confidence: ArrayLike,
+        correct: ArrayLike,
+        *,
+        bins: int = 15,
+        edges: Edges = "right",
+        weight: ArrayLike | None = None,
     ) -> Bins:
-        """Sum up top-1 confidences (n,) in [0, 1] and whether each prediction was right (n,)."""
+        """Sum up top-1 confidences (n,) in [0, 1] and whether each prediction was right (n,).
+
+        ``weight`` (n,): counts are rows that are there as often; the gap of other weights varies by their
+        squares.
+        """
         c, y = as_floats(confidence, "confidence"), as_floats(correct, "correct")
         if c.ndim != 1 or c.shape != y.shape:
             raise ShapeError(f"confidence and correct must both be (n,), got {c.shape} and {y.shape}")
         if y.size and not (y.min() >= 0 and y.max() <= 1):  # also true for NaN
             raise InputError("correct must be 0 or 1 for each prediction, got numbers beyond or NaN")
         index = bin_index(c, bins=bins, edges=edges)
-        columns = (np.ones(len(c)), c, y, c * (1 - c))
+        w = np.ones(len(c)) if weight is None else as_floats(weight, "weight")
+        columns = (w, w * c, w * y, (w if are_counts(w) else w * w) * c * (1 - c))
         return cls(*(np.bincount(index, column, bins).astype(np.float64) for column in columns))
 
     def merge(self, other: Bins) -> Bins:

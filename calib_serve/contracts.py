@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.errors import InputError
 from calib_serve.files import read_whole
-from calib_serve.judgement import Evidence, share_bets
 from calib_serve.metrics import Estimate, abstention, exact_interval
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import beta_below, beta_binomial_at_most, binomial_at_most, quantile_of
@@ -24,6 +23,7 @@ from calib_serve.metrics.samples import checked, design_effect, group_codes
 from calib_serve.names import as_duration
 from calib_serve.options.base import changed, check_positive
 from calib_serve.options.evaluate import ContractOptions, PlanOptions
+from calib_serve.watch.bets import Evidence, share_bets
 from calib_serve.watch.policy import LEAST_CHANCE
 from calib_serve.words import percent
 

@@ -6,7 +6,6 @@ are refused before they are unpacked.
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
 import importlib
@@ -46,7 +45,6 @@ __all__ = [
     "FollowedFile",
     "alone",
     "check_header",
-    "csv_rows",
     "make_private",
     "map_npy",
     "most_unpacked",
@@ -381,34 +379,6 @@ def check_header(path: Path, names: Sequence[str]) -> None:
     """Raise InputError where two columns have one name: one of them would be lost."""
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(f"{path} names a column twice: {', '.join(twice)[:200]}")
-
-
-def csv_rows(path: Path) -> tuple[tuple[str, ...], Iterator[dict[str, str]]]:
-    """Read a CSV file's column names and rows; InputError where it cannot be read, or a row is ragged."""
-    names = next(_read(path), [])
-    check_header(path, names)
-    return tuple(names), _rows(path, names)
-
-
-def _rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, str]]:
-    lines = _read(path)
-    next(lines, None)
-    for number, cells in enumerate((line for line in lines if line), 1):
-        if len(cells) != len(names):
-            raise InputError(
-                f"row {number} of {path} has {len(cells)} of {len(names)} cells; a text with a comma belongs "
-                "in quotes"
-            )
-        yield dict(zip(names, cells, strict=True))
-
-
-def _read(path: Path) -> Iterator[list[str]]:
-    try:
-        with open_regular(path) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            yield from csv.reader(short_lines(text, path, limit=LONGEST_LINE))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
 
 
 def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:

@@ -6,8 +6,8 @@ import math
 import time
 
 __all__ = [
-    "MINUS", "UNKNOWN", "chance", "count", "decimals", "file_size", "p_value", "percent", "points",
-    "rounded_up", "signed_points", "span", "when",
+    "UNKNOWN", "chance", "count", "decimals", "file_size", "metric", "p_value", "percent", "percent_change",
+    "percent_within", "points", "rounded_up", "signed_points", "small_p", "span", "when",
 ]  # fmt: skip
 
 MINUS = "\N{MINUS SIGN}"
@@ -22,6 +22,38 @@ def percent(value: float, digits: int = 1) -> str:
     '4.8\xa0%'
     """
     return f"{100 * value:.{digits}f}{_UNIT}%" if math.isfinite(value) else UNKNOWN
+
+
+def percent_within(value: float, low: float, high: float, digits: int = 1) -> str:
+    r"""Write a fraction in percent with its interval, where it has one.
+
+    >>> percent_within(0.8, 0.4439, 0.9748)
+    '80.0\xa0% (44.4 to 97.5)'
+    """
+    ends = "" if math.isnan(low) else f" ({span(low, high, digits)})"
+    return f"{percent(value, digits)}{ends}"
+
+
+def percent_change(before: float, after: float) -> str:
+    r"""Write two fractions in percent, one after the other.
+
+    >>> percent_change(0.255, 0.0339)
+    '25.5 -> 3.4\xa0%'
+    """
+    return f"{percent(before).removesuffix(f'{_UNIT}%')} -> {percent(after)}"
+
+
+def metric(value: float, *, share: bool, sign: bool = False) -> str:
+    r"""Write a metric as tables have it: a share in percent to two digits, else to four; with its sign.
+
+    >>> metric(0.0123, share=True), metric(0.25, share=False, sign=True), metric(math.inf, share=False)
+    ('1.23\xa0%', '+0.2500', 'infinite')
+    """
+    if not math.isfinite(value):
+        return "undefined" if math.isnan(value) else "infinite"
+    plus = "+" if sign else ""
+    text = f"{100 * value:{plus}.2f}{_UNIT}%" if share else f"{value:{plus}.4f}"
+    return text.replace("-", MINUS)
 
 
 def points(value: float, digits: int = 1) -> str:
@@ -107,7 +139,17 @@ def p_value(p: float) -> str:
     >>> p_value(0.0004), p_value(0.0312)
     (' (p < 0.001)', ' (p = 0.031)')
     """
-    return "" if math.isnan(p) else " (p < 0.001)" if p < 0.001 else f" (p = {p:.3f})"
+    small = small_p(p)
+    return f" (p {small if small[0] == '<' else f'= {small}'})" if small else ""
+
+
+def small_p(p: float) -> str:
+    """Return a p-value as tables have it; nothing where nothing was tested.
+
+    >>> small_p(0.0004), small_p(0.0312)
+    ('< 0.001', '0.031')
+    """
+    return "" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def rounded_up(number: float) -> int:

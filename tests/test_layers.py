@@ -37,7 +37,7 @@ GROUND = (
     "engines",
     "scores",
     "metrics",
-    "judgement",
+    "verdict",
     "pictures",
     "artifact",
     "data",

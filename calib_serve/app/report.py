@@ -73,7 +73,7 @@ def report(
 ) -> None:
     """Write one self-contained file: the verdict first, then every figure and number behind it."""
     from calib_serve.artifact import Artifact
-    from calib_serve.report import prepare_labels_report, prepare_report, write_page
+    from calib_serve.report import prepare_report, write_page
 
     fitted = None if options.artifact is None else Artifact.load(options.artifact)
     other = None if options.against is None else Artifact.load(options.against)
@@ -87,19 +87,13 @@ def report(
         "names": _names(options),
         "class_names": samples.class_names,
         "bins": options.bins,
+        "target_risk": options.target_risk,
         "tolerance": options.tolerance,
         "class_tolerance": options.class_tolerance,
         "replicates": options.replicates,
         "seed": options.seed,
     }
-    contents: Any
-    if y.ndim == 2:
-        check(options.target_risk is None, "target_risk", "is for one class a sample, not for labels")
-        if samples.beside.get("groups") is not None:
-            raise InputError("--groups is for one class a sample, not for labels")
-        contents = prepare_labels_report(**how, sample_weight=samples.beside.get("sample_weight"))
-    else:
-        contents = prepare_report(**how, target_risk=options.target_risk, **samples.beside)
+    contents = prepare_report(**how, **samples.beside)
     write_page(written.out, contents)
     if written.json:
         print_json({"report": str(written.out), **contents.as_dict()})

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.files import csv_rows, map_npy, named, open_regular, read_npz
+from calib_serve.files import map_npy, named, open_regular, read_npz
 from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
 from calib_serve.scores import truths
+from calib_serve.scores.rows import read_rows
 
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
@@ -212,6 +213,7 @@ def _pictures(folder: Path, split: str | None, pictures: Preprocessing | Mapping
             "(pictures=), or its training's transforms=; mean=0 and std=1 say that it takes [0, 1]; "
             "an artifact that was fitted on pictures says it to report"
         )
+    # Never guessed: pictures prepared in another way give other logits, and nothing would show it.
     how = Preprocessing.of(pictures)
     rows = listed(folder / "labels.csv", split)
     given = [row["label"] for row in rows]
@@ -239,11 +241,11 @@ def _class_id(label: str, folder: Path) -> int:
 
 def listed(table: Path, split: str | None) -> list[dict[str, str]]:
     """Return the rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
-    names, rows = csv_rows(table)
+    names, rows = read_rows(table, ())
     wanted = {"file", "label"} | ({"split"} if split else set())
-    if not wanted <= set(names):
-        raise InputError(f"{table} must have columns {sorted(wanted)}, it has {list(names)}")
-    found = [row for row in rows if split is None or row["split"] == split]
+    if names is None or not wanted <= set(names):
+        raise InputError(f"{table} must have columns {sorted(wanted)}, it has {list(names or ())}")
+    found = [dict(row) for row in rows if split is None or row["split"] == split]
     if not found:
         raise InputError(f"{table} lists no file{f' of split {split!r}' if split else ''}")
     return found
@@ -287,6 +289,7 @@ def _wanted(name: str, split: str | None) -> bool:
 
 
 def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
+    # Mapped, not read: inputs may be larger than memory.
     arrays: dict[str, NDArray[Any]] = {}
     for file in sorted(folder.glob("*.npy")):
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 
 from calib_serve.data.dataset import inside, listed, load_data
 from calib_serve.errors import InputError
-from calib_serve.files import LONGEST_LINE, csv_rows, open_parquet, short_lines
 from calib_serve.names import shown
+from calib_serve.scores.rows import read_rows
 
 T = TypeVar("T")
 
@@ -69,6 +68,7 @@ class LabelledRequests:
 
     def _each(self, read: Callable[[str], T]) -> list[T]:
         """Read each sample's label by ``read``; its InputError names the sample."""
+        # Labels repeat: each is read once.
         found: dict[str, T] = {}
         for i, label in enumerate(self.labels):
             if label not in found:
@@ -143,6 +143,7 @@ def _shown(folder: Path) -> list[Path]:
 
 
 def _named(known: Sequence[Sequence[str]]) -> dict[str, set[int]]:
+    # A class of ImageNet has several names, and two classes may share one, such as crane.
     found: dict[str, set[int]] = {}
     for k, names in enumerate(known):
         for name in names:
@@ -170,6 +171,7 @@ def _in_order(data: LabelledRequests, classes: int) -> dict[str, set[int]]:
 
 
 def _id(label: str, ids: dict[str, set[int]], classes: int) -> int:
+    # A label may be a name and the id of another class: then neither is taken.
     may_be = set(ids.get(label, ()))
     if label.isdecimal() and len(label) <= 18 and int(label) < classes:
         may_be.add(int(label))
@@ -184,7 +186,6 @@ def _id(label: str, ids: dict[str, set[int]], classes: int) -> int:
 
 _TEXT, _PAIR, _LABEL, _SPLIT = "text", "text_pair", "label", "split"
 _ENDINGS = (".csv", ".parquet", ".jsonl")
-_ROWS = 4096  # of Parquet at once
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def read_texts(path: str | Path, split: str | None = None) -> LabelledTexts:
             f"texts are read from a table, {', '.join(_ENDINGS)}, with the columns {_TEXT} and {_LABEL}; "
             f"{path} is {there}"
         )
-    names, rows = _table(path)
+    names, rows = read_rows(path, (_TEXT, _PAIR, _LABEL, _SPLIT))
     wanted = [_TEXT, _LABEL, *([_SPLIT] if split is not None else [])]
     if missing := [name for name in wanted if names is not None and name not in names]:
         raise InputError(
@@ -283,51 +284,3 @@ def _label(value: Any, where: str) -> str:
     if not isinstance(value, (str, int)) or isinstance(value, bool):
         raise InputError(f"{where}: the label is {shown(value)}; it is a class's name or id (a whole number)")
     return str(value)
-
-
-def _table(path: Path) -> tuple[Sequence[str] | None, Iterator[Mapping[str, Any]]]:
-    """Return the names of the columns, None where each row has its own, and the rows."""
-    if path.suffix == ".csv":
-        return csv_rows(path)
-    return (None, _lines(path)) if path.suffix == ".jsonl" else _parquet(path)
-
-
-def _parquet(path: Path) -> tuple[Sequence[str], Iterator[Mapping[str, Any]]]:
-    file = open_parquet(path)
-    names = file.schema_arrow.names
-    read = [name for name in (_TEXT, _PAIR, _LABEL, _SPLIT) if name in names]
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        from pyarrow import ArrowException  # noqa: PLC0415 - it was imported to open the file
-
-        try:
-            with file:
-                for batch in file.iter_batches(_ROWS, columns=read):
-                    yield from batch.to_pylist()
-        except (ArrowException, OSError, ValueError) as error:
-            raise InputError(f"cannot read {path}: {error}") from error
-
-    return names, rows()
-
-
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            lines = short_lines(file, path, limit=LONGEST_LINE)
-            for number, line in enumerate(line for line in lines if line.strip()):
-                try:
-                    row = json.loads(line, object_pairs_hook=_once)
-                except (ValueError, RecursionError) as error:
-                    raise InputError(f"row {number} of {path} is no JSON: {error}") from error
-                if not isinstance(row, dict):
-                    raise InputError(f"row {number} of {path} is {shown(row)}; a row is an object")
-                yield row
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) != len(pairs):
-        raise ValueError("it names a column twice")
-    return row

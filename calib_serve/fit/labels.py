@@ -32,11 +32,11 @@ from calib_serve.fit.output.tables import (
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
-from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import LABELS, Scores
+from calib_serve.verdict.decide import judge_probs
 
 Floats = NDArray[np.float64]
 

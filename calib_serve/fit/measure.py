@@ -17,14 +17,14 @@ from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.labels import LabelSamples, held_out_label_facts
 from calib_serve.fit.output import facts_of_probabilities, fit_by_name, held_out_facts
 from calib_serve.fit.samples import Samples, folds_of, stratified
-from calib_serve.judgement import Level, Verdict, gain_of
-from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LossTerms, log_probs, sigmoid, softmax
 from calib_serve.metrics.comparison import Moved
-from calib_serve.metrics.evaluation import evaluate_logits, evaluate_probs
+from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.proper import sample_losses
 from calib_serve.scores import Outputs, ProbsView, Scores
+from calib_serve.verdict import Level, Verdict, gain_of
+from calib_serve.verdict.decide import judge_probs
 from calib_serve.words import percent
 
 _FOLDS = 5
@@ -61,9 +61,9 @@ def measured(
         )
     else:
         how: dict[str, Any] = {"replicates": _REPLICATES, "seed": seed, **weighing}
-        before = evaluate_logits(logits, labels, **how)
-        after = evaluate_probs(probs, labels, **how)
-        moved = Moved.of_probs(ProbsView(np.asarray(logits), "logits"), probs, labels, **weighing)
+        as_it_is = ProbsView(np.asarray(logits), "logits")
+        before, after = (evaluate_probs(p, labels, **how) for p in (as_it_is, probs))
+        moved = Moved.of_probs(as_it_is, probs, labels, **weighing)
     told = replace(
         artifact,
         before={name: e.as_dict() for name, e in before.estimates().items()},

@@ -47,18 +47,17 @@ def error_intervals(
 ) -> dict[str, Estimate]:
     """Return each calibration error of a sample with its interval, from ``draws`` of every truth (0: none).
 
-    ``groups`` (n,) are by rising confidence, like the sample's scores.
+    ``groups`` (n,) are by rising confidence, like the sample.
     """
-    scores = sample.scores
     if draws < 2:
         return {name: Estimate(value) for name, value in values.items()}
     code = sample.code()
-    fitted = recalibrated(scores.confidence, scores.correct, code, sample.bins)
-    line = possible_truths(scores.confidence, fitted, code, sample.bins, values["ece"])
+    fitted = recalibrated(sample.confidence, sample.correct, code, sample.bins)
+    line = possible_truths(sample.confidence, fitted, code, sample.bins, values["ece"])
     # One chance for all truths: what they show then rises smoothly along the line.
-    blocks = outcomes(scores.correct, fitted, draws, seed=seed, groups=groups)
+    blocks = outcomes(sample.correct, fitted, draws, seed=seed, groups=groups)
     drawn = [[sample.errors(draw(truth)) for truth in line] for draw in blocks]
-    true, widths = sample.errors(line), wider(scores.confidence, line)
+    true, widths = sample.errors(line), wider(sample.confidence, line)
     # The grid of the smooth ECE has a least error of its own.
     true["smooth_ece"] = true["smooth_ece"] - true["smooth_ece"][0]
     found = {}
@@ -67,7 +66,7 @@ def error_intervals(
         found[name] = inverted(values[name], rising, shown, level=level, wider=widths)
     rms, debiased = found["rms"], values["rms_debiased"]
     found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
-    bins, effect = sample.tally(), design_effect(scores.confidence - scores.correct, groups)
+    bins, effect = sample.tally, design_effect(sample.confidence - sample.correct, groups)
     # The largest gap is of one bin, often nearly empty: drawn bounds fail there, exact ones hold.
     low, high = _largest_gap(bins, effect, level)
     found["mce"] = Estimate(values["mce"], low, high, found["mce"].debiased)
@@ -79,7 +78,7 @@ def error_intervals(
     found["overconfidence_error"], found["underconfidence_error"] = over, under
     if sample.positive is not None:
         found["positive_ece"] = event_error(
-            sample.positive, scores.came_true, draws=draws, level=level, seed=seed, groups=groups
+            sample.positive, sample.came_true, draws=draws, level=level, seed=seed, groups=groups
         )
     found["classwise_ece"] = _classwise(
         sample, values["classwise_ece"], draws=draws, level=level, seed=seed, groups=groups
@@ -157,30 +156,30 @@ _ENOUGH = 10  # labels a class, in mean, to tell which classes are off
 def _classwise(
     sample: Sample, observed: float, *, draws: int, level: float, seed: int, groups: Codes | None
 ) -> Estimate:
-    residuals, scores = sample.residuals, sample.scores
-    fitted = fitted_shift(scores.probs, scores.labels)
+    residuals = sample.residuals
+    fitted = fitted_shift(sample.probs, sample.labels)
 
     def along(shift: Shift) -> tuple[Floats, Floats]:
         near, (far, most) = further_shifts(residuals, shift, observed)
         if groups is None:
             shown = _drawn_classwise(sample, draws, seed, [near, (far, most)])
         else:
-            of_rows = np.empty(scores.n, np.intp)
-            of_rows[scores.order] = groups
+            of_rows = np.empty(sample.n, np.intp)
+            of_rows[sample.order] = groups
             gaps = residuals.true_cells(far.applied)
-            turns = signs(scores.n, draws, seed=seed, groups=of_rows)
-            noises = (c for sign in turns for c in residuals.turned(scores.labels, sign, fitted.applied))
+            turns = signs(sample.n, draws, seed=seed, groups=of_rows)
+            noises = (c for sign in turns for c in residuals.turned(sample.labels, sign, fitted.applied))
             shown = np.array([[np.abs(step * gaps + noise).sum() for step in STEPS] for noise in noises]).T
-            shown /= scores.probs.size
+            shown /= sample.probs.size
         return STEPS * most, shown
 
     true, shown = along(fitted)
     found = inverted(observed, true, shown, level=level)
-    if scores.n >= _ENOUGH * scores.classes:
+    if sample.n >= _ENOUGH * sample.classes:
         return found
     # Few labels do not tell which classes are off, and what an error shows depends on that: noise hides most
     # of one that is spread over all classes, and nothing of one that lies in one place. It may be either.
-    spread = Shift(0.0, np.random.default_rng([seed, 5]).choice([-1.0, 1.0], scores.classes))
+    spread = Shift(0.0, np.random.default_rng([seed, 5]).choice([-1.0, 1.0], sample.classes))
     hidden = inverted(observed, *along(spread), level=level)
     added = inverted(observed, np.array([0.0, 1.0]), shown[0] + np.array([[0.0], [1.0]]), level=level)
     low, high = min(found.low, hidden.low, added.low), max(found.high, hidden.high)
@@ -189,7 +188,7 @@ def _classwise(
 
 def _drawn_classwise(sample: Sample, draws: int, seed: int, shifts: Sequence[tuple[Shift, float]]) -> Floats:
     """Return classwise ECEs (8, r) of labels drawn from mixtures of the probabilities and ``shifts``."""
-    probs, rng = sample.scores.probs, np.random.default_rng([seed, 4])
+    probs, rng = sample.probs, np.random.default_rng([seed, 4])
     truths: list[Truth] = [np.asarray, *(shift.applied for shift, _ in shifts)]
     at = np.maximum.accumulate([0.0, *(error for _, error in shifts)])
     places = np.interp(STEPS * at[-1], at, np.arange(len(at)))  # 1.25: a quarter of the way from 1 to 2
@@ -222,7 +221,7 @@ def error_changes(
 ) -> dict[str, tuple[float, float]]:
     """Return, for each calibration error's change, what chance adds to it, and its standard error.
 
-    From ``draws`` of signs for two models' samples, whose scores are of the same rows; ``groups`` (n,) by
+    From ``draws`` of signs for two models' samples, of the same rows; ``groups`` (n,) by
     row. NaN where there are fewer than two draws.
     """
     # The same signs for both models: noise that they share cancels in the difference.
@@ -255,8 +254,8 @@ def _shown(sample: Sample, draws: int, seed: int, groups: Codes | None) -> dict[
     for errors in (_of_top_label(sample), _of_positive(sample), _of_classes(sample)):
         if errors is None:
             continue
-        none = errors(np.zeros((1, sample.scores.n)))
-        blocks = [errors(turned) for turned in signs(sample.scores.n, draws, seed=seed, groups=groups)]
+        none = errors(np.zeros((1, sample.n)))
+        blocks = [errors(turned) for turned in signs(sample.n, draws, seed=seed, groups=groups)]
         for name, (off, calibrated) in none.items():
             drawn, null = (
                 np.concatenate([block[name][side] for block in blocks]) if blocks else np.empty(0)
@@ -268,35 +267,34 @@ def _shown(sample: Sample, draws: int, seed: int, groups: Codes | None) -> dict[
 
 
 def _of_top_label(sample: Sample) -> Turned:
-    scores = sample.scores
-    fitted = recalibrated(scores.confidence, scores.correct, sample.code(), sample.bins)
+    fitted = recalibrated(sample.confidence, sample.correct, sample.code(), sample.bins)
 
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
-        noise = turned[:, scores.order] * (scores.correct - fitted)
+        noise = turned[:, sample.order] * (sample.correct - fitted)
         off = sample.errors(fitted + noise)
-        null = sample.errors(scores.confidence + noise[::_FEWER])  # their mean alone is needed
+        null = sample.errors(sample.confidence + noise[::_FEWER])  # their mean alone is needed
         return {name: (off[name], null[name]) for name in off}
 
     return errors
 
 
 def _of_positive(sample: Sample) -> Turned | None:
-    event, came_true = sample.positive, sample.scores.came_true
+    event, came_true = sample.positive, sample.came_true
     if event is None:
         return None
     fitted = recalibrated(event.probs, came_true, event.code, event.bins)
 
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
-        noise = turned[:, sample.scores.order] * (came_true - fitted)
+        noise = turned[:, sample.order] * (came_true - fitted)
         return {"positive_ece": (event.ece(fitted + noise), event.ece(event.probs + noise))}
 
     return errors
 
 
 def _of_classes(sample: Sample) -> Turned:
-    residuals, labels = sample.residuals, sample.scores.labels
-    fitted = fitted_shift(sample.scores.probs, labels)
-    gaps, size = residuals.true_cells(fitted.applied), sample.scores.probs.size
+    residuals, labels = sample.residuals, sample.labels
+    fitted = fitted_shift(sample.probs, labels)
+    gaps, size = residuals.true_cells(fitted.applied), sample.probs.size
 
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
         sums = [
@@ -313,7 +311,7 @@ def _swapped(samples: list[Sample], draws: int, seed: int, groups: Codes | None)
     """Return changes (r,) of MCE and ACE when each sample's two predictions are swapped at random."""
     rows = [_bin_rows(sample) for sample in samples]
     found: dict[str, list[Floats]] = {"mce": [], "ace": []}
-    for turned in signs(samples[0].scores.n, draws, seed=seed, groups=groups):
+    for turned in signs(samples[0].n, draws, seed=seed, groups=groups):
         swap = (turned > 0).astype(np.float64)
         first = swap @ rows[1] + (1 - swap) @ rows[0]
         both = rows[0].sum(axis=0) + rows[1].sum(axis=0)
@@ -329,8 +327,8 @@ def _swapped(samples: list[Sample], draws: int, seed: int, groups: Codes | None)
 
 def _bin_rows(sample: Sample) -> Floats:
     """Return what each row adds to the bins' counts and to their gaps (n, 2 bins)."""
-    scores, code = sample.scores, sample.code()
-    rows = np.zeros((scores.n, 2, sample.bins))
-    rows[scores.order, 0, code] = 1
-    rows[scores.order, 1, code] = scores.confidence - scores.correct
-    return rows.reshape(scores.n, -1)
+    code = sample.code()
+    rows = np.zeros((sample.n, 2, sample.bins))
+    rows[sample.order, 0, code] = 1
+    rows[sample.order, 1, code] = sample.confidence - sample.correct
+    return rows.reshape(sample.n, -1)

@@ -31,10 +31,9 @@ from calib_serve.metrics.calibration import (
 )
 from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval, student_quantile
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import entropies, negative_log
+from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
 from calib_serve.metrics.truths import STEPS
 from calib_serve.options.evaluate import MeasureOptions
-from calib_serve.scores import ProbsView
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -43,17 +42,6 @@ _THREADS = 2
 _BLOCK = 1 << 17  # probabilities of a block of rows
 _RUN = 1 << 17  # rows of which one number each is read
 _FAR = 4.0  # standard errors beyond the observed error that the line of truths goes
-_MEANS = (
-    "accuracy",
-    "mean_confidence",
-    "signed_gap",
-    "nll",
-    "brier",
-    "brier_top_label",
-    "entropy",
-    "positive_gap",
-    "positive_brier",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +80,10 @@ class Rows:
         confidence, right = np.empty(n), np.empty(n, bool)
         positive = np.empty(n) if classes == 2 else None
 
-        def block(start: int) -> tuple[Floats, Floats | None, Floats]:
-            rows = slice(start, min(start + step, n))
-            probs, losses, entropy = _described(p, rows, y[rows])
+        def block(rows: slice) -> tuple[Floats, Floats | None, Floats]:
+            probs, columns = measured_rows(p, rows, y[rows])
             if positive is not None:
                 positive[rows] = np.clip(probs[:, 1], 0, 1)
-            columns = _columns(probs, losses, entropy, y[rows])
             right[rows], confidence[rows] = columns[:2]
             v = w[rows]
             found = np.stack([columns @ v, columns @ v**2, columns**2 @ v**2])
@@ -106,12 +92,11 @@ class Rows:
                 count = int(groups.max()) + 1
                 by_group = [np.bincount(groups[rows], column * v, count) for column in columns]
                 of_groups = np.stack(by_group).astype(np.float64)
-            return found, of_groups, _cells(probs, y[rows], v, bins, edges)
+            return found, of_groups, class_cells(probs, y[rows], v, bins, edges)
 
-        step = max(1, _BLOCK // classes)
         # numpy releases the interpreter's lock in these loops, so two threads use two cores.
         with np.errstate(invalid="ignore"), ThreadPoolExecutor(_THREADS) as pool:
-            parts = list(pool.map(block, range(0, n, step)))
+            parts = list(pool.map(block, row_slices(p.shape, size=_BLOCK)))
         sums = _added(found for found, _, _ in parts)
         of_groups = [totals for _, totals, _ in parts if totals is not None]
         said, came, noise = _added(cells for _, _, cells in parts)
@@ -176,30 +161,7 @@ def _counts(weight: Floats) -> Floats:
     return np.broadcast_to(1.0, len(weight)) if np.ptp(weight) == 0 else weight / weight.mean()
 
 
-def _described(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats, Floats]:
-    """Return the probabilities (m, K) of some rows, -log p_y (m,) and the entropies (m,)."""
-    if isinstance(p, ProbsView):
-        probs, losses, entropy = p.described(rows, labels)
-        return probs, losses, entropy
-    probs = p[rows].astype(np.float64)
-    return probs, negative_log(probs[np.arange(len(probs)), labels]), entropies(probs)
-
-
-def _columns(p: Floats, losses: Floats, entropy: Floats, y: Codes) -> Floats:
-    """Return the values (m, rows) whose means are metrics, in the order of their names."""
-    at, top = np.arange(len(p)), p.argmax(axis=1)
-    confidence, right = np.minimum(p[at, top], 1), top == y
-    gap = confidence - right
-    true = p[at, y]
-    squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
-    rows = [right.astype(np.float64), confidence, gap, losses, squares, gap**2, entropy]
-    if p.shape[1] == 2:
-        excess = np.clip(p[:, 1], 0, 1) - (y == 1)
-        rows += [excess, excess**2]
-    return np.stack(rows)
-
-
-def _cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
+def class_cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
     """Return sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
     classes = p.shape[1]
     code = bin_index(np.minimum(p, 1).ravel(), bins=bins, edges=edges).reshape(p.shape)
@@ -260,7 +222,7 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
     with np.errstate(invalid="ignore"):
         half = quantile * np.sqrt(np.maximum(variance * more, 0)) / mass
     found = {}
-    for name, value, wide in zip(_MEANS, mean, half, strict=False):
+    for name, value, wide in zip(MEANS, mean, half, strict=False):
         ends = (value - wide, value + wide) if math.isfinite(value) and math.isfinite(wide) else ()
         found[name] = Estimate(float(value), *(float(end) for end in ends))
     accuracy = found["accuracy"]

@@ -77,7 +77,7 @@ class Ranked:
         return cls(*(cumulative(column)[ends] for column in (np.ones_like(c), c, y)))
 
     def sums(self, bins: int) -> tuple[Floats, Floats, Floats]:
-        """Count, sum of confidences and number correct of each equal-mass bin (bins,)."""
+        """Return count, sum of confidences and number correct of each equal-mass bin (bins,)."""
         edges = equal_mass_edges(float(self.mass[-1]), bins)
         confidence = np.interp(edges, self.mass, self.confidence)
         correct = np.interp(edges, self.mass, self.correct)

@@ -25,9 +25,9 @@ from calib_serve.metrics.intervals import (
     student_quantile,
 )
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import PerSample, checked_weights, group_codes, mean_error, row_blocks
+from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
 from calib_serve.metrics.truths import Sample
-from calib_serve.words import p_value, percent
+from calib_serve.words import p_value, percent, percent_change
 
 Floats = NDArray[np.float64]
 
@@ -94,22 +94,21 @@ def paired_changes(
     samples belong together: they are resampled, and their errors turned, whole.
     """
     quantile_of(level)
-    sides = [PerSample.of(probs, labels) for probs in (before, after)]
-    if sides[0].probs.shape != sides[1].probs.shape:
+    samples = [Sample(probs, labels, bins=bins, edges=edges) for probs in (before, after)]
+    first, second = samples
+    if first.probs.shape != second.probs.shape:
         raise ShapeError(
-            f"before and after must be of the same samples, got {sides[0].probs.shape} and "
-            f"{sides[1].probs.shape}"
+            f"before and after must be of the same samples, got {first.probs.shape} and {second.probs.shape}"
         )
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
-    codes = group_codes(groups, sides[0].n)
-    first, second = (side.by_row() for side in sides)
+    codes = group_codes(groups, first.n)
+    old, new = (sample.by_row() for sample in samples)
     with np.errstate(invalid="ignore"):  # the difference of infinite NLLs is NaN
-        changes = {name: change_of_mean(second[name] - first[name], level, codes) for name in first}
-    samples = [Sample(side, bins, edges) for side in sides]
+        changes = {name: change_of_mean(new[name] - old[name], level, codes) for name in old}
     whole = [sample.values() for sample in samples]
     values = {name: value - whole[0][name] for name, value in whole[1].items()}
-    drawn = [_differences(samples, w) for w in resamples(sides[0].n, replicates, seed=seed, groups=codes)]
+    drawn = [_differences(samples, w) for w in resamples(first.n, replicates, seed=seed, groups=codes)]
     errors = error_changes(samples, draws=min(replicates, _DRAWS), seed=seed, groups=codes)
     for name, value in values.items():
         if name in errors:
@@ -124,7 +123,7 @@ def paired_changes(
 
 
 def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
-    before, after = (sample.weighted(weights[:, sample.scores.order]) for sample in samples)
+    before, after = (sample.weighted(weights[:, sample.order]) for sample in samples)
     return {name: after[name] - before[name] for name in before}
 
 
@@ -240,8 +239,8 @@ class Moved:
         """Say it in sentences."""
         (old, new, accuracy), (low, high, auroc) = self.accuracy, self.auroc
         classes = (
-            f"{percent(self.share)} of predictions change class: accuracy {100 * old:.1f} -> {percent(new)}"
-            f"{_chance(accuracy)}."
+            f"{percent(self.share)} of predictions change class: accuracy "
+            f"{percent_change(old, new)}{_chance(accuracy)}."
             if self.share
             else f"No prediction changes class: accuracy {percent(new)}."
         )

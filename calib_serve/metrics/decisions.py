@@ -23,6 +23,7 @@ from calib_serve.metrics.intervals import (
     mean_interval,
 )
 from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
+from calib_serve.words import percent, percent_within
 
 Floats = NDArray[np.float64]
 
@@ -154,10 +155,10 @@ class SelectiveEvaluation:
     def says(self) -> str:
         """Return a sentence for a person, and another where the promise is surely broken."""
         promise = "" if self.promised is None else f" (promised at most {100 * self.promised:.4g} %)"
-        said = f"Answers from {self.threshold:.4f} confidence on: {with_interval(self.answered)} are answered"
+        said = f"Answers from {self.threshold:.4f} confidence on: {_percent(self.answered)} are answered"
         if math.isnan(self.risk.value):
             return f"{said}."
-        said += f", {with_interval(self.risk)} of these are wrong{promise}."
+        said += f", {_percent(self.risk)} of these are wrong{promise}."
         if self.promised is not None and self.risk.low > self.promised:
             said += " That is more than promised: these samples are not like those that the threshold is of."
         return said
@@ -195,10 +196,8 @@ def evaluate_abstention(
     return SelectiveEvaluation(len(correct), float(threshold), answered, of_answers, promised)
 
 
-def with_interval(share: Estimate) -> str:
-    """Return a share in percent with its interval, for a person."""
-    ends = "" if math.isnan(share.low) else f" [{100 * share.low:.1f}, {100 * share.high:.1f}]"
-    return f"{100 * share.value:.1f} %{ends}"
+def _percent(share: Estimate) -> str:
+    return percent_within(share.value, share.low, share.high)
 
 
 def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
@@ -275,9 +274,9 @@ class SetEvaluation:
         name = class_names[worst] if class_names else f"class {worst}"
         found = self.by_class[worst]
         said = (
-            f"The sets hold the true class in {with_interval(self.coverage)}{promise}, {self.mean_size:.2f} "
-            f"classes on average, {100 * self.singletons:.1f} % of them one class alone. Worst class: "
-            f"{name}, {with_interval(found)}."
+            f"The sets hold the true class in {_percent(self.coverage)}{promise}, {self.mean_size:.2f} "
+            f"classes on average, {percent(self.singletons)} of them one class alone. Worst class: "
+            f"{name}, {_percent(found)}."
         )
         if self.p < 0.025:
             said += (

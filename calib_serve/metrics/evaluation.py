@@ -26,8 +26,7 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.metrics.proper import checked_logits, softmax_blocks
-from calib_serve.metrics.samples import PerSample, checked, checked_weights, design_effect, group_codes
+from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
 from calib_serve.metrics.truths import Sample
 from calib_serve.options.base import changed, fields_of
 from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
@@ -54,6 +53,8 @@ class Evaluation(Estimates):
     are there for two classes alone: its bins over [0, 1], its ECE, mean excess over the share of class 1
     (``positive_gap``), squared error (``positive_brier``) and the ECE that chance alone gives.
     """
+
+    HEADLINE = ("", "ece", "noise_floor")
 
     n: int
     classes: int
@@ -102,7 +103,7 @@ def evaluate_probs(
     groups: ArrayLike | None = None,
     **how: Any,
 ) -> Evaluation:
-    """Evaluate probabilities (n, K) of class ids (n,), with intervals.
+    """Evaluate probabilities (n, K), an array or a view of scores, of class ids (n,), with intervals.
 
     ``how`` are fields of ``MeasureOptions``. See ``evaluate``, which takes scores of any kind.
 
@@ -111,48 +112,17 @@ def evaluate_probs(
     (0.5, 0.45)
     """
     options = changed(MeasureOptions(), how)
-    if sample_weight is not None or len(probs) > _MANY:
-        p, y = (probs, labels) if isinstance(probs, ProbsView) else checked(probs, labels)
-        return _of_sums(p, y, sample_weight, groups, options)
-    scores = PerSample.of(np.asarray(probs) if isinstance(probs, ProbsView) else probs, labels)
-    return _of_samples(scores, groups, options)
-
-
-def evaluate_logits(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    **how: Any,
-) -> Evaluation:
-    """Evaluate as ``evaluate_probs``, of logits (n, K): the NLL stays finite where a probability rounds to 0.
-
-    One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
-    """
-    options = changed(MeasureOptions(), how)
-    z, y = checked_logits(logits, labels)
-    if sample_weight is not None or len(z) > _MANY:
-        return _of_sums(ProbsView(z, "logits"), y, sample_weight, groups, options)
-    probs, nll = np.empty(z.shape), np.empty(len(z))
-    for rows, p, nll_of_rows in softmax_blocks(z, y):
-        probs[rows], nll[rows] = p, nll_of_rows
-    return _of_samples(PerSample.of(probs, y, nll=nll), groups, options)
-
-
-def _of_sums(
-    p: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None, options: MeasureOptions
-) -> Evaluation:
-    """Evaluate rows that weigh, or very many: see ``calib_serve.metrics._sums``."""
-    weight, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
+    p, y = (probs, np.asarray(labels)) if isinstance(probs, ProbsView) else checked(probs, labels)
+    # Two engines, as neither serves for the other. Samples are resampled, and labels are drawn for them from
+    # possible truths, some thousand passes over all rows: that holds its level where bins are nearly empty.
+    # Rows that weigh have no such labels to draw, and of ten million rows it is too much work, and 56 bytes
+    # each too much memory. Sums keep nine bytes of a row and take gaps for normal, as those of many rows are.
+    if sample_weight is None and len(y) <= _MANY:
+        return _of_samples(p, y, groups, options)
     # Counts stay counts: divided by their mean they would not say how many rows there are.
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-    if weight is not None and raw is not None and not weight.all():
-        kept = np.flatnonzero(weight)  # a row of weight 0 is no sample
-        p, y, raw, codes = p.take(kept, axis=0), y[kept], raw[kept], None if codes is None else codes[kept]
-        # A group whose rows all weigh 0 is gone; codes have no gaps.
-        codes = group_codes(codes, len(kept))
-    rows = Rows.of(p, y, raw, codes, bins=options.bins, edges=options.edges)
+    p, y, _, codes = weighing_rows(p, y, sample_weight, groups)
+    rows = Rows.of(p, y, None if raw is None else raw[raw > 0], codes, bins=options.bins, edges=options.edges)
     found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, _DRAWS))
     if options.replicates:
         found |= _areas(found, p, rows, options)
@@ -172,7 +142,8 @@ def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, options: MeasureOp
     else:
         drawn = some_of(n, _FEWER)
     small = _of_samples(
-        PerSample.of(p[drawn], rows.labels[drawn]),
+        p.take(drawn, axis=0),
+        rows.labels[drawn],
         None if rows.groups is None else rows.groups[drawn],
         replace(options, replicates=min(options.replicates, _REPLICATES)),
     ).estimates()
@@ -190,14 +161,14 @@ def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, options: MeasureOp
     }
 
 
-def _of_samples(scores: PerSample, groups: ArrayLike | None, options: MeasureOptions) -> Evaluation:
+def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOptions) -> Evaluation:
     """Evaluate samples of equal weight, by resampling them."""
     level, seed, replicates = options.level, options.seed, options.replicates
-    codes = group_codes(groups, scores.n)
-    codes = None if codes is None else codes[scores.order]  # scores are by rising confidence
-    sample = Sample(scores, bins=options.bins, edges=options.edges)
-    found = _analytic(scores, level, codes)
-    weighted = resamples(scores.n, replicates, seed=seed, groups=codes)
+    sample = Sample(p, y, bins=options.bins, edges=options.edges)
+    codes = group_codes(groups, sample.n)
+    codes = None if codes is None else codes[sample.order]  # samples are by rising confidence
+    found = _analytic(sample, level, codes)
+    weighted = resamples(sample.n, replicates, seed=seed, groups=codes)
     drawn = _joined([sample.weighted(weights) for weights in weighted])
     values = sample.values()
     auroc = values.pop("refinement_auroc")
@@ -211,9 +182,9 @@ def _of_samples(scores: PerSample, groups: ArrayLike | None, options: MeasureOpt
         found[name] = share_interval(value, _root_mean_square(drawn[name] - value), level=level)
     found |= error_intervals(sample, values, draws=replicates // _SHARE, level=level, seed=seed, groups=codes)
     return Evaluation(
-        n=scores.n,
-        classes=scores.classes,
-        bins=sample.tally(),
+        n=sample.n,
+        classes=sample.classes,
+        bins=sample.tally,
         positive_bins=sample.positive_tally(),
         **dict[str, Any](found),
     )
@@ -234,11 +205,11 @@ def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
     return defaultdict(lambda: np.empty(0), found)
 
 
-def _analytic(scores: PerSample, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
-    columns = scores.columns()
+def _analytic(sample: Sample, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
+    columns = sample.columns()
     found = {name: mean_interval(values, level=level, groups=groups) for name, values in columns.items()}
-    effect = design_effect(scores.correct.astype(np.float64), groups)
-    right, n = float(scores.correct.sum()) / effect, scores.n / effect
+    effect = design_effect(sample.correct, groups)
+    right, n = float(sample.correct.sum()) / effect, sample.n / effect
     return {**found, "accuracy": wilson_interval(right, n, level=level)}
 
 
@@ -275,10 +246,7 @@ def evaluate(
         "groups": found.groups,
         **fields_of(MeasureOptions, asked),
     }
-    # Of log-probabilities, as of logits, the NLL stays finite where a probability rounds to 0.
-    of_logits = found.outputs in ("logits", "logit", "log_probs")
-    of = evaluate_logits(found.logits, y, **how) if of_logits else evaluate_probs(found.probs, y, **how)
-    return replace(of, remarks=found.remarks)
+    return replace(evaluate_probs(found.probs, y, **how), remarks=found.remarks)
 
 
 def evaluate_labels(

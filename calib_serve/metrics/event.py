@@ -18,7 +18,7 @@ from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import smooth_curve
 from calib_serve.metrics.intervals import Estimate, Estimates, quantile_of
-from calib_serve.metrics.samples import checked_weights, group_codes
+from calib_serve.metrics.samples import weighing_rows
 
 Floats = NDArray[np.float64]
 Strategy = Literal["uniform", "quantile"]
@@ -30,9 +30,12 @@ _POINTS = 400  # at which the curve is fitted where samples are more
 
 
 def checked_event(
-    probs: ArrayLike, came_true: ArrayLike, sample_weight: ArrayLike | None = None
-) -> tuple[Floats, Floats, Floats]:
-    """Check P(y = 1) (n,), outcomes (n,) of 0 and 1, and weights (n,) of mean 1; drop weights of 0."""
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+) -> tuple[Floats, Floats, Floats, NDArray[np.intp] | None]:
+    """Check P(y = 1) (n,), outcomes (n,) of 0 and 1, weights (n,) and groups; drop rows of weight 0."""
     p = as_floats(probs, "probs")
     p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
     y = as_array(came_true, "came_true").astype(np.float64)
@@ -40,11 +43,8 @@ def checked_event(
         raise ShapeError(f"probs and came_true must be (n,), got {p.shape} and {y.shape}")
     if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
         raise InputError("probs must lie in [0, 1], and came_true be 0 or 1")
-    if checked_weights(sample_weight, len(p)) is None:
-        return p, y, np.ones(len(p))
-    w = as_floats(sample_weight)
-    kept = w > 0  # a row of weight 0 is no sample
-    return p[kept], y[kept], w[kept] / w[kept].mean()
+    p, y, w, codes = weighing_rows(p, y, sample_weight, groups)
+    return p, y, np.ones(len(p)) if w is None else w, codes
 
 
 def _logit(p: Floats) -> Floats:
@@ -76,14 +76,6 @@ def _wald(value: float, error: float, level: float) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def _kept_groups(
-    groups: ArrayLike | None, sample_weight: ArrayLike | None, n: int
-) -> NDArray[np.intp] | None:
-    if groups is None or sample_weight is None:
-        return group_codes(groups, n)
-    return group_codes(np.asarray(groups)[as_floats(sample_weight) > 0], n)
-
-
 def calibration_intercept(
     probs: ArrayLike,
     came_true: ArrayLike,
@@ -100,10 +92,9 @@ def calibration_intercept(
     >>> round(calibration_intercept([0.5] * 4, [1, 1, 1, 0]), 6) == round(math.log(3), 6)
     True
     """
-    p, y, w = checked_event(probs, came_true, sample_weight)
+    p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
     if y.min() == y.max():
         return Estimate(math.nan)
-    codes = _kept_groups(groups, sample_weight, len(p))
     theta, errors = _logistic(np.ones((1, len(p))), _logit(p), y, w, codes)
     return _wald(float(theta[0]), float(errors[0]), level)
 
@@ -120,12 +111,11 @@ def calibration_slope(
 
     NaN where it has no finite value: all outcomes are alike, or one p tells all events from the others.
     """
-    p, y, w = checked_event(probs, came_true, sample_weight)
+    p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
     events, others = p[y == 1], p[y == 0]
     # Separated outcomes have no finite slope: Newton would run away.
     if not (len(events) and len(others) and events.min() < others.max() and others.min() < events.max()):
         return Estimate(math.nan)
-    codes = _kept_groups(groups, sample_weight, len(p))
     columns = np.stack([np.ones(len(p)), _logit(p)])
     theta, errors = _logistic(columns, np.zeros(len(p)), y, w, codes)
     return _wald(float(theta[1]), float(errors[1]), level)
@@ -139,7 +129,7 @@ def observed_expected(
     >>> observed_expected([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0]).value
     0.5
     """
-    p, y, w = checked_event(probs, came_true, sample_weight)
+    p, y, w, _ = checked_event(probs, came_true, sample_weight)
     ratio = float((w @ y) / (w @ p))
     if ratio == 0:
         return Estimate(0.0)
@@ -181,7 +171,7 @@ def ici(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | No
 
     Austin and Steyerberg 2019.
     """
-    p, y, w = checked_event(probs, came_true, sample_weight)
+    p, y, w, _ = checked_event(probs, came_true, sample_weight)
     return float(np.average(_errors(p, y, w), weights=w))
 
 
@@ -196,7 +186,7 @@ def e90(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | No
 
 
 def _quantile(probs: ArrayLike, came_true: ArrayLike, sample_weight: ArrayLike | None, share: float) -> float:
-    p, y, w = checked_event(probs, came_true, sample_weight)
+    p, y, w, _ = checked_event(probs, came_true, sample_weight)
     return _weighted_quantile(_errors(p, y, w), w, share)
 
 
@@ -221,7 +211,7 @@ def event_bins(
 
     "quantile" bins are numpy's quantiles, right-closed as scikit-learn's ``calibration_curve`` has them.
     """
-    p, y, w = checked_event(probs, came_true, sample_weight)
+    p, y, w, _ = checked_event(probs, came_true, sample_weight)
     if strategy not in ("uniform", "quantile") or bins < 1:
         raise InputError(f"strategy must be uniform or quantile, and bins positive, got {strategy!r}, {bins}")
     ends = (
@@ -251,7 +241,7 @@ def event_ece(
 
 def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
     """Return the smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class."""
-    p, y, _ = checked_event(probs, came_true)
+    p, y, *_ = checked_event(probs, came_true)
     return float(smooth_curve(p, y > 0, level=0.95, replicates=0, seed=0).ece)
 
 
@@ -295,7 +285,7 @@ def evaluate_event(
     >>> evaluate_event([0.2, 0.4, 0.6, 0.8] * 5, [0, 0, 1, 1] * 5).events
     10
     """
-    p, y, w = checked_event(probs, came_true, sample_weight)
+    p, y, w, _ = checked_event(probs, came_true, sample_weight)
     how: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups, "level": level}
     errors = _errors(p, y, w)
     smooth = (

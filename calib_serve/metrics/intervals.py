@@ -212,6 +212,8 @@ class Estimate(float):
 class Estimates:
     """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a frame, a notebook's table."""
 
+    HEADLINE: ClassVar[tuple[str, str, str]]
+    """What the ECE to be named first is of, its name, and that of the ECE that chance alone gives."""
     _ENDS: ClassVar[tuple[str, ...]] = ("value", "debiased", "low", "high")
 
     def estimates(self) -> dict[str, Estimate]:

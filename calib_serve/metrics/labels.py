@@ -18,7 +18,7 @@ from calib_serve.metrics.intervals import (
     mean_interval,
     wilson_interval,
 )
-from calib_serve.metrics.samples import checked_weights
+from calib_serve.metrics.samples import checked_weights, weighing_rows
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import MeasureOptions
@@ -61,6 +61,8 @@ class LabelsEvaluation(Estimates):
     others means over the labels. ``critical`` is the largest ``positive_ece`` that a calibrated model shows
     19 times in 20, ``p`` how often it shows as large a one; NaN without replicates.
     """
+
+    HEADLINE = ("P(label)", "positive_ece", "positive_noise_floor")
 
     n: int
     bins: Bins
@@ -153,14 +155,13 @@ def evaluate_label_probs(
     options = changed(MeasureOptions(), how)
     level = options.level
     p, y = checked_label_probs(probs, labels)
-    w = checked_weights(sample_weight, len(p))
-    if w is not None:
+    if checked_weights(sample_weight, len(p)) is not None:
         raw = as_floats(sample_weight, "sample_weight")
-        counted = are_counts(raw)
         # Counts are rows that are there as often, each a sample of its own.
-        kept = repeated(raw) if counted else np.flatnonzero(w)
-        p, y, w = p[kept], y[kept], None if counted else w[kept] / w[kept].mean()
-    w = np.ones(len(p)) if w is None else w
+        if are_counts(raw):
+            p, y, sample_weight = p[repeated(raw)], y[repeated(raw)], None
+    p, y, given, _ = weighing_rows(p, y, sample_weight)
+    w = np.ones(len(p)) if given is None else given
     n, count = p.shape
     # Wilson's interval needs a number of samples: as many equal ones as are as much evidence.
     worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
@@ -173,7 +174,7 @@ def evaluate_label_probs(
     rows, means = [], np.zeros((4, n))
     for k in range(count):
         column, came_true = p[:, k].astype(np.float64), y[:, k]
-        own = gaps.event(k).tally(came_true, w)
+        own = Bins.tally(np.clip(column, 0, 1), came_true, weight=w, bins=options.bins, edges=options.edges)
         confidence, right = decisions(column, came_true)
         squares, losses = (column - came_true) ** 2, _nll(column, came_true)
         means += np.stack([right, confidence, squares, losses])
@@ -229,7 +230,7 @@ class _Gaps:
         for k in range(p.shape[1]):
             confidence, right = decisions(p[:, k], y[:, k])
             event = Event(confidence, **self.binning)
-            self.decided += event.tally(right, weight)
+            self.decided += Bins.tally(confidence, right, weight=weight, **self.binning)
             self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
 
     def event(self, k: int) -> Event:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,8 +21,10 @@ from calib_serve.metrics.samples import (
     entropies,
     negative_log,
     row_blocks,
+    row_slices,
     top_label,
 )
+from calib_serve.scores import ProbsView
 from calib_serve.scores.kinds import LARGEST, two_columns
 
 Floats = NDArray[np.float64]
@@ -71,20 +72,8 @@ def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
     1000.0
     """
     z, y = checked_logits(logits, labels)
-    return sum(float(nll.sum()) for _, _, nll in softmax_blocks(z, y)) / len(z)
-
-
-def softmax_blocks(
-    logits: NDArray[np.floating[Any]], labels: NDArray[np.intp]
-) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Return blocks of rows, their probabilities (m, K) and their -log p_y (m,), in float64."""
-    for rows, z in row_blocks(logits):
-        np.subtract(z, z.max(axis=1, keepdims=True), out=z)
-        z_true = z[np.arange(len(z)), labels[rows]]
-        np.exp(z, out=z)
-        total = z.sum(axis=1)
-        np.divide(z, total[:, None], out=z)
-        yield rows, z, np.log(total) - z_true
+    view = ProbsView(z, "logits")
+    return sum(float(view.described(rows, y[rows])[1].sum()) for rows in row_slices(z.shape)) / len(z)
 
 
 def checked_logits(

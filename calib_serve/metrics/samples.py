@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,113 +11,50 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.scores import row_weights
+from calib_serve.scores import ProbsView, row_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+Codes = NDArray[np.intp]
 
 _ROW_SUM = 1e-2  # tolerance of a row's sum: float16 and bfloat16 round many classes
 _OF_LABELS = ("", "; of labels, of which any number may be true, say --outputs label_logits (outputs=)")
 _BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
 
 
-@dataclass(frozen=True, eq=False)
-class PerSample:
-    """Per-sample numbers (n,), in order of rising confidence; float64.
+MEANS = (
+    *("accuracy", "mean_confidence", "signed_gap", "nll", "brier", "brier_top_label", "entropy"),
+    *("positive_gap", "positive_brier"),
+)
+"""Metrics that are means over samples; the last two are of two classes alone."""
 
-    ``confidence`` of the top class, whether it is ``correct`` (0 or 1), ``nll`` -log p_y,
-    ``brier`` sum_k (p_k - y_k)^2, ``entropy`` -sum_k p_k log p_k in nats, ``predicted`` the top
-    class. ``order`` (n,) are the rows of ``probs`` (n, K) and ``labels`` (n,) that they belong to.
+
+def measure_count(classes: int) -> int:
+    """Count the ``MEANS`` that there are of so many classes."""
+    return len(MEANS) if classes == 2 else len(MEANS) - 2
+
+
+def measured_rows(p: Any, rows: slice, labels: Ints) -> tuple[Floats, Floats]:
+    """Return probabilities (m, K) of some rows, and the numbers (7 or 9, m) whose means are ``MEANS``.
+
+    Of a view of logits the NLL is finite also where a probability rounds to 0.
     """
-
-    confidence: Floats
-    correct: Floats
-    nll: Floats
-    brier: Floats
-    entropy: Floats
-    predicted: Ints
-    order: Ints
-    probs: NDArray[np.floating[Any]]
-    labels: Ints
-
-    @classmethod
-    def of(cls, probs: ArrayLike, labels: ArrayLike, *, nll: Floats | None = None) -> PerSample:
-        """Return one pass over checked probabilities; ``nll`` (n,) if known more precisely than -log p_y."""
-        p, y = checked(probs, labels)
-        columns = np.empty((4, len(p)))
-        for rows, block in row_blocks(p):
-            _describe(block, columns[:, rows])
-        confidence, predicted, squares, entropy = columns
-        p_true = p[np.arange(len(p)), y].astype(np.float64)
-        if nll is None:
-            nll = negative_log(p_true)
-        # What is binned or ranked reads runs of this order, so it is sorted once.
-        order = np.argsort(confidence)
-        correct = (predicted == y).astype(np.float64)
-        return cls(
-            confidence[order],
-            correct[order],
-            nll[order],
-            (squares - 2 * p_true + 1)[order],
-            entropy[order],
-            predicted=predicted[order].astype(np.intp),
-            order=order,
-            probs=p,
-            labels=y,
-        )
-
-    @property
-    def n(self) -> int:
-        """The number of predictions."""
-        return len(self.confidence)
-
-    @property
-    def classes(self) -> int:
-        """K."""
-        return int(self.probs.shape[1])
-
-    def columns(self) -> dict[str, Floats]:
-        """Return the values (n,) whose means are metrics."""
-        gap = self.confidence - self.correct
-        # Of two classes the top one alone hides errors that cancel, such as a changed share of each.
-        excess = self.positive - self.came_true if self.classes == 2 else None
-        of_positive = {} if excess is None else {"positive_gap": excess, "positive_brier": excess**2}
-        return {
-            "accuracy": self.correct,
-            "mean_confidence": self.confidence,
-            "signed_gap": gap,
-            "nll": self.nll,
-            "brier": self.brier,
-            "brier_top_label": gap**2,
-            "entropy": self.entropy,
-            **of_positive,
-        }
-
-    @property
-    def positive(self) -> Floats:
-        """P(y = 1), the probability of class 1, in this order."""
-        return np.asarray(np.clip(self.probs[self.order, 1].astype(np.float64), 0, 1))
-
-    @property
-    def came_true(self) -> Floats:
-        """Tell whether class 1 was true, 0 or 1."""
-        return np.asarray(self.labels[self.order] == 1, np.float64)
-
-    def by_row(self) -> dict[str, Floats]:
-        """Return the columns in the order of the rows of ``probs``."""
-        given = {name: np.empty(self.n) for name in self.columns()}
-        for name, column in self.columns().items():
-            given[name][self.order] = column
-        return given
-
-
-def _describe(p: Floats, out: Floats) -> None:
-    """Write confidence, predicted class, sum of squares and entropy of rows p (m, K) into ``out``."""
-    predicted = p.argmax(axis=1)
-    out[0] = np.minimum(p[np.arange(len(p)), predicted], 1)
-    out[1] = predicted
-    out[2] = np.einsum("ij,ij->i", p, p)
-    out[3] = entropies(p)
+    probs: Floats
+    if isinstance(p, ProbsView):
+        probs, losses, entropy = p.described(rows, labels)
+    else:
+        probs = p[rows].astype(np.float64)
+        losses, entropy = negative_log(probs[np.arange(len(probs)), labels]), entropies(probs)
+    at, top = np.arange(len(probs)), probs.argmax(axis=1)
+    confidence, right = np.minimum(probs[at, top], 1), top == labels
+    gap = confidence - right
+    squares = np.einsum("nk,nk->n", probs, probs) - 2 * probs[at, labels] + 1
+    found = [right, confidence, gap, losses, squares, gap**2, entropy]
+    # Of two classes the top one alone hides errors that cancel, such as a changed share of each.
+    if probs.shape[1] == 2:
+        excess = np.clip(probs[:, 1], 0, 1) - (labels == 1)
+        found += [excess, excess**2]
+    return probs, np.stack(found).astype(np.float64, copy=False)
 
 
 def entropies(p: Floats) -> Floats:
@@ -134,11 +70,16 @@ def negative_log(p: Floats) -> Floats:
         return np.abs(np.log(p))
 
 
+def row_slices(shape: tuple[int, ...], *, size: int = _BLOCK) -> Iterator[slice]:
+    """Return runs of the rows of an array (n, K), each of about ``size`` elements."""
+    step = max(1, size // shape[1])
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))
+
+
 def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
     """Return blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
-    step = max(1, _BLOCK // p.shape[1])
-    for start in range(0, len(p), step):
-        rows = slice(start, min(start + step, len(p)))
+    for rows in row_slices(p.shape):
         yield rows, p[rows].astype(np.float64)
 
 
@@ -178,6 +119,26 @@ def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
     return np.asarray(w / w.mean())
 
 
+def weighing_rows(
+    p: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None = None
+) -> tuple[Any, Any, Floats | None, Codes | None]:
+    """Return the rows that weigh anything: probabilities and labels, weights of mean 1, and group codes.
+
+    Weights and codes are None where there are none. A row of weight 0 is no sample, and leaves everything as
+    if it were not there.
+    """
+    codes = group_codes(groups, len(y))
+    if sample_weight is None:
+        return p, y, None, codes
+    w = row_weights(sample_weight, len(y))
+    if not w.all():
+        kept = np.flatnonzero(w)
+        # A group whose rows all weigh 0 is gone; codes have no gaps.
+        codes = group_codes(None if codes is None else codes[kept], len(kept))
+        p, y, w = p.take(kept, axis=0), y[kept], w[kept]
+    return p, y, w / w.mean(), codes
+
+
 def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
     if p.dtype.itemsize < 4:
         return np.asarray(p.sum(axis=1, dtype=np.float32))
@@ -203,8 +164,6 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
         )
     return y.astype(np.intp, copy=False)
 
-
-Codes = NDArray[np.intp]
 
 _FEWEST = 2
 

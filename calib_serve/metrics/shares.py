@@ -23,6 +23,7 @@ from calib_serve.arrays import as_floats
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import chi_square_beyond
+from calib_serve.words import percent
 
 Floats = NDArray[np.float64]
 
@@ -391,7 +392,7 @@ class ShareEstimate:
             return "Too few samples of each class to test whether class shares alone have changed."
         if self.kind == "other":
             return (
-                f"Not a change of class shares alone: they leave {100 * self.misfit:.1f} % of the "
+                f"Not a change of class shares alone: they leave {percent(self.misfit)} of the "
                 f"predictions unexplained (p = {self.fits.p:.2g}). The inputs or the model have changed; do "
                 "not correct."
             )
@@ -402,7 +403,7 @@ class ShareEstimate:
         name = names[k] if names else f"class {k}"
         return (
             f"Class shares have moved (p = {self.moved.p:.2g}), most that of {name}: "
-            f"{100 * self.old[k]:.1f} % to {100 * self.shares[k]:.1f} %; nothing else is seen to have."
+            f"{percent(self.old[k])} to {percent(self.shares[k])}; nothing else is seen to have."
         )
 
     def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:

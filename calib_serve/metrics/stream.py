@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from calib_serve.bins import Bins, bin_index
+from calib_serve.bins import Bins
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics._sums import class_cells
 from calib_serve.metrics.samples import negative_log
 from calib_serve.scores import Scores
 
@@ -61,14 +62,12 @@ class Tally:
             raise ShapeError(f"these sums are of {classes} classes, the samples of {p.shape[1]}")
         w = np.ones(len(p)) if given.weights is None else given.weights
         true = p[np.arange(len(p)), y]
-        place = bin_index(np.minimum(p, 1).ravel(), bins=bins).reshape(p.shape) + bins * np.arange(classes)
-        said = np.bincount(place.ravel(), (w[:, None] * p).ravel(), classes * bins)
-        came = np.bincount(place[np.arange(len(p)), y], w, classes * bins)
+        said, came, _ = class_cells(p, y, w, bins, "right")
         squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
         return Tally(
-            self.top + _top(p, y, w, bins),
-            self.said + said.reshape(classes, bins),
-            self.came + came.reshape(classes, bins),
+            self.top + Bins.tally(np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == y, bins=bins, weight=w),
+            self.said + said,
+            self.came + came,
             self.nll_sum + float(w @ negative_log(true)),
             self.brier_sum + float(w @ squares),
             self.class_names or given.class_names,
@@ -140,11 +139,3 @@ class Tally:
     def brier(self) -> float:
         """See ``calib_serve.metrics.brier``."""
         return self.brier_sum / self.n if self.n else math.nan
-
-
-def _top(p: Floats, y: NDArray[Any], w: ArrayLike, bins: int) -> Bins:
-    predicted = p.argmax(axis=1)
-    confidence = np.minimum(p[np.arange(len(p)), predicted], 1)
-    index = bin_index(confidence, bins=bins)
-    rows = (np.asarray(w), w * confidence, w * (predicted == y), w * confidence * (1 - confidence))
-    return Bins(*(np.bincount(index, row, bins).astype(np.float64) for row in rows))

@@ -29,7 +29,8 @@ from calib_serve.metrics.calibration import (
 )
 from calib_serve.metrics.intervals import Estimate, inverted
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import PerSample, row_blocks
+from calib_serve.metrics.samples import MEANS, checked, measure_count, measured_rows, row_blocks, row_slices
+from calib_serve.scores import ProbsView
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -258,32 +259,58 @@ _WEIGHTS = 1 << 16  # weights processed together: intermediate arrays stay in a 
 
 
 class Sample:
-    """Scores with everything that resampling does not change: bins, ties, grid nodes, residuals."""
+    """Samples in order of rising confidence, with everything that resampling does not change.
 
-    def __init__(self, scores: PerSample, bins: int, edges: Edges) -> None:
+    ``measures`` (7, n), of two classes (9, n), are the numbers whose means are ``MEANS``; ``order`` (n,) are
+    the rows of ``probs`` (n, K) and ``labels`` (n,) that they belong to. Beside them the bins, ties, grid
+    nodes and residuals.
+    """
+
+    def __init__(self, probs: Any, labels: Any, *, bins: int, edges: Edges) -> None:
+        """Measure probabilities (n, K), an array or a view of scores, in one pass; class ids are (n,)."""
         check_binning(bins, edges)
-        self.scores = scores
-        self.bins = bins
-        inner = np.searchsorted(scores.confidence, np.linspace(0, 1, bins + 1)[1:-1], side=edges)
-        self.bin_ends = np.concatenate([[0], inner, [scores.n]])
-        ends = tie_ends(scores.confidence)
-        self.tie_ends = ends if len(ends) <= scores.n else slice(None)
-        self.node, self.share = on_grid(scores.confidence)
+        self.bins, self.edges = bins, edges
+        is_view = isinstance(probs, ProbsView)
+        p, self.labels = (probs, np.asarray(labels, np.intp)) if is_view else checked(probs, labels)
+        self.n, self.classes = p.shape
+        # Resampling reads rows again and again, so a view's are made once.
+        self.probs: NDArray[np.floating[Any]] = np.empty(p.shape) if is_view else p
+        measures = np.empty((measure_count(self.classes), self.n))
+        for rows in row_slices(p.shape):
+            block, measures[:, rows] = measured_rows(p, rows, self.labels[rows])
+            if is_view:
+                self.probs[rows] = block
+        # What is binned or ranked reads runs of this order, so it is sorted once.
+        self.order = np.argsort(measures[1])
+        self.measures = np.ascontiguousarray(measures[:, self.order])
+        self.correct, self.confidence = self.measures[:2]
+        inner = np.searchsorted(self.confidence, np.linspace(0, 1, bins + 1)[1:-1], side=edges)
+        self.bin_ends = np.concatenate([[0], inner, [self.n]])
+        ends = tie_ends(self.confidence)
+        self.tie_ends = ends if len(ends) <= self.n else slice(None)
+        self.node, self.share = on_grid(self.confidence)
         self._ranks, self._confidences = (
-            cumulative(s)[self.tie_ends] for s in (np.ones(scores.n), scores.confidence)
+            cumulative(s)[self.tie_ends] for s in (np.ones(self.n), self.confidence)
         )
-        self.residuals = Residuals.of(scores.probs, bins=bins, edges=edges)
-        self.positive = Event(scores.positive, bins=bins, edges=edges) if scores.classes == 2 else None
+        self.residuals = Residuals.of(self.probs, bins=bins, edges=edges)
+        self.came_true = np.asarray(self.labels[self.order] == 1, np.float64)
+        positive = self.probs[self.order, 1]
+        self.positive = Event(positive, bins=bins, edges=edges) if self.classes == 2 else None
 
+    def columns(self) -> dict[str, Floats]:
+        """Return the values (n,) whose means are metrics."""
+        return dict(zip(MEANS, self.measures, strict=False))
+
+    def by_row(self) -> dict[str, Floats]:
+        """Return the columns in the order of the rows of ``probs``."""
+        given = np.empty_like(self.measures)
+        given[:, self.order] = self.measures
+        return dict(zip(MEANS, given, strict=False))
+
+    @cached_property
     def tally(self) -> Bins:
-        """Return the bins of the whole sample."""
-        count = np.diff(self.bin_ends)
-        starts = self.bin_ends[:-1][count > 0]
-        sums = np.zeros((3, self.bins))
-        said = self.scores.confidence
-        for row, column in zip(sums, (said, self.scores.correct, said * (1 - said)), strict=True):
-            row[count > 0] = np.add.reduceat(column, starts)
-        return Bins(count.astype(np.float64), *sums)
+        """The bins of the whole sample."""
+        return Bins.tally(self.confidence, self.correct, bins=self.bins, edges=self.edges)
 
     def code(self) -> NDArray[np.intp]:
         """Return the bin of each confidence (n,), which rises."""
@@ -294,21 +321,21 @@ class Sample:
 
         None unless there are two classes.
         """
-        return None if self.positive is None else self.positive.tally(self.scores.came_true)
+        return None if self.positive is None else self.positive.tally(self.came_true)
 
     def values(self) -> dict[str, float]:
         """Return every metric that is not a plain mean."""
-        whole = np.ones((1, self.scores.n))
-        found = {**self.errors(self.scores.correct[None]), **self.weighted(whole)}
+        whole = np.ones((1, self.n))
+        found = {**self.errors(self.correct[None]), **self.weighted(whole)}
         if self.positive is not None:
-            found["positive_ece"] = self.positive.ece(self.scores.came_true[None])
+            found["positive_ece"] = self.positive.ece(self.came_true[None])
         values = {name: float(value[0]) for name, value in found.items()}
-        return {**values, "classwise_ece": self.residuals.ece(self.scores.labels)}
+        return {**values, "classwise_ece": self.residuals.ece(self.labels)}
 
     def auroc_error(self) -> float:
         """Return the standard error of the whole sample's refinement AUROC."""
-        rights = cumulative(self.scores.correct)
-        ranks = np.arange(self.scores.n + 1.0)
+        rights = cumulative(self.correct)
+        ranks = np.arange(self.n + 1.0)
         whole = Separation(rights=rights[self.tie_ends], wrongs=(ranks - rights)[self.tie_ends])
         return float(whole.auroc_error())
 
@@ -316,7 +343,7 @@ class Sample:
         """Compute what is no error (r,) for predictions, by rising confidence, drawn weights (r, n) times."""
         found = _in_blocks(lambda part: self._weighted(weights[part]), weights.shape)
         if self.positive is not None:
-            tallies = [self.positive.tally(self.scores.came_true, w) for w in weights]
+            tallies = [self.positive.tally(self.came_true, w) for w in weights]
             found["positive_noise_floor"] = np.array([tally.noise_floor() for tally in tallies])
         return found
 
@@ -325,8 +352,8 @@ class Sample:
         return _in_blocks(lambda part: self._errors(correct[part]), correct.shape)
 
     def _weighted(self, weights: Floats) -> dict[str, Floats]:
-        said = self.scores.confidence
-        columns = (weights, weights * said, weights * self.scores.correct, weights * (said * (1 - said)))
+        said = self.confidence
+        columns = (weights, weights * said, weights * self.correct, weights * (said * (1 - said)))
         sums = [cumulative(s) for s in columns]
         tallies = np.stack([np.diff(s[:, self.bin_ends]) for s in sums], axis=1)
         floors = [Bins(*tally).noise_floor() for tally in tallies]
@@ -338,11 +365,10 @@ class Sample:
 
     def _errors(self, correct: Floats) -> dict[str, Floats]:
         rights = cumulative(correct)
-        whole = self.tally()
         return {
-            **_binned(whole.count, whole.confidence, np.diff(rights[:, self.bin_ends])),
+            **_binned(self.tally.count, self.tally.confidence, np.diff(rights[:, self.bin_ends])),
             **self._equal_mass(rights[:, self.tie_ends]),
-            "smooth_ece": self._smooth((self.scores.confidence - correct) / self.scores.n),
+            "smooth_ece": self._smooth((self.confidence - correct) / self.n),
         }
 
     def _equal_mass(self, rights: Floats) -> dict[str, Floats]:

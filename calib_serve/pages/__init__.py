@@ -20,7 +20,7 @@ except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
 if TYPE_CHECKING:
-    from calib_serve.judgement import Verdict
+    from calib_serve.verdict import Verdict
 
 __all__ = ["STATIC", "Cell", "Fact", "Said", "Table", "environment", "table_of_tests"]
 
@@ -90,6 +90,7 @@ _MOST_TESTS = 12
 
 def table_of_tests(verdict: Verdict) -> Table:
     """List the tests that a verdict rests on: those of the whole first, then classes that say most."""
+    # Of a thousand classes only those that stand out can be read.
     whole = [test for test in verdict.tests if not test.alone]
     each = sorted((test for test in verdict.tests if test.alone), key=lambda test: test.p)
     rows = [

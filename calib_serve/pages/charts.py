@@ -105,7 +105,7 @@ class Series:
 
 
 def reliability(series: Sequence[Series], *, across: str = "confidence", up: str = "accuracy") -> str:
-    """Return accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell."""
+    """Draw accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell."""
     f = _Frame()
     parts = [*f.grid(), f'<line class="ideal" x1="{f.x(0)}" y1="{f.y(0)}" x2="{f.x(1)}" y2="{f.y(1)}"/>']
     drawn = [(one.style, dot) for one in series for dot in one.dots]
@@ -135,7 +135,7 @@ def _short(name: str) -> str:
 
 
 def histogram(edges: Sequence[float], shares: Sequence[float], reference: Sequence[float] | None) -> str:
-    """Return shares of confidences by bin as bars, and a reference's as steps; ``edges`` (bins + 1,)."""
+    """Draw shares of confidences by bin as bars, and a reference's as steps; ``edges`` (bins + 1,)."""
     top = max(*shares, *(reference or ()), 0.1)
     f = _Frame(top=math.ceil(top * 10) / 10)
     parts = f.grid()
@@ -161,7 +161,7 @@ class Step:
 
 
 def ece_by_time(steps: Sequence[Step], marks: Sequence[float], *, narrow: bool = False) -> str:
-    """Return ECE by the time of the prediction, dotted what chance shows, and incidents as vertical lines."""
+    """Draw ECE by the time of the prediction, dotted what chance shows, and incidents as vertical lines."""
     wide, high = WIDE if narrow else 2 * WIDE, 0.75 * _HIGH
     if not steps:
         middle = f'<text class="axis" x="{wide / 2:g}" y="{high / 2:g}" text-anchor="middle">'
@@ -185,7 +185,7 @@ def ece_by_time(steps: Sequence[Step], marks: Sequence[float], *, narrow: bool =
 
 
 def _times(f: _Frame) -> list[str]:
-    """Return times along the axis, as hours and minutes or as days."""
+    """Draw times along the axis, as hours and minutes or as days."""
     form = "%H:%M" if f.x1 - f.x0 <= 2 * _DAY else "%b %d"
     last = 4 if f.wide > WIDE else 2
     parts = []

@@ -12,7 +12,6 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "matplotlib", "report") from error
 
-from calib_serve.report.contents import Contents, LabelsContents, prepare_labels_report, prepare_report
 from calib_serve.report.page import render, write_page, write_report
 from calib_serve.report.plot import (
     plot_bin_counts,
@@ -32,11 +31,11 @@ from calib_serve.report.prepare import (
     reliability,
     risk_coverage,
 )
+from calib_serve.report.tasks import Contents, prepare_report
 
 __all__ = [
     "ClassRow",
     "Contents",
-    "LabelsContents",
     "bin_count_curve",
     "class_table",
     "confidence_density",
@@ -48,7 +47,6 @@ __all__ = [
     "plot_reliability",
     "plot_risk_coverage",
     "plot_smooth_reliability",
-    "prepare_labels_report",
     "prepare_report",
     "reliability",
     "render",

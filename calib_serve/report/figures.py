@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from calib_serve.pages import Table
 from calib_serve.pages.charts import Dot, Series, histogram, reliability
-from calib_serve.report.contents import Contents, LabelsSide, Side
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -24,6 +23,7 @@ from calib_serve.report.plot import (
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import Reliability
+from calib_serve.report.sides import ClassesSide, Side
 from calib_serve.words import count, decimals, percent, span
 
 _WIDTH = 5.6  # inches: its text can be read on a phone
@@ -59,7 +59,7 @@ def dots(data: Reliability) -> list[Dot]:
     return [Dot(*map(float, row)) for row in np.column_stack(columns)[data.count > 0]]
 
 
-def _smooth(sides: Sequence[Side]) -> Picture:
+def _smooth(sides: Sequence[ClassesSide]) -> Picture:
     """Return the smooth reliability diagram of each side."""
     figure, axes = _figure(4.6)
     known = [(side, side.smooth) for side in sides if side.smooth is not None]
@@ -93,17 +93,17 @@ class Diagram:
     reliability: Reliability
 
 
-Drawn = Union[Side, LabelsSide, Diagram]
+Drawn = Union[Side, Diagram]
 """What has a reliability diagram."""
 
 
-def pictures(contents: Contents) -> tuple[Picture, ...]:
+def pictures(sides: Sequence[ClassesSide]) -> tuple[Picture, ...]:
     """Return all figures of a report below its first diagram, in its order."""
     with drawing():
-        positive = (_positive,) if contents.after.positive is not None else ()
-        smooth = (_smooth,) if contents.after.smooth is not None else ()
+        positive = (_positive,) if sides[-1].positive is not None else ()
+        smooth = (_smooth,) if sides[-1].smooth is not None else ()
         makers = (*positive, *smooth, _histograms, _densities, _risk, _bin_counts)
-        return tuple(make(contents.sides) for make in makers)
+        return tuple(make(sides) for make in makers)
 
 
 def diagram(
@@ -119,7 +119,7 @@ def diagram(
     rows = [
         (
             side.name,
-            f"{100 * data.edges[b]:.0f} to {100 * data.edges[b + 1]:.0f} %",
+            _range(*data.edges[b : b + 2]),
             count(float(data.count[b])),
             percent(data.confidence[b]),
             percent(data.accuracy[b]),
@@ -139,7 +139,11 @@ def diagram(
     )
 
 
-def _positive(sides: Sequence[Side]) -> Picture:
+def _range(low: float, high: float) -> str:
+    return f"{span(low, high, 0)} %"
+
+
+def _positive(sides: Sequence[ClassesSide]) -> Picture:
     of_class = [Diagram(side.name, side.color, side.positive) for side in sides if side.positive is not None]
     picture = diagram(
         of_class,
@@ -167,6 +171,7 @@ def _say_reliability(side: Drawn) -> str:
     outside = (data.accuracy[full] < data.expected_low[full]) | (
         data.accuracy[full] > data.expected_high[full]
     )
+    # Not the largest gap, which is often that of a handful: the one that most samples speak for.
     worst = full[np.argmax(np.abs(gap) * np.sqrt(data.count[full]))]
     return (
         f"{side.name}: {len(full)} ranges of confidence hold predictions, accuracy is below confidence in "
@@ -176,11 +181,11 @@ def _say_reliability(side: Drawn) -> str:
     )
 
 
-def _histograms(sides: Sequence[Side]) -> Picture:
+def _histograms(sides: Sequence[ClassesSide]) -> Picture:
     rows = [
         (
             side.name,
-            f"{100 * data.edges[b]:.0f} to {100 * data.edges[b + 1]:.0f} %",
+            _range(*data.edges[b : b + 2]),
             count(float(data.count[b])),
         )
         for side in sides
@@ -206,7 +211,7 @@ def _histograms(sides: Sequence[Side]) -> Picture:
     )
 
 
-def _densities(sides: Sequence[Side]) -> Picture:
+def _densities(sides: Sequence[ClassesSide]) -> Picture:
     figure = Figure(figsize=(_WIDTH, 2.9 * len(sides)), layout="constrained")
     panels = figure.subplots(len(sides), 1, squeeze=False)[:, 0]
     for axes, side in zip(panels, sides, strict=True):
@@ -239,7 +244,7 @@ def _peak(grid: np.ndarray, density: np.ndarray) -> float:
     return float(grid[density.argmax()]) if density.any() else float("nan")
 
 
-def _risk(sides: Sequence[Side]) -> Picture:
+def _risk(sides: Sequence[ClassesSide]) -> Picture:
     figure, axes = _figure(3.6)
     for side in sides:
         marked = side is sides[-1]
@@ -268,7 +273,7 @@ def _risk(sides: Sequence[Side]) -> Picture:
     )
 
 
-def _say_risk(side: Side) -> str:
+def _say_risk(side: ClassesSide) -> str:
     found, target = side.risk_coverage.abstention, side.risk_coverage.target
     everything = f"{side.name}: answering everything, {percent(1 - side.metrics.accuracy.value)} are wrong"
     if not found.answered:
@@ -279,7 +284,7 @@ def _say_risk(side: Side) -> str:
     )
 
 
-def _risk_row(side: Side) -> tuple[str, ...]:
+def _risk_row(side: ClassesSide) -> tuple[str, ...]:
     found = side.risk_coverage.abstention
     if not found.answered:
         return (side.name, "none", "", "", "")
@@ -287,7 +292,7 @@ def _risk_row(side: Side) -> tuple[str, ...]:
     return (side.name, *(percent(share, 2) for share in shares))
 
 
-def _bin_counts(sides: Sequence[Side]) -> Picture:
+def _bin_counts(sides: Sequence[ClassesSide]) -> Picture:
     figure, axes = _figure(3.6)
     for side in sides:
         plot_bin_counts(axes, side.bin_counts, color=PALETTE[side.color], label=side.name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,26 +18,12 @@ import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
-from calib_serve.pages import STATIC, Table, environment, table_of_tests
-from calib_serve.report.contents import (
-    Contents,
-    LabelsContents,
-    Predictions,
-    prepare_labels_report,
-    prepare_report,
-    printable,
-)
-from calib_serve.report.figures import Picture, diagram, dots, pictures
+from calib_serve.pages import STATIC, environment, table_of_tests
+from calib_serve.report.figures import dots
 from calib_serve.report.plot import PALETTE, drawing
-from calib_serve.report.tables import (
-    DecisionRows,
-    decision_rows,
-    facts,
-    table_of_artifact,
-    table_of_classes,
-    table_of_labels,
-    table_of_metrics,
-)
+from calib_serve.report.sides import Predictions, printable
+from calib_serve.report.tables import table_of_artifact, table_of_metrics
+from calib_serve.report.tasks import Contents, facts, prepare_report
 
 _MOST_ROWS = 1000  # larger tables are not readable
 _DRAWN = (".png", ".svg")
@@ -62,13 +47,11 @@ def write_report(
     (n, L)); ``options`` are those of
     ``prepare_report``: names, class_names, bins, tolerance, target_risk, replicates, seed.
     """
-    labels = np.ndim(after[1]) == 2
-    prepare: Any = prepare_labels_report if labels else prepare_report
-    contents = prepare(title=title, after=after, before=before, artifact=artifact, **options)
+    contents = prepare_report(title=title, after=after, before=before, artifact=artifact, **options)
     return write_page(path, contents)
 
 
-def write_page(path: str | Path, contents: Contents | LabelsContents) -> Path:
+def write_page(path: str | Path, contents: Contents) -> Path:
     """Write prepared contents to ``path``, atomically: a page, or as .png or .svg its first screen."""
     path = Path(path)
     kind = path.suffix.lower()
@@ -81,7 +64,7 @@ def write_page(path: str | Path, contents: Contents | LabelsContents) -> Path:
     return path
 
 
-def _drawing(contents: Contents | LabelsContents, kind: str) -> bytes:
+def _drawing(contents: Contents, kind: str) -> bytes:
     file = io.BytesIO()
     # Without a date the same contents give the same bytes.
     metadata = {"Title": contents.title, **({"Date": None} if kind == "svg" else {})}
@@ -91,23 +74,25 @@ def _drawing(contents: Contents | LabelsContents, kind: str) -> bytes:
     return file.getvalue()
 
 
-def render(contents: Contents | LabelsContents) -> str:
+def render(contents: Contents) -> str:
     """Return the page of prepared contents. The same contents give the same bytes."""
     script = _asset("report.js")
-    first, more = _pictures(contents)
+    task = contents.task
+    first, more = task.pictures(contents)
     return (
         environment("calib_serve.report")
         .get_template("report.html")
         .render(
             contents=contents,
+            task=task,
             verdict=contents.verdict,
             facts=facts(contents),
             tests=table_of_tests(contents.verdict),
-            metrics=table_of_metrics(contents),
+            metrics=table_of_metrics(task.shown, contents.sides, contents.changes),
             diagram=first,
             pictures=more,
-            each=_each(contents),
-            decisions=_decisions(contents),
+            each=task.each(contents, _MOST_ROWS),
+            decisions=task.decisions(contents),
             artifact=table_of_artifact(contents.artifact) if contents.artifact else None,
             method=printable(contents.artifact.method) if contents.artifact else "",
             style=_asset("look.css"),
@@ -119,28 +104,6 @@ def render(contents: Contents | LabelsContents) -> str:
     )
 
 
-def _each(contents: Contents | LabelsContents) -> Table:
-    """Return class by class, or label by label."""
-    if isinstance(contents, LabelsContents):
-        return table_of_labels(contents.labels[:_MOST_ROWS])
-    return table_of_classes(contents.classes[:_MOST_ROWS])
-
-
-def _decisions(contents: Contents | LabelsContents) -> DecisionRows | None:
-    if isinstance(contents, LabelsContents) or not contents.artifact or contents.decisions is None:
-        return None
-    if not contents.decisions and contents.artifact.contract is None:
-        return None
-    return decision_rows(contents.artifact, contents.decisions, contents.class_names)
-
-
-def _pictures(contents: Contents | LabelsContents) -> tuple[Picture, tuple[Picture, ...]]:
-    """Return the first diagram, and those below it."""
-    if isinstance(contents, LabelsContents):
-        return diagram(contents.sides, title="Do the decisions' confidences mean what they say?"), ()
-    return diagram(contents.sides), pictures(contents)
-
-
 def _asset(name: str) -> Markup:
     return Markup((STATIC / name).read_text("utf-8"))  # noqa: S704 - ours
 
@@ -148,7 +111,7 @@ def _asset(name: str) -> Markup:
 _TONES = {"calibrated": "#00694f", "no_error_found": "#0f6ba8", "too_little": "#6b5600", "off": "#b03000"}
 
 
-def slide(contents: Contents | LabelsContents) -> Figure:
+def slide(contents: Contents) -> Figure:
     """Return the first screen of a report, 16 to 9."""
     with drawing():
         figure = Figure(figsize=(10, 5.625))
@@ -159,7 +122,7 @@ def slide(contents: Contents | LabelsContents) -> Figure:
     return figure
 
 
-def _words(axes: Axes, contents: Contents | LabelsContents) -> None:
+def _words(axes: Axes, contents: Contents) -> None:
     axes.set_axis_off()
     verdict = contents.verdict
     title = textwrap.shorten(contents.title, 34, placeholder="…")
@@ -173,7 +136,7 @@ def _words(axes: Axes, contents: Contents | LabelsContents) -> None:
         axes.text(0, y - 0.075, fact.note, fontsize=10.5, va="top", color=PALETTE["muted"])
 
 
-def _diagram(axes: Axes, contents: Contents | LabelsContents) -> None:
+def _diagram(axes: Axes, contents: Contents) -> None:
     axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
     for side in contents.sides:
         color = PALETTE[side.color]

@@ -33,7 +33,7 @@ _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Return the report's style, without changing the caller's; missing glyphs do not warn.
+    """Draw in the report's style, without changing the caller's; missing glyphs do not warn.
 
     Text stays text in the SVG, so the reader's own fonts draw it.
     """
@@ -122,7 +122,7 @@ def _grid(axes: Axes, axis: Any = "both") -> None:
 def plot_reliability(
     axes: Axes, data: Reliability, *, color: str = PALETTE["after"], title: str = ""
 ) -> Axes:
-    """Return accuracy against confidence, with Wilson intervals and the band of a calibrated model.
+    """Draw accuracy against confidence, with Wilson intervals and the band of a calibrated model.
 
     A point outside of the grey band is more than chance.
     """
@@ -157,7 +157,7 @@ def plot_reliability(
 def plot_smooth_reliability(
     axes: Axes, data: SmoothReliability, *, color: str = PALETTE["after"], label: str = "", title: str = ""
 ) -> Axes:
-    """Return accuracy against confidence as a curve with its pointwise band.
+    """Draw accuracy against confidence as a curve with its pointwise band.
 
     Thick where many predictions lie.
     """
@@ -201,7 +201,7 @@ def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"])
 
 
 def plot_histogram(axes: Axes, data: Histogram, *, color: str = PALETTE["after"], title: str = "") -> Axes:
-    """Return the histogram of confidences as shares, with the mean confidence and the accuracy as lines."""
+    """Draw the histogram of confidences as shares, with the mean confidence and the accuracy as lines."""
     width = np.diff(data.edges)
     total = max(float(data.count.sum()), 1)
     axes.bar(data.edges[:-1] + width / 2, data.count / total, width * 0.92, color=color, alpha=0.7)
@@ -256,7 +256,7 @@ def plot_risk_coverage(
     marked: bool = True,
     width: float = 1.7,
 ) -> Axes:
-    """Return error by how much is answered; ``marked`` adds the point where the target is met."""
+    """Draw the error by how much is answered; ``marked`` adds the point where the target is met."""
     axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
     found = data.abstention
     if marked and found.answered:
@@ -334,7 +334,7 @@ class Line(Protocol):
 
 
 def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Axes:
-    """Return each line in its own colour and dash, its spread shaded."""
+    """Draw each line in its own colour and dash, its spread shaded."""
     for i, line in enumerate(lines):
         color = PALETTE[_COLORS[i % len(_COLORS)]]
         marker = "o" if len(line.x) < 50 else ""
@@ -362,7 +362,7 @@ def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Ax
 def draw_curves(
     lines: Iterable[Line], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
-    """Return a figure of ``plot_curves``, in the report's style."""
+    """Draw a figure of ``plot_curves``, in the report's style."""
     with drawing():
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = plot_curves(figure.subplots(), lines, log_x=log_x)

@@ -150,6 +150,7 @@ def _kernel_density(values: Floats, grid: Floats) -> Floats:
     if not len(values):
         return np.zeros_like(grid)
     low, high = np.quantile(values, [0.25, 0.75])
+    # Silverman 1986, eq. 3.31: the smaller of both spreads, so that two humps do not melt into one.
     spread = min(float(values.std()), float(high - low) / 1.349) or float(values.std())
     width = max(0.9 * spread * len(values) ** -0.2, _NARROWEST)
     # Counted in cells first: a kernel per sample would cost grid times samples.
@@ -198,6 +199,7 @@ def risk_coverage(
         target = default_risk(correct)
     order = np.argsort(-confidence, kind="stable")
     ranked, errors = confidence[order], np.cumsum(~correct[order])
+    # A threshold cannot part equal confidences: the curve has no points between them.
     ends = np.flatnonzero(np.diff(ranked, append=-1.0))  # the last of each run of equal confidences
     shown = ends[np.unique(np.linspace(0, len(ends) - 1, _CURVE_POINTS).astype(np.intp))]
     return RiskCoverage(

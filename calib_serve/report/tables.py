@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
-from calib_serve.metrics import Change, Estimate, LabelEvaluation, LabelsEvaluation, SetEvaluation
-from calib_serve.pages import Cell, Fact, Table
-from calib_serve.report.contents import Contents, LabelsContents, LabelsSide, Side, printable
+from calib_serve.metrics import Change, Estimate, LabelEvaluation, SetEvaluation
+from calib_serve.pages import Cell, Table
 from calib_serve.report.prepare import ClassRow
-from calib_serve.words import MINUS, count, decimals, percent, signed_points, span
+from calib_serve.report.sides import Side, printable
+from calib_serve.words import count, decimals, metric, percent, percent_within, signed_points, small_p
 
 _LONGEST = 200  # characters of a fact that is shown
 
@@ -27,7 +27,7 @@ class Shown(NamedTuple):
     percent: bool = True
 
 
-_SHOWN = (
+SHOWN = (
     Shown("accuracy", "Accuracy", "share of predictions that are right", 1),
     Shown("mean_confidence", "Mean confidence", "what it says on average", 0),
     Shown("signed_gap", "Signed gap", "mean confidence minus accuracy; positive is overconfident", 0),
@@ -56,7 +56,7 @@ _SHOWN = (
 )
 
 
-_SHOWN_OF_LABELS = (
+SHOWN_OF_LABELS = (
     Shown("positive_ece", "ECE of P(label)", "mean distance of P from the label's share, over bins", -1),
     Shown("positive_noise_floor", "Noise floor of P(label)", "the same for a calibrated model, by chance", 0),
     Shown("nll", "NLL", "negative log-likelihood of a label, in nats", -1, percent=False),
@@ -69,58 +69,31 @@ _SHOWN_OF_LABELS = (
 )
 
 
-def facts(contents: Contents | LabelsContents) -> tuple[Fact, ...]:
-    """Return the three figures below the verdict."""
-    metrics = contents.after.metrics
-    before = contents.before
-    if isinstance(metrics, LabelsEvaluation):
-        ece, floor, what = "positive_ece", metrics.positive_noise_floor, "ECE of P(label)"
-        third = Fact("Samples", count(metrics.n), f"{len(metrics.labels)} labels each")
-    else:
-        ece, floor, what = "ece", metrics.noise_floor, "ECE"
-        third = Fact("Predictions", count(metrics.n), f"{metrics.classes} classes")
-    if isinstance(contents, Contents) and contents.moved is not None:
-        third = Fact("Classes changed", percent(contents.moved.share), f"of {count(metrics.n)} predictions")
-
-    def share(side: Side | LabelsSide | None, name: str) -> str:
-        return "" if side is None else percent(getattr(side.metrics, name))
-
-    return (
-        Fact(what, share(contents.after, ece), f"chance alone: {percent(floor)}", share(before, ece)),
-        Fact(
-            "Accuracy",
-            share(contents.after, "accuracy"),
-            f"confidence {percent(metrics.mean_confidence)}",
-            share(before, "accuracy"),
-        ),
-        third,
-    )
+def table_of_metrics(shown: Sequence[Shown], sides: Sequence[Side], changes: Mapping[str, Change]) -> Table:
+    """Return the metrics of one or two sides with intervals, and what changed between them."""
+    found = sides[-1].metrics.estimates()
+    changed = ("change", "p", "judgement") if len(sides) > 1 else ()
+    heads = ("metric", *(side.name for side in sides), *changed)
+    rows = []
+    for one in shown:
+        if one.name in found:
+            row = [Cell(one.words, one.explanation), *(_of_side(side, one) for side in sides)]
+            rows.append(row + (_changed(changes.get(one.name), one) if changed else []))
+    return Table("Metrics", heads, rows)
 
 
-def table_of_metrics(contents: Contents | LabelsContents) -> Table:
-    """Return the metrics of each side with intervals, and what changed."""
-    found = contents.after.metrics.estimates()
-    known = _SHOWN_OF_LABELS if isinstance(contents, LabelsContents) else _SHOWN
-    changed = ("change", "p", "judgement") if contents.before else ()
-    heads = ("metric", *(side.name for side in contents.sides), *changed)
-    return Table("Metrics", heads, [_metric(contents, shown) for shown in known if shown.name in found])
+def _of_side(side: Side, shown: Shown) -> Cell:
+    found: Estimate = getattr(side.metrics, shown.name)
+    return Cell(metric(found.value, share=shown.percent), _interval(found, shown.percent))
 
 
-def _metric(contents: Contents | LabelsContents, shown: Shown) -> list[Cell]:
-    row = [Cell(shown.words, shown.explanation)]
-    for side in contents.sides:
-        found: Estimate = getattr(side.metrics, shown.name)
-        row.append(Cell(_number(found.value, shown.percent), _interval(found, shown.percent)))
-    if contents.before is None:
-        return row
-    change = contents.changes.get(shown.name)
+def _changed(change: Change | None, shown: Shown) -> list[Cell]:
     if change is None:
-        return [*row, Cell(""), Cell(""), Cell("")]
+        return [Cell(""), Cell(""), Cell("")]
     difference, word = change.difference, _word(change, shown.better)
-    moved = Cell(
-        _number(difference.value, shown.percent, sign=True), _interval(difference, shown.percent, sign=True)
-    )
-    return [*row, moved, Cell(_p(change.p)), Cell(word, style=word.split(" ")[0])]
+    moved = metric(difference.value, share=shown.percent, sign=True)
+    ends = _interval(difference, shown.percent, sign=True)
+    return [Cell(moved, ends), Cell(small_p(change.p)), Cell(word, style=word.split(" ")[0])]
 
 
 def table_of_classes(rows: Sequence[ClassRow]) -> Table:
@@ -140,7 +113,7 @@ def _class(row: ClassRow) -> list[Cell]:
         else [Cell("never", value=-1), Cell("", value=-1), Cell("", value=-2)]
     )
     counts = [Cell(count(n), value=n) for n in (row.occurs, row.predicted)]
-    sure = Cell(f"{100 * row.certain_gap:.1f}", value=row.certain_gap)
+    sure = Cell(signed_points(row.certain_gap).lstrip("+"), value=row.certain_gap)
     return [Cell(row.name), *counts, *named, sure, Cell(percent(row.ece, 2), value=row.ece)]
 
 
@@ -174,34 +147,21 @@ def _label(name: str, row: LabelEvaluation) -> list[Cell]:
     ]
 
 
-def _number(value: float, share: bool, *, sign: bool = False) -> str:
-    if not math.isfinite(value):
-        return "undefined" if math.isnan(value) else "infinite"
-    plus = "+" if sign else ""
-    text = f"{100 * value:{plus}.2f}\N{NO-BREAK SPACE}%" if share else f"{value:{plus}.4f}"
-    return text.replace("-", MINUS)
-
-
 def _interval(estimate: Estimate, share: bool, *, sign: bool = False) -> str:
     if math.isnan(estimate.low):
         return ""
     ends = [
-        _number(v, share, sign=sign).removesuffix("\N{NO-BREAK SPACE}%")
+        metric(v, share=share, sign=sign).removesuffix("\N{NO-BREAK SPACE}%")
         for v in (estimate.low, estimate.high, estimate.debiased)
     ]
     less = "" if sign or math.isnan(estimate.debiased) else f"debiased {ends[2]}; "
     return f"{less}{ends[0]} to {ends[1]}"
 
 
-def _p(p: float) -> str:
-    if math.isnan(p):
+def _word(change: Change, better: int) -> Literal["better", "worse", "changed", "no clear change", ""]:
+    if math.isnan(change.p):
         return ""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _word(change: Change | None, better: int) -> Literal["better", "worse", "changed", "no clear change", ""]:
-    if change is None or math.isnan(change.p):
-        return ""
+    # A word for chance would be read as a finding.
     if change.p >= 0.05 or change.difference.value == 0:
         return "no clear change"
     if not better:
@@ -298,5 +258,4 @@ def _tables_of_sets(sets: SetEvaluation, names: tuple[str, ...]) -> tuple[Table,
 
 
 def _share(share: Estimate) -> str:
-    ends = "" if math.isnan(share.low) else f" ({span(share.low, share.high)})"
-    return f"{percent(share.value)}{ends}"
+    return percent_within(share.value, share.low, share.high)

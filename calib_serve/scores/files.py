@@ -11,9 +11,6 @@ also with decimal commas), tabs or blanks, and packed by gzip.
 from __future__ import annotations
 
 import csv
-import gzip
-import io
-import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,19 +26,18 @@ from safetensors import SafetensorError, safe_open
 from calib_serve.engines import open_engine
 from calib_serve.errors import InputError, MissingDependency, ShapeError
 from calib_serve.files import (
-    LONGEST_LINE,
     ZIP_ERRORS,
     check_header,
     map_npy,
-    most_unpacked,
     open_parquet,
     read_npz,
-    short_lines,
 )
 from calib_serve.names import shown
 from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.table import LISTS, TAKEN, Roles, Source, of_arrays, of_roles, roles_of
+from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
+from calib_serve.scores.table import TAKEN, Roles, Source, lists_first, of_arrays, of_roles, roles_of
 
+# The first that a file has is read: logits tell more than the probabilities beside them.
 _SCORES: Mapping[str, Outputs | None] = {
     "logits": "logits",
     "log_probs": "log_probs",
@@ -57,7 +53,6 @@ _BESIDE = {
     "group": ("groups", "group"),
     "id": ("ids", "id"),
 }
-_TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 _ENDINGS = (".npz", ".npy", ".safetensors", ".csv", ".tsv", ".jsonl", ".parquet", ".feather")
 _OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 _ROWS = 1 << 14  # of a text, converted together
@@ -136,7 +131,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 def _read_file(path: Path, asked: _Asked) -> Source:
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     ending = f".{ending}"
-    if ending not in (*_ENDINGS, *_TEXTS) or (path.suffix == ".gz" and ending not in _TEXTS):
+    if ending not in (*_ENDINGS, *TEXTS) or (path.suffix == ".gz" and ending not in TEXTS):
         raise InputError(
             f"scores are read from {', '.join(_ENDINGS)} files, texts also packed (.gz), got {path.name!r}; "
             'write them with np.savez("scores.npz", logits=logits, labels=labels)'
@@ -242,6 +237,7 @@ def _splits(names: Collection[str]) -> list[str]:
 def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1) -> Source:
     """Return the rows of a split of a table, whose columns' roles are known."""
     if roles.split is not None:
+        # As texts: a split may be called 1 and be read as a number.
         of = np.array([str(one) for one in table[roles.split].tolist()])
         known = sorted(set(of.tolist()))
         if split is None:
@@ -255,9 +251,10 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None
 
 
 def _read_text(path: Path, asked: _Asked) -> Source:
-    with _opened(path) as file:
-        names, rows = _rows(file, path)
+    with open_lines(path) as lines:
+        names, rows = _json_cells(lines) if is_json(path) else cells_of(lines)
         check_header(path, names)
+        # Taken for names, the first row of numbers would be lost.
         if any(_is_fraction(name) for name in names):
             raise InputError("the first line holds numbers; add a line with the names of the columns")
         roles = asked.roles(names)
@@ -311,83 +308,18 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _rows(file: IO[str], path: Path) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return the column names and the rows of a text, each as long as the names."""
-    lines = short_lines(file, path, limit=LONGEST_LINE)
-    if ".jsonl" in path.name.lower() or ".ndjson" in path.name.lower():
-        return _json_rows(lines)
-    line = next(lines, "")
-    mark = max(",;\t|", key=lambda one: _outside_quotes(line, one))
-    mark = mark if _outside_quotes(line, mark) else (" " if " " in line.strip() else ",")
-    reader = csv.reader(chain([line], lines), delimiter=mark, skipinitialspace=mark == " ")
-    names = next(reader, [])
-    first = next((row for row in reader if row), None)
-    if first is not None and len(first) == len(names) + 1:  # as R writes row names
-        names = ["", *names]
-    rows = chain([] if first is None else [first], (row for row in reader if row))
-    return names, _even(rows, len(names))
+def _json_cells(lines: Iterator[str]) -> tuple[list[str], Iterator[list[Any]]]:
+    """Return the names of the first row, and the cells of all, each of which must have these."""
+    rows = objects_of(lines)
+    first = next(rows, {})
+    names = list(first)
+    return names, (_values(names, row, number) for number, row in enumerate(chain([first], rows), 1))
 
 
-def _even(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
-    for number, row in enumerate(rows, 1):
-        if len(row) != width:
-            raise InputError(
-                f"row {number} has {len(row)} of {width} cells; a text with a separator belongs in quotes"
-            )
-        yield row
-
-
-def _outside_quotes(line: str, mark: str) -> int:
-    return sum(part.count(mark) for part in line.split('"')[::2])
-
-
-def _json_rows(texts: Iterator[str]) -> tuple[list[str], Iterator[list[Any]]]:
-    lines = (line for line in texts if line.strip())
-    try:
-        first = json.loads(next(lines, "{}"))
-        names = list(first)
-        return names, (
-            _values(names, one, n) for n, one in enumerate(chain([first], map(json.loads, lines)), 1)
-        )
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"each line is one JSON object: {error}") from None
-
-
-def _values(names: Sequence[str], row: Any, number: int) -> list[Any]:
-    if not isinstance(row, dict) or any(name not in row for name in names):
-        lacks = [name for name in names if not isinstance(row, dict) or name not in row]
+def _values(names: Sequence[str], row: Mapping[str, Any], number: int) -> list[Any]:
+    if lacks := [name for name in names if name not in row]:
         raise InputError(f"row {number} lacks {', '.join(lacks[:5])}")
     return [row[name] for name in names]
-
-
-def _opened(path: Path) -> IO[str]:
-    """Return a text, unpacked as far as no bomb would be; spreadsheets put a mark before it."""
-    if path.suffix.lower() != ".gz":
-        return path.open(newline="", encoding="utf-8-sig")
-    unpacked = _Bounded(gzip.GzipFile(path), most_unpacked(path.stat().st_size))
-    return io.TextIOWrapper(io.BufferedReader(unpacked), encoding="utf-8-sig", newline="")
-
-
-class _Bounded(io.RawIOBase):
-    """A stream that unpacks so many bytes at most; InputError beyond."""
-
-    def __init__(self, packed: Any, most: int) -> None:
-        self._packed, self._left = packed, most
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._packed.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
-            raise InputError("it unpacks to far more than its size, as a bomb does; unpack it first")
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._packed.close()
-        super().close()
 
 
 def _is_fraction(text: str) -> bool:
@@ -424,7 +356,7 @@ def _of_arrow(
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
     roles = asked.roles(schema.names, index)
-    roles = _lists_first(roles, {name for name in schema.names if is_list(schema.field(name).type)})
+    roles = lists_first(roles, {name for name in schema.names if is_list(schema.field(name).type)})
     kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
     try:
         table = read(kept)
@@ -434,18 +366,6 @@ def _of_arrow(
     except ArrowException as error:
         raise InputError(f"cannot read {path}: {error}") from error
     return _of_table(roles, arrays, asked.split)
-
-
-def _lists_first(roles: Roles, lists: set[str]) -> Roles:
-    """Keep the column of lists alone, where one holds the scores."""
-    held = [name for name in roles.scores if name in lists]
-    if not held:
-        return roles
-    several = [name for name in held if name in LISTS]
-    if len(several) > 1 or (not several and len(held) > 1):
-        names = " and ".join(several or held)
-        raise InputError(f"there are the columns {names} of lists: name one (--columns, columns=)")
-    return replace(roles, scores=tuple((several or held)[:1]))
 
 
 def is_list(kind: Any) -> bool:
@@ -483,7 +403,7 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
         rows = opened.table(table)
         types = rows.schema()
         roles = asked.roles(list(rows.columns))
-        roles = _lists_first(roles, {name for name in rows.columns if types[name].is_array()})
+        roles = lists_first(roles, {name for name in rows.columns if types[name].is_array()})
         if roles.split is not None or asked.split is not None:
             rows = _of_split(opened, rows, table, asked.split, roles.split)
         if not roles.scores:
@@ -562,6 +482,7 @@ def _of_spooled(
     if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
         found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1)
         return replace(found, values=values)
+    # What columns are is told from the first rows: all of them would not fit into memory.
     few = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
     shown = {name: column[: 1 << 16] for name, column in beside.items()}
     found = of_roles(roles, {**few, **shown}, first=1)

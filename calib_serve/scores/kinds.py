@@ -41,7 +41,7 @@ def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
 
 
 def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
-    """Log-probabilities of logits (..., K), in float64.
+    """Return log-probabilities of logits (..., K), in float64.
 
     >>> log_softmax(np.array([0.0, -1000.0])).tolist()
     [0.0, -1000.0]
@@ -167,6 +167,7 @@ def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
     >>> measured([[0.25, 0.75]]), measured([[2.0, -1.0]]), measured([1.5, -1.0])
     ('probabilities', 'logits', 'logit')
     """
+    # Of a batch of a running model, which must be answered: ``recognise`` reads whole files, and may refuse.
     rows = as_array(scores, "scores")
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim != 2 or not rows.shape[1]:
@@ -174,6 +175,7 @@ def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
     unit = bool(_within(rows).all() and rows.any())  # a layer of zeros gives logits
     if rows.shape[1] == 1:
         return "probability" if unit else "logit"
+    # One sample alone may sum to 1 by chance; whoever can, says what scores are.
     if unit:
         return "probabilities" if _near_one(rows, tolerance) else "label_probabilities"
     return "log_probs" if (rows <= 0).all() and _near_one(np.exp(rows), tolerance) else "logits"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.names import shown
+from calib_serve.scores.classes import is_missing, plain
 from calib_serve.scores.kinds import Outputs, softmax
 
 LISTS: Mapping[str, Outputs] = {"logits": "logits", "log_probs": "log_probs", "probs": "probabilities"}
@@ -31,6 +32,7 @@ TAKEN = {"weight": "weighs the rows", "group": "says which rows belong together"
 """What a column of this name does, to be said."""
 _INDEX = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "cv_fold")
 """Of row names and of folds: known to be no class, and of no use here. pandas calls others "Unnamed: 0"."""
+# Columns that exports of predictions have beside the classes; a softmax over them would look like scores.
 _NO_CLASS = (
     *("pred", "preds", "prediction", "predicted", "predicted_class", "predicted_label", "y_pred"),
     *("confidence", "conf", "max_prob", "p_max", "correct", "is_correct", "entropy", "margin", "loss", "nll"),
@@ -103,6 +105,17 @@ def roles_of(
     out = [n for n in rest if n in index or low[n] in _INDEX or low[n].startswith(("unnamed:", "__index"))]
     scores = [name for name in rest if name not in out]
     return Roles(tuple(scores), **found, truths=_truths(truths, scores), left_out=tuple(out))
+
+
+def lists_first(roles: Roles, lists: Collection[str]) -> Roles:
+    """Keep the column of lists alone, where one holds the scores; InputError where several may."""
+    held = [name for name in roles.scores if name in lists]
+    chosen = [name for name in held if name in LISTS] or held
+    if len(chosen) > 1:
+        raise InputError(
+            f"there are the columns {' and '.join(chosen)} of lists: name one (--columns, columns=)"
+        )
+    return replace(roles, scores=tuple(chosen)) if chosen else roles
 
 
 def _label(free: Sequence[str], low: Mapping[str, str], columns: Sequence[str] | None) -> str | None:
@@ -337,12 +350,9 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
     }
     kind: Outputs | None = None
     names: tuple[str, ...] = ()
-    lists = [name for name in roles.scores if table[name].ndim == 2]
-    if lists:
-        chosen = [name for name in lists if name in LISTS] or lists
-        if len(chosen) > 1:
-            raise InputError(f"there are the columns {' and '.join(chosen)} of lists: name one (--columns)")
-        values, kind = _numbers(table[chosen[0]]), LISTS.get(chosen[0])
+    roles = lists_first(roles, {name for name in roles.scores if table[name].ndim == 2})
+    if table[roles.scores[0]].ndim == 2:
+        values, kind = _numbers(table[roles.scores[0]]), LISTS.get(roles.scores[0])
     else:
         values, names = _stacked(roles.scores, table, first), roles.scores
     labels = None if found["label"] is None else as_array(found["label"], "labels", missing=True)
@@ -391,19 +401,11 @@ def _as_numbers(column: NDArray[Any], name: str, first: int) -> NDArray[np.float
             raise InputError(
                 f"column {name!r} holds booleans, which are no scores; leave it out by --columns"
             )
-        if (
-            value is None
-            or type(value).__name__ == "NAType"
-            or (isinstance(value, str) and not value.strip())
-        ):
-            raise InputError(f"{what}: the score is missing; leave such rows out, or fill them in")
+        if is_missing(plain(value)):
+            raise InputError(f"{what}: the score is missing ({value}); leave such rows out, or fill them in")
         try:
             float(value)
         except (TypeError, ValueError):
-            if isinstance(value, str) and value.strip().lower() in ("na", "n/a", "null", "none", "<na>"):
-                raise InputError(
-                    f"{what}: the score is missing ({value}); leave such rows out, or fill them in"
-                ) from None
             raise InputError(
                 f"{what} holds {shown(value)}, which is no score; name the columns of the classes alone "
                 "(--columns, columns=), or that of the labels 'label'"

@@ -34,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
-from calib_serve.judgement.bets import MeanBets
 from calib_serve.watch.anew import note_anew, read_kept
+from calib_serve.watch.bets import MeanBets
 from calib_serve.watch.ledger import LabelRecord, Ledger
 from calib_serve.watch.sums import Version
 from calib_serve.words import signed_points

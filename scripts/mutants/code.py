@@ -1,7 +1,7 @@
 r"""Mutation tests of the Python code: break it a little, many times, and count what no test sees.
 
     python scripts/mutants/code.py --sample 100 --seed 1 --jobs 2
-    python scripts/mutants/code.py --only judgement --show
+    python scripts/mutants/code.py --only verdict --show
     python scripts/mutants/code.py --only ledger --match '^Ledger\.(revoke|_revoked):'
 
 ``targets.yaml`` says which modules, and which quick tests concern them. Results are kept in a JSON-lines

@@ -12,7 +12,7 @@ from command_line import calib_serve as call
 
 from calib_serve import Artifact, Scores
 from calib_serve.metrics import sigmoid
-from calib_serve.report import prepare_labels_report
+from calib_serve.report import prepare_report
 
 NAMES = ["cat", "<b>dog</b>", "cat", "night"]
 
@@ -88,8 +88,8 @@ def test_one_label_off_vetoes_what_the_mean_over_many_hides() -> None:
     rng = np.random.default_rng(0)
     p = rng.random((2000, 40))
     y = (rng.random(p.shape) < p).astype(int)
-    assert prepare_labels_report(title="x", after=(p, y)).verdict.level in ("calibrated", "no_error_found")
+    assert prepare_report(title="x", after=(p, y)).verdict.level in ("calibrated", "no_error_found")
     p[:, 7] = np.sqrt(p[:, 7])
-    found = prepare_labels_report(title="x", after=(p, y), class_names=[f"l{k}" for k in range(40)])
+    found = prepare_report(title="x", after=(p, y), class_names=[f"l{k}" for k in range(40)])
     assert found.verdict.level == "off"
     assert "“l7” is too high" in found.verdict.headline

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import brier_score_loss, log_loss
 
 from calib_serve.errors import CalibServeError
-from calib_serve.metrics import decisions, ece, evaluate, evaluate_labels
+from calib_serve.metrics import Tally, decisions, ece, evaluate, evaluate_labels
 
 
 def draw(n: int = 500, labels: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -32,6 +32,26 @@ def test_each_label_has_the_numbers_of_its_two_classes() -> None:
         assert row.positives == y[:, k].sum()
     for name in ("accuracy", "positive_ece", "positive_brier", "nll"):
         assert getattr(found, name) == pytest.approx(np.mean([getattr(row, name) for row in found.labels]))
+
+
+def test_weighted_samples_have_the_noise_floor_that_chance_gives_them() -> None:
+    rng = np.random.default_rng(3)
+    p, weight = rng.random((400, 1)), rng.exponential(size=400)
+
+    def shown() -> tuple[float, float]:
+        y = (rng.random(p.shape) < p).astype(int)
+        found = evaluate_labels(p, y, sample_weight=weight, replicates=0)
+        both = np.hstack([1 - p, p])
+        return found.labels[0].positive_ece.value, Tally.empty(2).update(
+            both, y[:, 0], sample_weight=weight
+        ).ece
+
+    of_label, of_top = np.mean([shown() for _ in range(200)], axis=0)
+    y = np.zeros((400, 1), int)
+    found = evaluate_labels(p, y, sample_weight=weight, replicates=0)
+    assert found.labels[0].positive_noise_floor == pytest.approx(of_label, rel=0.08)
+    top = Tally.empty(2).update(np.hstack([1 - p, p]), y[:, 0], sample_weight=weight)
+    assert top.noise_floor == pytest.approx(of_top, rel=0.08)
 
 
 def test_the_decisions_of_all_labels_are_predictions_of_their_own() -> None:

@@ -127,15 +127,14 @@ def test_ece_terms_add_up_to_the_ece(sample) -> None:
 @settings(deadline=None, max_examples=40)
 def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     """What the bootstrap computes from weights is what it would from the drawn rows themselves."""
-    from calib_serve.metrics.samples import PerSample
     from calib_serve.metrics.truths import Sample
 
     probs, labels = sample
     n = len(labels)
     drawn = np.random.default_rng(seed).integers(n, size=n)
-    scores = PerSample.of(probs, labels)
-    weights = np.bincount(drawn, minlength=n).astype(float)[scores.order]
-    weighted = Sample(scores, 15, "right").weighted(weights[None])
+    whole = Sample(probs, labels, bins=15, edges="right")
+    weights = np.bincount(drawn, minlength=n).astype(float)[whole.order]
+    weighted = whole.weighted(weights[None])
     copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0).estimates()
     for name, values in weighted.items():
         # The noise floor takes the root of a variance, which may be 0 but for its last bits.

@@ -13,13 +13,14 @@ import pytest
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.bins import Bins
+from calib_serve.errors import InputError
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.judgement import CALIBRATE, DEPLOY, Verdict
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels, softmax
 from calib_serve.metrics.comparison import Moved
-from calib_serve.report import prepare_labels_report, prepare_report
-from calib_serve.report.contents import compared
+from calib_serve.report import prepare_report
+from calib_serve.report.sides import compared
+from calib_serve.verdict import CALIBRATE, DEPLOY, Verdict
 
 P = np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
 AFTER = evaluate(P, [0, 1, 1, 0], replicates=0)
@@ -198,8 +199,20 @@ def test_labels_weigh_too() -> None:
     y = (RNG.random((400, 4)) < p).astype(int)
     counts = RNG.integers(0, 3, 400)
     again = np.repeat(np.arange(400), counts)
-    weighed = prepare_labels_report(title="w", before=(p, y), after=(p**0.9, y), sample_weight=counts)
-    rows = prepare_labels_report(title="r", before=(p[again], y[again]), after=((p**0.9)[again], y[again]))
+    weighed = prepare_report(title="w", before=(p, y), after=(p**0.9, y), sample_weight=counts)
+    rows = prepare_report(title="r", before=(p[again], y[again]), after=((p**0.9)[again], y[again]))
     one, other = (report.changes["nll"].difference.value for report in (weighed, rows))
     assert one == pytest.approx(other)
     assert weighed.sides[1].metrics.nll.value == pytest.approx(rows.sides[1].metrics.nll.value)
+
+
+def test_a_report_of_labels_says_that_its_samples_are_those_of_the_fit_and_takes_no_groups() -> None:
+    p = RNG.random((400, 4))
+    y = (RNG.random((400, 4)) < p).astype(int)
+    assert (
+        prepare_report(title="x", after=(p, y), own="they are those of the fit").verdict.level == "too_little"
+    )
+    with pytest.raises(InputError, match="groups"):
+        prepare_report(title="x", after=(p, y), groups=np.arange(400) // 2)
+    with pytest.raises(InputError, match="target_risk"):
+        prepare_report(title="x", after=(p, y), target_risk=0.1)

@@ -457,6 +457,13 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
         Scores.read(tmp_path / "logs")
 
 
+def test_json_that_names_a_column_twice_would_lose_a_label_and_is_refused(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    path.write_text('{"cat": 0.2, "dog": 0.8, "label": "cat", "label": "dog"}\n')
+    with pytest.raises(InputError, match="row 1 is no JSON: it names a column twice"):
+        Scores.read(path)
+
+
 @pytest.mark.server
 def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypatch):
     logits, labels = samples(1500)

@@ -11,9 +11,9 @@ from sizes import sized
 
 from calib_serve import Keyring, Watch
 from calib_serve.errors import InputError, LedgerError
-from calib_serve.judgement.bets import BETS
 from calib_serve.receipts import Label, Receipt, Shadow
 from calib_serve.watch.anew import told_anew
+from calib_serve.watch.bets import BETS
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.watch.shadow import LESS_RIGHT, MARGIN, ShadowFollower, ShadowTest, shadow_states

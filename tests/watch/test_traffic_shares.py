@@ -54,7 +54,7 @@ def test_shares_are_those_of_the_traffic_and_labels_agree(watch, artifact) -> No
     probs, y = serve(watch, artifact, new)
     found = watch.class_shares(V)
     assert found.kind == "moved"
-    assert "most that of <cow>: 19.9 % to 5" in found.says
+    assert "most that of <cow>: 19.9 % to 5" in found.says.replace("\xa0", " ")
     for one, share in zip(found.classes, np.bincount(y) / len(y), strict=True):
         assert one.low - 0.01 < share < one.high + 0.01
         at = probs.argmax(axis=1) == NAMES.index(one.name)

@@ -14,7 +14,7 @@ from sizes import sized
 from calib_serve import contracts
 from calib_serve.artifact import Clause, Contract
 from calib_serve.contracts import fixed_labels, labels_until_broken, plan_contract
-from calib_serve.judgement.bets import Evidence
+from calib_serve.watch.bets import Evidence
 from calib_serve.watch.contracts import ClauseEvidence, Labelled
 from calib_serve.watch.policy import parse_policy
 

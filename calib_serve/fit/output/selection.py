@@ -28,13 +28,13 @@ from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.judgement.decide import judge_probs
 from calib_serve.metrics import log_probs, softmax
 from calib_serve.metrics.comparison import Moved, Tops
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Event, event_error
+from calib_serve.verdict.decide import judge_probs
 
 Floats = NDArray[np.float64]
 FoldFit = Callable[[int], Artifact]

@@ -9,8 +9,7 @@ import pytest
 from sizes import sized
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement import Evidence, share_bets
-from calib_serve.judgement.bets import BETS, FRACTIONS, MeanBets, _log_staked
+from calib_serve.watch.bets import BETS, FRACTIONS, Evidence, MeanBets, _log_staked, share_bets
 
 
 def evidence(x: np.ndarray, mean: float) -> float:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calib_serve.judgement.gaps import FEW, RISK, Cells, judged_alone
 from calib_serve.metrics.intervals import equivalence_power
 from calib_serve.options.evaluate import Tolerant
-from calib_serve.words import chance, percent, points, rounded_up
+from calib_serve.verdict.gaps import FEW, RISK, Cells, judged_alone
+from calib_serve.words import chance, percent, percent_change, points, rounded_up
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
 _MATTERS = 0.2  # an error that may be larger than this is no finding
@@ -54,10 +54,19 @@ class Line:
         return 0.0 if self.cells is None else self.cells.needed(self.tested.tolerance)
 
 
-def line_of(name: str, what: str, cells: Cells, says: str, tolerance: float, *, required: bool) -> Line:
-    """Return the line of a test of cells; ``says`` is for a veto."""
-    tested = Tested(name, what, cells.p, cells.error, cells.most, tolerance, required)
-    return Line(tested, says, cells.error, cells)
+def line_of(
+    name: str,
+    what: str,
+    cells: Cells,
+    says: str,
+    tolerance: float,
+    *,
+    required: bool = False,
+    of: int = 1,
+) -> Line:
+    """Return the line of a test of cells, one ``of`` so many alike (Bonferroni); ``says`` is for a veto."""
+    p = min(of * cells.p, 1.0)
+    return Line(Tested(name, what, p, cells.error, cells.most, tolerance, required), says, cells.error, cells)
 
 
 def direction(cells: Cells, words: tuple[str, str, str]) -> str:
@@ -122,7 +131,7 @@ def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
     'ECE 25.5 -> 3.4 %; chance alone shows 3.1 %.'
     """
     moved = ", ".join(
-        f"{what and f'of {what} '}{100 * before:.1f} -> {percent(after)}" for what, before, after, _ in eces
+        f"{what and f'of {what} '}{percent_change(before, after)}" for what, before, after, _ in eces
     )
     floors = [percent(floor) for *_, floor in eces if not math.isnan(floor)]
     return f"ECE {moved}" + (f"; chance alone shows {' and '.join(floors)}." if floors else ".")
@@ -164,6 +173,7 @@ def _family(line: Line) -> str:
 
 def _leading(vetoes: Sequence[Line]) -> Line:
     """Choose what the headline names: the whole, unless what it hides is off by half as much again."""
+    # What is off in the whole is often off in its parts, too: the whole is repaired first.
     ranked = sorted(vetoes, key=lambda line: (_ORDER.index(line.tested.name), -line.size))
     hidden = max(
         (line for line in vetoes if line.tested.name in ("positive", "label")),
@@ -335,6 +345,7 @@ def samples_needed(
             wrong += float((1 - equivalence_power(of_each[alone] * times, 1, risk=RISK)).sum())
         return wrong
 
+    # Power rises with the samples, so that doubling and halving find where it is enough.
     low, high = 0.0, 1.0
     while fails(high) > 1 - power:
         low, high = high, 2 * high

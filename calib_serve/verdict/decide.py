@@ -12,7 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import some_of
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement.conclude import (
+from calib_serve.metrics.labels import checked_label_probs, decisions
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
+from calib_serve.options.base import changed
+from calib_serve.options.evaluate import JudgeOptions
+from calib_serve.scores import ProbsView, Scores
+from calib_serve.verdict.conclude import (
     CALIBRATE,
     TOLERANCE,
     Line,
@@ -22,7 +28,7 @@ from calib_serve.judgement.conclude import (
     direction,
     line_of,
 )
-from calib_serve.judgement.gaps import (
+from calib_serve.verdict.gaps import (
     RISK,
     Cells,
     ClassGap,
@@ -35,12 +41,6 @@ from calib_serve.judgement.gaps import (
     shape_of_event,
     shape_of_top_two,
 )
-from calib_serve.metrics.labels import checked_label_probs, decisions
-from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import checked, checked_weights, design_effect, group_codes, row_blocks
-from calib_serve.options.base import changed
-from calib_serve.options.evaluate import JudgeOptions
-from calib_serve.scores import ProbsView, Scores
 from calib_serve.words import percent, points
 
 Floats = NDArray[np.float64]
@@ -54,6 +54,7 @@ _HIGHEST = 0.99  # quantile of P(y = 1)
 _RELATIVE = 0.2  # of expected events: how far they may be off
 _SURE = 1.96
 _SURELY = 3.29  # standard errors, of what is said without being asked
+_WAYS = ("too high", "too low", "too high in some ranges and too low in others")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,30 +114,23 @@ def judge_probs(
     are judged label by label. ``groups`` (n,) say which samples belong together. Raises InputError or
     ShapeError.
     """
-    single = _class_tolerance(tolerance, class_tolerance)
-    if np.ndim(labels) == 2:
-        if groups is not None:
-            raise InputError("groups are for one class a sample, not for labels; leave them out")
-        return judge_labels(
-            probs,
-            labels,
-            tolerance=tolerance,
-            class_tolerance=single,
-            sample_weight=sample_weight,
-            label_names=class_names,
-        )
+    single, several = _class_tolerance(tolerance, class_tolerance), np.ndim(labels) == 2
+    if several and groups is not None:
+        raise InputError("groups are for one class a sample, not for labels; leave them out")
     p: Any
     y: Any
-    p, y = (probs, labels) if isinstance(probs, ProbsView) else checked(probs, labels)
-    weight = checked_weights(sample_weight, len(p))
-    if weight is not None and not weight.all():
-        kept = np.flatnonzero(weight)
-        groups = None if groups is None else np.asarray(groups)[kept]
-        p, y, weight = p.take(kept, axis=0), y[kept], weight[kept] / weight[kept].mean()
+    if isinstance(probs, ProbsView):
+        p, y = probs, np.asarray(labels)
+    else:
+        p, y = checked_label_probs(probs, labels) if several else checked(probs, labels)
+    p, y, weight, codes = weighing_rows(p, y, sample_weight, groups)
     names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
     if len(names) != p.shape[1]:
-        raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
-    codes, n = group_codes(groups, len(p)), len(p)
+        raise ShapeError(f"{p.shape[1]} {'labels' if several else 'classes'} but {len(names)} class names")
+    if several:
+        return _judged_labels(np.asarray(p, np.float64), y, names, weight, (tolerance, single))
+    n = len(p)
+    # By then bounds lie far below any usual tolerance; more rows would only take time.
     if n > _MOST:
         some = some_of(n, _MOST)
         p, y, codes = p.take(some, axis=0), y[some], _codes(None if codes is None else codes[some])
@@ -218,8 +212,7 @@ def _of_positive(s: _Sample) -> list[Line]:
         return Cells.of(p, came, cell, s.groups, s.weight)
 
     cells = finest(split, tolerance)
-    way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
-    said = f"P(y = 1) is {way}, on average {points(cells.error)} off"
+    said = f"P(y = 1) is {direction(cells, _WAYS)}, on average {points(cells.error)} off"
     return [
         line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
         _of_shape(_event_shape(s), s.tolerance),
@@ -233,6 +226,7 @@ def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
     >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
     0.001
     """
+    # Of an event of 0.5 % a tolerance of two points would allow a probability that is always 0.
     share = float(np.average(came, weights=weight))
     rarer = max(min(share, 1 - share), 1 / len(came))
     return tolerance if rarer >= _RARE else min(tolerance, _RELATIVE * rarer)
@@ -295,13 +289,12 @@ def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
     whole = Cells.of(s.first, s.right, s.predicted, s.groups, s.weight)
     worst = min(gaps, key=lambda g: g.cells.p)
     said = f"of the {len(s.names)} classes, predictions are on average {points(whole.error)} off"
-    lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance, required=False)]
+    lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance)]
     several = len(gaps)
     for gap in gaps:
         what = f"predictions of class “{gap.name}”" if gap.name is not None else "classes not judged alone"
         name = "class" if gap.name is not None else "rest"
-        line = line_of(name, what, gap.cells, gap.says, s.of_class, required=True)
-        lines.append(replace(line, tested=replace(line.tested, p=min(several * line.tested.p, 1.0))))
+        lines.append(line_of(name, what, gap.cells, gap.says, s.of_class, required=True, of=several))
     # Which class it is says more than that there is one.
     if several * worst.cells.p < RISK and not worst.cells.within(s.of_class):
         lines[0] = replace(lines[0], says=worst.says)
@@ -339,32 +332,19 @@ def _opening(s: _Sample, n: int) -> str:
     )
 
 
-def judge_labels(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    *,
-    tolerance: float,
-    class_tolerance: float,
-    sample_weight: ArrayLike | None = None,
-    label_names: Sequence[str] = (),
+def _judged_labels(
+    p: Floats, y: Codes, names: Sequence[str], weight: Floats | None, tolerances: tuple[float, float]
 ) -> Verdict:
-    """Tell whether probabilities of labels (n, L) are calibrated against whether each is true (n, L), 0 or 1.
+    """Judge probabilities of labels (n, L) against whether each is true (n, L), 0 or 1.
 
-    The mean absolute gap of P(label), over cells of each label, must be below the ``tolerance``, and each
-    label's own below ``class_tolerance``. Labels of a sample move together: each sample is a group.
+    The mean absolute gap of P(label), over cells of each label, must be below the first tolerance, and each
+    label's own below the second.
     """
-    given, y = checked_label_probs(probs, labels)
-    p, weight = np.asarray(given, np.float64), checked_weights(sample_weight, len(given))
-    if weight is not None and not weight.all():
-        kept = np.flatnonzero(weight)
-        p, y, weight = p[kept], y[kept], weight[kept] / weight[kept].mean()
-    names = tuple(label_names) or tuple(str(k) for k in range(p.shape[1]))
-    if len(names) != p.shape[1]:
-        raise ShapeError(f"{p.shape[1]} labels but {len(names)} names")
-    lines = [_of_all(p, y, tolerance, weight)]
+    of_all, of_each = tolerances
+    lines = [_of_all(p, y, of_all, weight)]
     for k, name in enumerate(names):
-        lines.append(_of_label(p[:, k], y[:, k], name, weight, tolerance=class_tolerance, labels=len(names)))
-    return conclude(lines, n=len(p), small=0, kinds=len(names), opening=_opening_of_labels(p, y, weight))
+        lines.append(_of_label(p[:, k], y[:, k], name, weight, tolerance=of_each, labels=len(names)))
+    return conclude(lines, n=len(p), kinds=len(names), opening=_opening_of_labels(p, y, weight))
 
 
 def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | None) -> Line:
@@ -374,9 +354,8 @@ def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | N
     cell = np.column_stack([2 * k + equal_mass(p[:, k], 2) for k in range(labels)])
     of_each = None if weight is None else np.repeat(weight, labels)
     cells = Cells.of(p.ravel(), y.ravel().astype(np.float64), cell.ravel(), samples, of_each)
-    tested = Tested("labels", "P(label)", cells.p, cells.error, cells.most, tolerance, required=True)
     said = f"the labels' probabilities are on average {points(cells.error)} off"
-    return Line(tested, said, cells.error, cells)
+    return line_of("labels", "P(label)", cells, said, tolerance, required=True)
 
 
 def _of_label(
@@ -385,11 +364,10 @@ def _of_label(
     true = came.astype(np.float64)
     tolerance = held_to(tolerance, true, weight)
     cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b), None, weight), tolerance)
-    chance = min(labels * cells.p, 1.0)
-    tested = Tested("label", f"P(“{name}”)", chance, cells.error, cells.most, tolerance, required=True)
-    way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
-    said = f"the probability of label “{name}” is {way}, by {points(cells.error)} on average"
-    return Line(tested, said, cells.error, cells)
+    said = (
+        f"the probability of label “{name}” is {direction(cells, _WAYS)}, by {points(cells.error)} on average"
+    )
+    return line_of("label", f"P(“{name}”)", cells, said, tolerance, required=True, of=labels)
 
 
 def _opening_of_labels(p: Floats, y: NDArray[np.intp], weight: Floats | None) -> str:
@@ -415,7 +393,7 @@ def judge(
     unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
     held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
     1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
-    points might hide. Tests of class shares and of shape (see ``calib_serve.judgement.gaps``) can only veto.
+    points might hide. Tests of class shares and of shape (see ``calib_serve.verdict.gaps``) can only veto.
     Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
 
     >>> import numpy as np
@@ -428,8 +406,6 @@ def judge(
     asked = changed(options or JudgeOptions(), given)
     scored = Scores.of(scores, labels, **asked.of_scores)
     y = scored.labelled()
-    if scored.is_multilabel and scored.groups is not None:
-        raise InputError("groups are for one class a sample, not for labels; leave them out")
     if y.ndim > 1 and not scored.is_multilabel:
         raise InputError("soft labels are for fits, nll and brier; a verdict wants one class a sample")
     found = judge_probs(

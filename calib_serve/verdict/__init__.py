@@ -3,8 +3,7 @@
 ``judge`` decides from scores and labels; ``Verdict`` is also what the watch page says of live ones.
 """
 
-from calib_serve.judgement.bets import Evidence, MeanBets, share_bets
-from calib_serve.judgement.conclude import (
+from calib_serve.verdict.conclude import (
     CALIBRATE,
     DEPLOY,
     MORE,
@@ -15,20 +14,17 @@ from calib_serve.judgement.conclude import (
     gain_of,
     of_own_samples,
 )
-from calib_serve.judgement.decide import judge
+from calib_serve.verdict.decide import judge
 
 __all__ = [
     "CALIBRATE",
     "DEPLOY",
     "MORE",
     "TOLERANCE",
-    "Evidence",
     "Level",
-    "MeanBets",
     "Tested",
     "Verdict",
     "gain_of",
     "judge",
     "of_own_samples",
-    "share_bets",
 ]

@@ -1,0 +1,416 @@
+"""The two tasks of a classifier that a report may be of, and the numbers that it shows of each.
+
+One class of K is true of a sample, or any number of L labels. All else in this room asks a ``Task``, never
+which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import (
+    Change,
+    Evaluation,
+    LabelsEvaluation,
+    decisions,
+    log_probs,
+    paired_changes,
+    smooth_reliability,
+)
+from calib_serve.metrics.comparison import Moved, change_of_mean
+from calib_serve.metrics.evaluation import evaluate_probs
+from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
+from calib_serve.metrics.samples import checked, checked_weights, top_label
+from calib_serve.pages import Fact, Table
+from calib_serve.report.figures import Picture, diagram, pictures
+from calib_serve.report.prepare import (
+    bin_count_curve,
+    class_table,
+    confidence_density,
+    confidence_histogram,
+    default_risk,
+    reliability,
+    reliability_of,
+    risk_coverage,
+    to_json,
+)
+from calib_serve.report.sides import (
+    ClassesSide,
+    How,
+    Predictions,
+    Side,
+    compared,
+    printable,
+)
+from calib_serve.report.tables import (
+    SHOWN,
+    SHOWN_OF_LABELS,
+    DecisionRows,
+    Shown,
+    decision_rows,
+    table_of_classes,
+    table_of_labels,
+)
+from calib_serve.verdict import Verdict, of_own_samples
+from calib_serve.verdict.decide import judge_probs
+from calib_serve.words import count, percent
+
+Checked = tuple[NDArray[Any], NDArray[Any]]
+Floats = NDArray[np.float64]
+
+_BAND = 200  # resamples of the smooth diagram's band
+_DRAWS = 200  # the test of labels has no meaning without any
+
+
+class Task(Protocol):
+    """The measures, tests, tables and words of one task."""
+
+    one: ClassVar[str]
+    """The word for one of the classes or labels."""
+    shown: ClassVar[Sequence[Shown]]
+    """The metrics of the table, in its order."""
+    sorted_by: ClassVar[str]
+    """The number by which the worst are first, in words."""
+    of_metrics: ClassVar[str]
+    """The note below the metrics, with a place for the number of ``bins``."""
+    of_each: ClassVar[str]
+    """The note below the table of each."""
+
+    def checked(self, predictions: Predictions) -> Checked:
+        """Check probabilities and labels; raise InputError or ShapeError."""
+
+    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
+        """Measure each of one or two models on the same samples."""
+
+    def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
+        """Test what changed from the first model to the second."""
+
+    def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
+        """Return the fields of ``Contents`` that are left: ``rows``, the worst first, and more of classes."""
+
+    def fact(self, contents: Contents) -> Fact:
+        """Return the third of the figures below the verdict."""
+
+    def each(self, contents: Contents, most: int) -> Table:
+        """Return a table of ``most`` rows, a class or label each."""
+
+    def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
+        """Draw the first diagram, and the figures below it."""
+
+    def decisions(self, contents: Contents) -> DecisionRows | None:
+        """Return the section of the artifact's decisions, if it has any."""
+
+    def as_dict(self, contents: Contents) -> dict[str, Any]:
+        """Return for JSON what only this task has."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Contents:
+    """A whole report: one side, or two of the same samples with what changed between them.
+
+    ``rows`` are of the classes or labels, as the ``task`` has them, the worst first.
+    """
+
+    title: str
+    task: Task
+    sides: tuple[Any, ...]
+    changes: Mapping[str, Change]
+    rows: tuple[Any, ...]
+    verdict: Verdict
+    artifact: Artifact | None
+    bins: int
+    tolerance: float
+    class_names: tuple[str, ...] = ()
+    decisions: DecisionsEvaluation | None = None
+    moved: Moved | None = None
+
+    @property
+    def before(self) -> Any:
+        """The side to compare with, or None."""
+        return self.sides[0] if len(self.sides) == 2 else None
+
+    @property
+    def after(self) -> Any:
+        """The side that the verdict is about."""
+        return self.sides[-1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every number of the report, for JSON."""
+        fitted = self.artifact
+        return {
+            "title": self.title,
+            "verdict": self.verdict.as_dict(),
+            "bins": self.bins,
+            "tolerance": self.tolerance,
+            "sides": [{**to_json(s), "metrics": to_json(s.metrics.as_dict())} for s in self.sides],
+            "changes": to_json(dict(self.changes)),
+            "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
+            **self.task.as_dict(self),
+        }
+
+
+class _Multiclass:
+    """One class of K is true of a sample."""
+
+    one: ClassVar[str] = "class"
+    shown: ClassVar[Sequence[Shown]] = SHOWN
+    sorted_by: ClassVar[str] = "gap"
+    of_metrics: ClassVar[str] = (
+        "ECE, MCE and their kin over {} bins. Chance alone makes an error larger: its debiased value, with "
+        "the interval of the true error, is below it."
+    )
+    of_each: ClassVar[str] = (
+        "Confidence, right and gap are of the predictions that name the class; gaps are in points, positive "
+        "where it is overconfident. Class ECE is of the class's own probability over all samples. The "
+        "intervals hold at 95 % for all classes at once."
+    )
+
+    def checked(self, predictions: Predictions) -> Checked:
+        return checked(*predictions)
+
+    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
+        drawn = _drawn(pairs, how)
+        # One target for both sides: half the error of the first.
+        target = default_risk(top_label(*drawn[0])[1]) if how.target_risk is None else how.target_risk
+
+        def side(name: str, color: str, pair: Checked, rows: Checked) -> ClassesSide:
+            found = evaluate_probs(*pair, sample_weight=how.sample_weight, groups=how.groups, **how.measured)
+            return ClassesSide(
+                name,
+                color,
+                metrics=found,
+                reliability=reliability(*rows, bins=how.bins, edges=how.edges),
+                histogram=confidence_histogram(*rows),
+                density=confidence_density(*rows),
+                risk_coverage=risk_coverage(*rows, target=target, groups=how.groups_of_rows),
+                bin_counts=bin_count_curve(*rows, edges=how.edges),
+                positive=None if found.positive_bins is None else reliability_of(found.positive_bins),
+                smooth=None
+                if how.groups is not None  # its band is of samples that do not depend on one another
+                else smooth_reliability(*rows, replicates=min(how.replicates, _BAND), seed=how.seed),
+            )
+
+        return tuple(map(side, names, ("before", "after")[-len(pairs) :], pairs, drawn))
+
+    def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
+        before, after = _drawn(pairs, how)
+        changes = paired_changes(before[0], *after, groups=how.groups_of_rows, **how.measured)
+        if how.sample_weight is None:
+            return changes
+        # Tests are of rows that are there as often as they weigh, and metrics of the weights themselves.
+        old, new = (side.metrics.estimates() for side in sides)
+        return {name: change.moved(new[name].value - old[name].value) for name, change in changes.items()}
+
+    def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
+        drawn = _drawn(pairs[-1:], how)[0]
+        moved = None
+        if len(pairs) > 1:
+            weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
+            moved = Moved.of_probs(pairs[0][0], *pairs[1], **weighing)
+        return {
+            "rows": class_table(*drawn, class_names=how.class_names, bins=how.bins, edges=how.edges),
+            "moved": moved,
+            "decisions": None
+            if how.artifact is None
+            else evaluate_decisions(how.artifact, *drawn, groups=how.groups_of_rows),
+        }
+
+    def fact(self, contents: Contents) -> Fact:
+        metrics: Evaluation = contents.after.metrics
+        if contents.moved is not None:
+            return Fact(
+                "Classes changed", percent(contents.moved.share), f"of {count(metrics.n)} predictions"
+            )
+        return Fact("Predictions", count(metrics.n), f"{metrics.classes} classes")
+
+    def each(self, contents: Contents, most: int) -> Table:
+        return table_of_classes(contents.rows[:most])
+
+    def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
+        sides: Any = contents.sides
+        return diagram(sides), pictures(sides)
+
+    def decisions(self, contents: Contents) -> DecisionRows | None:
+        fitted = contents.artifact
+        if fitted is None or contents.decisions is None or not (contents.decisions or fitted.contract):
+            return None
+        return decision_rows(fitted, contents.decisions, contents.class_names)
+
+    def as_dict(self, contents: Contents) -> dict[str, Any]:
+        return {
+            "classes": [{**to_json(row), "certain_gap": row.certain_gap} for row in contents.rows],
+            "decisions": contents.decisions.as_dict() if contents.decisions else {},
+            "moved": None if contents.moved is None else contents.moved.as_dict(),
+        }
+
+
+def _drawn(pairs: Sequence[Checked], how: How) -> list[Checked]:
+    """Return the rows of figures and paired tests: weights become rows that are there as often."""
+    rows = how.rows
+    return list(pairs) if rows is None else [(p[rows], y[rows]) for p, y in pairs]
+
+
+class _Multilabel:
+    """Any number of L labels may be true of a sample."""
+
+    one: ClassVar[str] = "label"
+    shown: ClassVar[Sequence[Shown]] = SHOWN_OF_LABELS
+    sorted_by: ClassVar[str] = "ECE"
+    of_metrics: ClassVar[str] = (
+        "Means over the labels; ECE over {} bins of [0, 1]. Those of decisions are of all labels together: "
+        "the larger of P and 1 - P, and whether the decision at 0.5 is right."
+    )
+    of_each: ClassVar[str] = (
+        "All are of the label's own probability P over all samples. Gaps are in points, positive where P is "
+        "too high. Intervals hold at 95 % for each label alone."
+    )
+
+    def checked(self, predictions: Predictions) -> Checked:
+        return checked_label_probs(*predictions)
+
+    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
+        if how.groups is not None or how.target_risk is not None:
+            raise InputError("--groups and --target-risk (groups=, target_risk=) are for one class a sample")
+        # Without draws the table could not say what chance alone shows.
+        options = {**how.measured, "replicates": how.replicates or _DRAWS}
+        found = [evaluate_label_probs(*pair, sample_weight=how.sample_weight, **options) for pair in pairs]
+        colors = ("before", "after")[-len(pairs) :]
+        return tuple(
+            Side(name, color, metrics, reliability_of(metrics.bins))
+            for name, color, metrics in zip(names, colors, found, strict=True)
+        )
+
+    def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
+        weight = checked_weights(how.sample_weight, len(pairs[0][0]))
+        first, second = (_means_over_labels(np.asarray(p, np.float64), y) for p, y in pairs)
+        return {name: change_of_mean(second[name] - first[name], weight=weight) for name in first}
+
+    def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
+        found, names = sides[-1].metrics, how.class_names
+        if len(names) not in (0, len(found.labels)):
+            raise ShapeError(f"{len(found.labels)} labels but {len(names)} names")
+        return {"rows": tuple((names[k] if names else str(k), found.labels[k]) for k in found.worst())}
+
+    def fact(self, contents: Contents) -> Fact:
+        metrics: LabelsEvaluation = contents.after.metrics
+        return Fact("Samples", count(metrics.n), f"{len(metrics.labels)} labels each")
+
+    def each(self, contents: Contents, most: int) -> Table:
+        return table_of_labels(contents.rows[:most])
+
+    def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
+        return diagram(contents.sides, title="Do the decisions' confidences mean what they say?"), ()
+
+    def decisions(self, contents: Contents) -> DecisionRows | None:
+        return None
+
+    def as_dict(self, contents: Contents) -> dict[str, Any]:
+        return {"labels": [{"name": name, **to_json(vars(row))} for name, row in contents.rows]}
+
+
+def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
+    """Return each sample's means over its labels (n,); samples are independent, their labels are not."""
+    confidence, right = decisions(p, labels)
+    columns = {
+        "accuracy": right,
+        "mean_confidence": confidence,
+        "nll": -log_probs(np.where(labels == 1, p, 1 - p)),
+        "positive_brier": (p - labels) ** 2,
+    }
+    return {name: np.asarray(values, np.float64).mean(axis=1) for name, values in columns.items()}
+
+
+def facts(contents: Contents) -> tuple[Fact, ...]:
+    """Return the three figures below the verdict."""
+    after, before = contents.after.metrics, contents.before
+    what, ece, floor = after.HEADLINE
+
+    def share(name: str) -> tuple[str, str]:
+        return percent(getattr(after, name)), "" if before is None else percent(getattr(before.metrics, name))
+
+    (now, then), (right, once) = share(ece), share("accuracy")
+    return (
+        Fact(
+            f"ECE of {what}" if what else "ECE", now, f"chance alone: {percent(getattr(after, floor))}", then
+        ),
+        Fact("Accuracy", right, f"confidence {percent(after.mean_confidence)}", once),
+        contents.task.fact(contents),
+    )
+
+
+def prepare_report(
+    *,
+    title: str,
+    after: Predictions,
+    before: Predictions | None = None,
+    artifact: Artifact | None = None,
+    names: tuple[str, str] = ("before", "after"),
+    class_names: Sequence[str] = (),
+    tolerance: float = 0.02,
+    class_tolerance: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    own: str | None = None,
+    **how: Any,
+) -> Contents:
+    """Prepare all that the report of ``after``, or of ``before`` and ``after``, will show.
+
+    Both are (probs (n, K), labels (n,)) of the same samples in the same order; of a multi-label model
+    (probs (n, L), labels (n, L), each 0 or 1). ``tolerance`` is the acceptable mean gap, ``class_tolerance``
+    that of a class alone. ``sample_weight`` (n,) are weights: figures and paired tests are of rows that are
+    there as often (``calib_serve.arrays.repeated``). ``groups`` (n,) say which samples belong together, such
+    as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how``
+    are fields of ``How``. Raises InputError or ShapeError where these do not match.
+    """
+    # The shape of labels tells: class ids are (n,), truths of labels (n, L).
+    task: Task = _Multilabel() if np.ndim(after[1]) == 2 else _Multiclass()
+    pairs = [task.checked(pair) for pair in ((after,) if before is None else (before, after))]
+    _refuse_other_samples(pairs)
+    named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
+    asked = How(sample_weight=sample_weight, groups=groups, class_names=named, artifact=artifact, **how)
+    sides = task.sides(pairs, [printable(name) for name in names[-len(pairs) :]], asked)
+    changes = task.changes(pairs, sides, asked) if before is not None else {}
+    rest = task.rest(pairs, sides, asked)
+    judged = judge_probs(
+        *pairs[-1],
+        tolerance=tolerance,
+        class_tolerance=class_tolerance,
+        sample_weight=sample_weight,
+        groups=groups,
+        class_names=named,
+    )
+    verdict = compared(
+        judged,
+        sides[-1].metrics,
+        before=sides[0].metrics if before is not None else None,
+        changes=changes,
+        moved=rest.get("moved"),
+        artifact=artifact,
+    )
+    return Contents(
+        title=printable(title),
+        task=task,
+        sides=sides,
+        changes=changes,
+        verdict=of_own_samples(verdict, own) if own else verdict,
+        artifact=artifact,
+        bins=asked.bins,
+        tolerance=tolerance,
+        class_names=named,
+        **rest,
+    )
+
+
+def _refuse_other_samples(pairs: Sequence[Checked]) -> None:
+    (p, y), (q, z) = pairs[0], pairs[-1]
+    if p.shape != q.shape:
+        raise ShapeError(f"before and after must be of the same samples, got {p.shape} and {q.shape}")
+    if not np.array_equal(y, z):
+        raise InputError("before and after have different labels; pass the same samples in the same order")

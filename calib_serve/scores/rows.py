@@ -1,0 +1,186 @@
+"""Rows of tables, whatever the format: texts with a separator, JSON lines, Parquet.
+
+Texts may be separated by commas, semicolons, tabs, bars or blanks, and packed by gzip. Tables of scores read
+cells in pieces (``cells_of``), and those of texts and files a mapping a row (``read_rows``).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from calib_serve.errors import InputError
+from calib_serve.files import (
+    LONGEST_LINE,
+    check_header,
+    most_unpacked,
+    open_parquet,
+    open_regular,
+    short_lines,
+)
+from calib_serve.names import shown
+
+TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
+"""Endings of texts, before .gz where they are packed."""
+
+_ROWS = 4096  # of Parquet at once
+
+
+def is_json(path: Path) -> bool:
+    """Tell by its name whether each line of a text is a JSON object."""
+    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None, Iterator[Mapping[str, Any]]]:
+    """Return the names of a table's columns, None where each row has its own, and its rows.
+
+    Of Parquet only ``columns`` are read. Raises InputError, also while rows are read, that names the file.
+    """
+    if path.suffix == ".parquet":
+        return _parquet(path, columns)
+    if is_json(path):
+        return None, _objects(path)
+    with _named(path), open_lines(path) as lines:
+        names, _ = cells_of(lines)
+        check_header(path, names)
+    return names, _mappings(path)
+
+
+def _mappings(path: Path) -> Iterator[dict[str, str]]:
+    # Opened anew: who asked for the names may never read on, and the file would stay open.
+    with _named(path), open_lines(path) as lines:
+        names, rows = cells_of(lines)
+        for row in rows:
+            yield dict(zip(names, row, strict=True))
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    with _named(path), open_lines(path) as lines:
+        yield from objects_of(lines)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in an InputError that does not."""
+    try:
+        yield
+    except InputError as error:
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
+
+
+def _parquet(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Iterator[Mapping[str, Any]]]:
+    file = open_parquet(path)
+    # Only what is asked for is unpacked: such tables may hold pictures beside their labels.
+    names = file.schema_arrow.names
+    read = [name for name in columns if name in names]
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        from pyarrow import ArrowException  # noqa: PLC0415 - it was imported to open the file
+
+        try:
+            with file:
+                for batch in file.iter_batches(_ROWS, columns=read):
+                    yield from batch.to_pylist()
+        except (ArrowException, OSError, ValueError) as error:
+            raise InputError(f"cannot read {path}: {error}") from error
+
+    return names, rows()
+
+
+@contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[str]]:
+    """Open a text for its lines, unpacked as far as no bomb would be; InputError where it cannot be read."""
+    try:
+        # A pipe or a device of this name would never end.
+        with open_regular(path) as file, _text(path, file) as text:
+            yield short_lines(text, path, limit=LONGEST_LINE)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _text(path: Path, file: IO[bytes]) -> IO[str]:
+    if path.suffix.lower() == ".gz":
+        unpacked = _Bounded(gzip.GzipFile(fileobj=file), most_unpacked(path.stat().st_size))
+        file = io.BufferedReader(unpacked)
+    # Spreadsheets put a byte order mark before the first name.
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that unpacks so many bytes at most; InputError beyond."""
+
+    def __init__(self, packed: Any, most: int) -> None:
+        self._packed, self._left = packed, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._packed.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise InputError("it unpacks to far more than its size, as a bomb does; unpack it first")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+def cells_of(lines: Iterator[str]) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the column names and the rows of a text with a separator, each as long as the names.
+
+    The separator is what the first line has most of outside of quotes.
+    """
+    # By the header alone: a comma in a later row may be a decimal one.
+    line = next(lines, "")
+    mark = max(",;\t|", key=lambda one: _outside_quotes(line, one))
+    mark = mark if _outside_quotes(line, mark) else (" " if " " in line.strip() else ",")
+    reader = csv.reader(chain([line], lines), delimiter=mark, skipinitialspace=mark == " ")
+    names = next(reader, [])
+    first = next((row for row in reader if row), None)
+    if first is not None and len(first) == len(names) + 1:  # as R writes row names
+        names = ["", *names]
+    return names, _even(chain([] if first is None else [first], (row for row in reader if row)), len(names))
+
+
+def _outside_quotes(line: str, mark: str) -> int:
+    return sum(part.count(mark) for part in line.split('"')[::2])
+
+
+def _even(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
+    for number, row in enumerate(rows, 1):
+        if len(row) != width:
+            raise InputError(
+                f"row {number} has {len(row)} of {width} cells; a text with a separator belongs in quotes"
+            )
+        yield row
+
+
+def objects_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Return the objects of JSON lines; InputError, which names the row, for a line that is none."""
+    for number, line in enumerate((line for line in lines if line.strip()), 1):
+        try:
+            row = json.loads(line, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"row {number} is no JSON: {error}; each line is one JSON object") from None
+        if not isinstance(row, dict):
+            raise InputError(f"row {number} is {shown(row)}; a row is an object, each line one JSON object")
+        yield row
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # JSON allows one name twice and Python keeps the last: a label would be lost in silence.
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        raise ValueError("it names a column twice")
+    return row
