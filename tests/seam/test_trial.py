@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from calib_serve.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
+from calib_serve.seam._handler import Recorder, functions, load_handler, places, sigmoids
 from calib_serve.seam._host import Request
 from calib_serve.seam._trial_worker import answer, collect, look
 
@@ -56,7 +58,7 @@ CLASS = """
 class Mine:
     def initialize(self, context):
         self.model = Net()
-        self.mapping = {"0": "ash"}
+        self.mapping, self.kind, self.lower = {"0": "ash"}, Net, str.lower
 
     def handle(self, data, context):
         return self.reply(self.model(rows(data)))
@@ -129,7 +131,7 @@ SESSION = """
             def run(self, names, given):
                 return [(given["x"] @ W).numpy()]
 
-        self.session = Session()
+        self.session, self.kind = Session(), Session
 
     def handle(self, data, context):
         (z,) = self.session.run(None, {"x": rows(data)})
@@ -176,6 +178,22 @@ INFERENCE = """
     def handle(self, data, context):
         return self.reply(self.inference(rows(data)))
 """
+AGAIN = """
+    def inference(self, x):
+        if len(x) > 1:
+            return torch.cat([self.inference(row[None]) for row in x])
+        return self.model(x)
+
+    def handle(self, data, context):
+        return self.reply(self.inference(rows(data)))
+"""
+BEHIND = """
+    def initialize(self, context):
+        self.early, self.model = Net(), torch.nn.Identity()
+
+    def handle(self, data, context):
+        return self.reply(self.model(self.early(rows(data))))
+"""
 PADDED = """
     def handle(self, data, context):
         x = rows(data)
@@ -196,6 +214,10 @@ FORWARD = """
     def handle(self, data, context):
         return self.reply(self.model.forward(rows(data)))
 """
+LABELS = """
+    def reply(self, z):
+        return [{"labels": [k for k, p in enumerate(row) if p > 0.5]} for row in torch.sigmoid(z)]
+"""
 SIGMOID = """
     def reply(self, z):
         return torch.sigmoid(z).tolist()
@@ -212,6 +234,8 @@ ONE = """
 FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a network": (CLASS, "z", {"place": "model"}),
     "inference": (INFERENCE, "z", {"place": "inference"}),
+    "inference that calls itself": (AGAIN, "z", {"place": "inference"}),
+    "a network behind another": (BEHIND, "z", {"place": "model", "class_names": None}),
     "a function": (FUNCTION, "z", {"place": "network", "class_names": None}),
     "a service": (SERVICE, "z", {"place": "_service.net", "class_names": None}),
     "a session": (SESSION, "z", {"place": "session", "output": "0", "class_names": None}),
@@ -235,6 +259,21 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "logits of labels": (SIGMOID, "z", {"kind": "label_logits"}),
     "probabilities of labels": (AS_IT_IS, "torch.sigmoid(z)", {"kind": "label_probabilities"}),
+    "labels alone": (LABELS, "z", {"kind": "label_logits"}),
+    "labels of their probabilities": (
+        LABELS.replace("torch.sigmoid(z)", "z"), "torch.sigmoid(z)", {"kind": "label_probabilities"},
+    ),
+    "a list of one mapping": (
+        "    def reply(self, z):\n        return named(torch.softmax(z[0]['scores'], 1))\n",
+        "[{'scores': z}]",
+        {"output": "0.scores"},
+    ),
+    "an average": (AVERAGE, "z", {"place": "average", "class_names": None}),
+    "an average that names classes": (
+        AVERAGE + "    def reply(self, z):\n        return z.argmax(1).tolist()\n",
+        "z",
+        {"place": "average", "class_names": None},
+    ),
     "one logit": (ONE, "z[:, :1]", {"kind": "logit", "columns": 1}),
     "one probability": (
         "    def reply(self, z):\n        return z[:, 0].tolist()\n",
@@ -284,7 +323,7 @@ def test_the_place_and_the_kind_are_found_and_samples_sent_through_it_leave_thei
     assert found["handler"] in ("Mine", *sys.modules)
     x = tried(found)
     assert x.shape == (4, D)
-    scores = MADE.get(found["kind"], lambda z: z)
+    scores = MADE.get(found["kind"], lambda z: (z + z[:, ::-1] / 2) / 2 if "average" in name else z)
     np.testing.assert_allclose(found["rows"], scores(x @ W), atol=1e-5)
     np.testing.assert_allclose(found["batched"], [scores(x[:3] @ W), scores(x[2::-1] @ W)], atol=1e-5)
     asked = answer(folder, batches=[[one] for one in found["requests"]], bare=False, progress=progress)
@@ -300,6 +339,7 @@ def test_the_place_and_the_kind_are_found_and_samples_sent_through_it_leave_thei
     )  # fmt: skip
     assert (kept, (tmp_path / "done").read_text()) == ({"rows": 7}, "7 7")
     z, of = np.load(tmp_path / "z.npy"), more @ W
+    of = (of + of[:, ::-1] / 2) / 2 if "average" in name else of
     if found["columns"] == 1:
         np.testing.assert_allclose(z[:, 1] - z[:, 0], of[:, 0], atol=1e-4)
     elif "label" in found["kind"]:
@@ -360,6 +400,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "z", {}, "a temperature of its own",
     ),
     "two classes": ("", "", {}, "must define a function handle, or one class with initialize.*defines A, B"),
+    "no handle": ("", "", {}, "one class with initialize and handle; it defines Mine"),
     "a package that is missing": ("import no_such_package", "z", {}, "needs the package 'no_such_package'"),
 }  # fmt: skip
 
@@ -370,6 +411,8 @@ def test_a_handler_that_cannot_be_calibrated_is_refused_with_a_reason(
 ) -> None:
     body, returns, options, why = REFUSED[name]
     source = handler(body, returns)
+    if name == "no handle":
+        source = "class Mine:\n    def initialize(self, context): pass\n"
     if name == "two classes":
         source = "".join(
             f"class {one}:\n    def initialize(self, c): pass\n    def handle(self): pass\n" for one in "AB"
@@ -411,11 +454,17 @@ def test_a_handler_is_asked_in_the_first_form_that_it_answers(
 ) -> None:
     body = """
     def handle(self, data, context):
-        return self.reply(self.model(torch.tensor([one["instances"][0] for one in data])))
+        try:
+            return self.reply(self.model(torch.tensor([one["instances"][0] for one in data])))
+        except Exception:
+            return ["not understood"] * len(data)
 """
-    found = look(unpacked(handler(body)), shape=[D], progress=str(tmp_path / "done"))
+    told = {"shape": [D], "progress": str(tmp_path / "done")}
+    found = look(unpacked(handler(body)), **told)
     assert (found["form"], found["bare"], found["place"]) == (2, True, "model")
     np.testing.assert_allclose(found["rows"], tried(found) @ W, atol=1e-5)
+    twice = [Request(b"[1]", "application/json").as_dict()] * 2
+    assert look(unpacked(handler(body)), requests=[*twice, found["requests"][0]], **told)["form"] == 2
 
 
 def test_requests_that_are_given_are_asked_and_varied(unpacked: Callable[..., Path], tmp_path: Path) -> None:
@@ -434,11 +483,48 @@ def test_requests_that_are_given_are_asked_and_varied(unpacked: Callable[..., Pa
     lengths = np.array([[len(w) for w in (text.split() + [""] * D)[:D]] for text in texts])
     np.testing.assert_allclose(found["rows"], lengths @ W, atol=1e-5)
     assert set(" ".join(texts).split()) == {"one", "three", "fifteen", "a", "thousand"}
+    none = [[Request(b"[1]", "application/json").as_dict()] * 2]  # which it fails on
     given = [[Request(f"{'x' * k} yy {'z' * k * k}".encode(), "text/plain").as_dict()] * 2 for k in (1, 2, 5)]
     found = look(
-        unpacked(handler(words)), requests=forms, others=given, batch_size=2, progress=str(tmp_path / "done")
+        unpacked(handler(words)),
+        requests=forms,
+        others=none + given,
+        batch_size=2,
+        progress=str(tmp_path / "done"),
     )
     assert found["requests"][1:] == [one[0] for one in given]
+
+
+def test_hooks_and_special_methods_are_no_places(unpacked: Callable[..., Path]) -> None:
+    hooks = ("inference", "preprocess", "postprocess", "explain_handle", "describe_handle", "__call__")
+    body = "".join(f"    def {name}(self, *of):\n        return of\n" for name in (*hooks, "average"))
+    of = "    @staticmethod\n    def stacked(z):\n        return z\n"
+    found = load_handler(
+        json.loads((unpacked(handler(body + of)) / "MAR-INF/MANIFEST.json").read_text())["model"]["handler"]
+    )
+    assert (functions(found), places(found)) == (["reply", "average", "stacked"], ["inference"])
+    module = load_handler(
+        json.loads((unpacked(handler(SERVICE)) / "MAR-INF/MANIFEST.json").read_text())["model"]["handler"]
+    )
+    assert functions(module) == ["rows", "named", "_service.start", "_service.answer"]
+
+
+def test_a_sigmoid_made_what_passes_or_meets_it() -> None:
+    z = torch.tensor([[0.4, -1.0, 2.5], [1.0, 2.0, -3.0]])
+    for passes, meets, told in (
+        (torch.sigmoid, lambda x: x, "before"),
+        (lambda x: 3 + torch.sigmoid(x), lambda x: x, None),
+        (lambda x: x, torch.sigmoid, "after"),
+        (lambda x: x, lambda x: torch.sigmoid(x[:, :2]), None),
+        (lambda x: x[:, :1], lambda x: torch.sigmoid(x[0]), "after"),
+        (lambda x: x.clone(), torch.softmax, None),
+    ):
+        recorder = Recorder()
+        with sigmoids() as seen:
+            recorder.clear(seen)
+            made = recorder(lambda: passes(z), (), {})  # noqa: B023
+            meets(*(made, 1) if meets is torch.softmax else (made,))
+        assert recorder.sigmoid(made.double().numpy()) == told
 
 
 PICTURES = """
