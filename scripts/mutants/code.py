@@ -23,6 +23,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def run(
         results.touch()
         spec = {
             **{"root": str(scratch / "tree"), "work": str(work), "results": str(results)},
-            **{"tests": [*target.tests, *options.pytest.split()], "preload": list(target.preload)},
+            **{"tests": [*target.tests, *shlex.split(options.pytest)], "preload": list(target.preload)},
             "mutants": names[job :: options.jobs],
             "least": 6.0,
         }

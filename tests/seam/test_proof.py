@@ -65,10 +65,10 @@ def _as(kind: Outputs, z: Floats) -> Floats:
     return sigmoid(z) if kind in ("label_probabilities", "probability") else z
 
 
-def prove(one: Place) -> Seen:
+def prove(one: Place, *, sure: bool = True) -> Seen:
     parts = [one.see([request]) for request in REQUESTS]
     seen = Seen(np.concatenate([p.rows for p in parts]), [r for p in parts for r in p.replies])
-    prove_reply(one, REQUESTS, seen, ["gate"])
+    prove_reply(one, REQUESTS, seen, ["gate"], sure=sure)
     return seen
 
 
@@ -212,6 +212,17 @@ def test_another_reply_is_refused_with_what_was_seen(name: str) -> None:
     handler, why = BAD[name]
     with pytest.raises(ModelError, match=why):
         prove(place(handler))
+
+
+@pytest.mark.parametrize("name", ["names and scores", "whole percent", "a class", "a name"])
+def test_what_may_be_no_scores_is_proved_by_a_number_or_a_name_for_each_class(name: str) -> None:
+    prove(place(GOOD[name]), sure=False)
+
+
+@pytest.mark.parametrize("name", ["a group of classes", "prices of classes"])
+def test_what_may_be_no_scores_is_not_proved_by_less(name: str) -> None:
+    with pytest.raises(ModelError, match="no number of what passes here, nor names each class"):
+        prove(place(GOOD[name]), sure=False)
 
 
 @given(t=st.floats(0.2, 0.8) | st.floats(1.25, 5), rounded=st.sampled_from([2, 3, 4, 17]))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from PIL import Image
 
 from calib_serve.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
+from calib_serve.seam import _trial_worker
 from calib_serve.seam._handler import Recorder, functions, load_handler, places, sigmoids
 from calib_serve.seam._host import Request
 from calib_serve.seam._trial_worker import answer, collect, look
@@ -285,6 +288,11 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
         "list(z)",
         {"output": ""},
     ),
+    "an output that loses its rows where there is one": (
+        "    def reply(self, z):\n        return named(torch.softmax(z[0].reshape(-1, 5), 1))\n",
+        "[z.squeeze(0)]",
+        {"output": "0"},
+    ),
     "a mapping a row": (
         "    def reply(self, z):\n"
         "        return named(torch.softmax(torch.stack([one['scores'] for one in z]), 1))\n",
@@ -525,6 +533,18 @@ def test_a_sigmoid_made_what_passes_or_meets_it() -> None:
             made = recorder(lambda: passes(z), (), {})  # noqa: B023
             meets(*(made, 1) if meets is torch.softmax else (made,))
         assert recorder.sigmoid(made.double().numpy()) == told
+
+
+def test_the_trial_ends_where_the_other_end_of_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, (read, write) = threading.Event(), os.pipe()
+    monkeypatch.setattr(_trial_worker.os, "killpg", lambda *_: ended.set())
+    watching = threading.Thread(target=_trial_worker._end_with_parent, args=(read,))
+    watching.start()
+    assert not ended.wait(0.05)
+    os.close(write)
+    watching.join(10)
+    assert ended.is_set()
+    os.close(read)
 
 
 PICTURES = """
