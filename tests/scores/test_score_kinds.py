@@ -144,6 +144,25 @@ def test_labels_keep_their_columns(kind: Outputs) -> None:
     np.testing.assert_allclose(from_probs(to_probs(scores, kind), scores, kind), scores, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["logits", "log_probs", "probabilities", "logit", "probability"])
+@pytest.mark.parametrize("shape", [(3, 2), (3, 4), (3, 1), (3,)])
+def test_calibrated_probabilities_come_back_as_scores_of_the_kind_and_shape(
+    kind: Outputs, shape: tuple[int, ...]
+) -> None:
+    one, one_kind = len(shape) == 1 or shape[1] == 1, kind in ("logit", "probability")
+    if (one_kind and not one) or (kind == "log_probs" and one):
+        return
+    p = np.random.default_rng(0).dirichlet(np.ones(2 if one else shape[1]), 3)
+    raw = np.full(shape, 0.5)
+    made = from_probs(p, raw, kind)
+    assert made.shape == shape
+    np.testing.assert_allclose(to_probs(made, kind), p, atol=1e-12)
+    raw[1] = np.nan
+    held = from_probs(p, raw, kind)
+    np.testing.assert_array_equal(held[[0, 2]], made[[0, 2]])
+    assert np.isnan(held[1]).all()
+
+
 def test_what_is_no_probability_becomes_nan() -> None:
     found = to_logits([[0.5, 0.5], [-0.1, 1.1], [np.nan, 0.5]], "probabilities")
     assert np.isfinite(found[0]).all()
