@@ -124,6 +124,7 @@ def test_pixels_are_samples_and_pictures_are_groups() -> None:
     z = rng.normal(size=(4, 3, 5, 6))
     y = rng.integers(0, 3, (4, 5, 6))
     first, last = Scores.of(z, y), Scores.of(np.moveaxis(z, 1, -1), y)
+    assert "the 30 places of each of 4 samples" in " ".join(first.remarks)
     np.testing.assert_array_equal(first.values, last.values)
     assert first.labels.tolist() == y.ravel().tolist()
     assert np.bincount(first.groups).tolist() == [30] * 4
@@ -234,6 +235,22 @@ def test_what_belongs_to_a_sample_goes_with_it() -> None:
         (found.take(slice(2, 5)).ids, beside["ids"][kept][2:5]),
     ):
         np.testing.assert_array_equal(got, of[kept] if len(of) == 40 else of)
+
+
+def test_rows_that_sum_to_one_are_shares_of_classes_and_others_are_truths() -> None:
+    z, y = samples(40, 21)
+    shares = softmax(z[::-1])
+    soft = Scores.of(z, shares, outputs="logits")
+    np.testing.assert_array_equal(soft.labels, shares)
+    assert Scores.of(z, np.eye(3)[y], outputs="logits").labels.tolist() == y.tolist()
+    truths = (z > 0).astype(int)
+    assert Scores.of(z, truths).labels.tolist() == truths.tolist()
+    assert Scores.of(z, truths).is_multilabel
+    for wrong in (shares * 2, np.where(np.arange(3) == 0, -shares, shares + 2 * shares[:, :1] / 2)):
+        with pytest.raises(InputError):
+            Scores.of(z, wrong)
+    with pytest.raises(ShapeError, match="soft labels are"):
+        Scores.of(z, shares[:, :2] / shares[:, :2].sum(axis=1, keepdims=True), outputs="logits")
 
 
 def test_pictures_take_a_weight_and_a_group_for_each_or_for_each_place() -> None:

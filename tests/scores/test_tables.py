@@ -209,9 +209,9 @@ def written(table: Table, how: str, folder: Path) -> Path:
     elif how == "R write.table":
         lines = frame.to_csv(sep=" ", header=False)
         path.write_text(" ".join(f'"{name}"' for name in frame.columns) + "\n" + lines)
-    elif how in ("tsv", "csv.gz"):
+    elif how in ("tsv", "tsv.gz", "csv.gz"):
         path = folder / f"scores.{how}"
-        frame.to_csv(path, sep="\t" if how == "tsv" else ",", index=False)
+        frame.to_csv(path, sep="\t" if how.startswith("tsv") else ",", index=False)
     elif how in ("parquet", "feather"):
         path = folder / f"scores.{how}"
         (frame.to_parquet if how == "parquet" else frame.to_feather)(path)
@@ -420,17 +420,17 @@ def test_what_a_file_needs_and_does_not_need_is_said(tmp_path, monkeypatch):
 
 def test_arrays_beside_the_scores_are_read_by_the_names_that_people_give_them(tmp_path):
     logits, labels = samples(60)
-    beside = {"weights": 1.0 + np.arange(60), "group": np.arange(60) // 3, "ids": np.arange(60)}
+    beside = {"weights": 1.0 + np.arange(60), "group": np.arange(60) // 3, "id": np.arange(60)}
     np.savez(tmp_path / "z.npz", scores=logits, outputs=labels, labels=labels, **beside)
     found = Scores.read(tmp_path / "z.npz")
     np.testing.assert_array_equal(found.values, logits)
-    for name, given in (("weights", "weights"), ("groups", "group"), ("ids", "ids")):
+    for name, given in (("weights", "weights"), ("groups", "group"), ("ids", "id")):
         np.testing.assert_array_equal(getattr(found, name), beside[given])
     assert "weighs the rows" in " ".join(found.remarks)
-    found = Scores.read(tmp_path / "z.npz", sample_weight="ids", groups="weights")
-    np.testing.assert_array_equal(found.weights, beside["ids"])
+    found = Scores.read(tmp_path / "z.npz", sample_weight="id", groups="weights")
+    np.testing.assert_array_equal(found.weights, beside["id"])
     np.testing.assert_array_equal(found.groups, beside["weights"])
-    with pytest.raises(InputError, match="no array day; it has group, ids, labels"):
+    with pytest.raises(InputError, match="no array day; it has group, id, labels"):
         Scores.read(tmp_path / "z.npz", groups="day")
 
 

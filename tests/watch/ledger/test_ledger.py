@@ -317,6 +317,15 @@ def test_spans_are_merged_with_age_and_their_sums_stay(ledger: Ledger) -> None:
     np.testing.assert_allclose(sum(one.sums.vector for one in spans), whole, rtol=1e-9)
 
 
+def test_a_check_holds_sums_over_all_time_against_the_labels(ledger: Ledger, url: str) -> None:
+    accept(ledger, [make_label(i) for i in range(3)])
+    ledger.roll_up()
+    ask(url, "delete from tally where width > 0")  # as those that are too old go
+    assert ledger.check() == []
+    ask(url, "update tally set feedback = feedback - 1 where width = 0 and kind = 'segment'")
+    assert ledger.check() == ["3 labels are counted, and the sums hold 2"]
+
+
 def test_an_older_state_refuses_what_may_have_been_counted_since(ledger: Ledger) -> None:
     accept(ledger, [make_label(1, when=NOW - 60)])
     ledger.restored()
