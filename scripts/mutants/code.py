@@ -196,7 +196,7 @@ def main(argv: list[str]) -> int:
         targets = [one for one in targets if options.only == one.name or options.only in one.files]
         if not targets:
             raise SystemExit(f"--only {options.only}: no target and no module of one; see targets.yaml")
-    reasons = yaml.safe_load((HERE / "equivalent.yaml").read_text()) or {}
+    reasons = _equivalent()
     results, console = Results(options.results), Console()
     rows = []
     with tempfile.TemporaryDirectory(prefix="calib-serve-mutants-") as folder:
@@ -217,6 +217,17 @@ def main(argv: list[str]) -> int:
                     results.add(run(target, waiting[at : at + options.batch], scratch, options, more))
             rows.append((target.name, [results.of[n] for n in names if n in results.of]))
     return report(rows, reasons, console)
+
+
+def _equivalent() -> dict[str, dict[str, str]]:
+    """Read the reasons by file and key; exit where one is of no mutant, as after a change of the code."""
+    told: dict[str, dict[str, str]] = yaml.safe_load((HERE / "equivalent.yaml").read_text())
+    for file, keys in told.items():
+        text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+        there = {one.key for one in mutants_of(ast.parse(text), file)}
+        if gone := sorted(set(keys) - there):
+            raise SystemExit(f"equivalent.yaml names mutants of {file} that there are not: {gone}")
+    return told
 
 
 def report(rows: list[tuple[str, list[dict[str, Any]]]], reasons: dict[str, Any], console: Console) -> int:
