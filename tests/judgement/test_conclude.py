@@ -191,6 +191,8 @@ def test_up_to_three_more_classes_are_to_be_minded() -> None:
 def test_the_first_that_is_required_speaks_for_the_whole_with_the_worst_single_class() -> None:
     found = said(line("shape", most=0.001), line("positive", most=0.011), line("class", most=0.018))
     assert found.do == (DEPLOY,)
+    assert "no single class by" in found.headline
+    assert "no single label by" in said(line("labels"), line("label")).headline
     assert [number in plain(found.headline) for number in ("1.1 points", "1.8 points", "0.1")] == [
         True,
         True,
