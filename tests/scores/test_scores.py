@@ -183,6 +183,7 @@ def test_a_view_has_the_rows_and_columns_of_what_it_stands_for(outputs: Any) -> 
     np.testing.assert_array_equal(view[10:30, 1], p[10:30, 1])
     rows, columns = np.array([5, 3, 40]), np.array([0, 1, 1])
     np.testing.assert_array_equal(view[rows, columns], p[rows, columns])
+    np.testing.assert_array_equal(view[rows, 1], p[rows, 1])
     np.testing.assert_array_equal(view.take(rows)[:], p[rows])
 
 
@@ -242,6 +243,7 @@ def test_rows_that_sum_to_one_are_shares_of_classes_and_others_are_truths() -> N
     shares = softmax(z[::-1])
     soft = Scores.of(z, shares, outputs="logits")
     np.testing.assert_array_equal(soft.labels, shares)
+    np.testing.assert_array_equal(Scores.of(z, shares).labels, shares)
     assert Scores.of(z, np.eye(3)[y], outputs="logits").labels.tolist() == y.tolist()
     truths = (z > 0).astype(int)
     assert Scores.of(z, truths).labels.tolist() == truths.tolist()
