@@ -275,5 +275,5 @@ def test_half_of_the_rare_events_that_are_expected_are_surely_too_few() -> None:
     for came, off in ((100, True), (190, False)):
         tests = {one.name: one for one in judge(np.c_[1 - p, p], (np.arange(4000) < came).astype(int)).tests}
         assert (tests["events"].p < 1e-3) is off
-        assert tests["events"].finding == ("off" if off else "open")
+        assert tests["events"].finding == ("off" if off else "within")
         assert tests["events"].error == pytest.approx(1 - came / 200)
