@@ -10,6 +10,7 @@ from sizes import sized
 
 from calib_serve import judge
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.judgement.decide import judge_labels
 
 MODELS = sized(ci=16, nightly=400)
 
@@ -277,3 +278,9 @@ def test_half_of_the_rare_events_that_are_expected_are_surely_too_few() -> None:
         assert (tests["events"].p < 1e-3) is off
         assert tests["events"].finding == ("off" if off else "within")
         assert tests["events"].error == pytest.approx(1 - came / 200)
+
+
+def test_each_label_has_a_name() -> None:
+    p = np.full((50, 3), 0.5)
+    with pytest.raises(ShapeError, match="3 labels but 2 names"):
+        judge_labels(p, (p > 1).astype(int), tolerance=0.02, class_tolerance=0.05, label_names=("a", "b"))
