@@ -10,7 +10,8 @@ from sizes import sized
 
 from calib_serve import judge
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.judgement.decide import judge_labels
+from calib_serve.judgement.conclude import CALIBRATE
+from calib_serve.judgement.decide import judge_labels, judge_probs
 
 MODELS = sized(ci=16, nightly=400)
 
@@ -280,7 +281,19 @@ def test_half_of_the_rare_events_that_are_expected_are_surely_too_few() -> None:
         assert tests["events"].error == pytest.approx(1 - came / 200)
 
 
-def test_each_label_has_a_name() -> None:
+def test_each_class_and_each_label_has_a_name() -> None:
     p = np.full((50, 3), 0.5)
+    with pytest.raises(ShapeError, match="3 classes but 2 class names"):
+        judge_probs(p / 1.5, np.arange(50) % 3, class_names=("a", "b"))
     with pytest.raises(ShapeError, match="3 labels but 2 names"):
         judge_labels(p, (p > 1).astype(int), tolerance=0.02, class_tolerance=0.05, label_names=("a", "b"))
+
+
+def test_a_model_that_is_read_upside_down_is_not_to_be_calibrated() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(3000)
+    came = (rng.random(3000) < p).astype(int)
+    found = judge(np.c_[p, 1 - p], came)
+    assert "rarer where" in found.do[0]
+    assert CALIBRATE not in found.do
+    assert CALIBRATE in judge(np.c_[1 - p**3, p**3], came).do
