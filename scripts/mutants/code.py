@@ -23,11 +23,13 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,9 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 # This file's folder would hide the standard library's ``code``, which pdb and so pytest need.
-sys.path[0] = str(HERE.parent)
+sys.path[:1] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "support")]
+
+from engines import postgres  # noqa: E402
 
 from mutants.operators import mutants_of  # noqa: E402
 
@@ -52,12 +56,16 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Target:
-    """A group of modules, pytest's arguments of the tests that concern them, and what to import once."""
+    """A group of modules, pytest's arguments of the tests that concern them, and what to import once.
+
+    ``postgresql``: whether one is started for all of its tests.
+    """
 
     name: str
     files: tuple[str, ...]
     tests: tuple[str, ...]
     preload: tuple[str, ...]
+    postgresql: bool
 
     @classmethod
     def read(cls, path: Path) -> list[Target]:
@@ -72,7 +80,7 @@ class Target:
                 raise SystemExit(f"{path}: target {name} has no modules; see its patterns")
             preload = (*told["preload"], *one.get("preload", ()))
             tests = [test for pattern in one["tests"] for test in _expanded(pattern)]
-            found.append(cls(name, tuple(kept), tuple(tests), preload))
+            found.append(cls(name, tuple(kept), tuple(tests), preload, one.get("postgresql", False)))
         return found
 
     def mutants(self, only: str | None, match: str) -> list[Name]:
@@ -139,9 +147,12 @@ def copied(to: Path) -> None:
 
 
 def run(
-    target: Target, names: list[Name], scratch: Path, options: argparse.Namespace
+    target: Target, names: list[Name], scratch: Path, options: argparse.Namespace, more: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """What became of the mutants, by ``--jobs`` processes of which each has its share."""
+    """What became of the mutants, by ``--jobs`` processes of which each has its share.
+
+    ``more``: variables of their environment.
+    """
     started = []
     for job in range(min(options.jobs, len(names))):
         work = scratch / f"{target.name}-{job}"
@@ -151,7 +162,7 @@ def run(
         results.touch()
         spec = {
             **{"root": str(scratch / "tree"), "work": str(work), "results": str(results)},
-            **{"tests": [*target.tests, *options.pytest.split()], "preload": list(target.preload)},
+            **{"tests": [*target.tests, *shlex.split(options.pytest)], "preload": list(target.preload)},
             "mutants": names[job :: options.jobs],
             "least": 6.0,
         }
@@ -161,7 +172,7 @@ def run(
         process = subprocess.Popen(
             ["nice", "-n", "10", sys.executable, "-m", "mutants.worker", str(work / "spec.json")],
             cwd=scratch / "tree", stdout=log, stderr=log,
-            env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **more, "PYTHONPATH": paths, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         started.append((process, work, log))
     found = []
@@ -185,7 +196,7 @@ def main(argv: list[str]) -> int:
         targets = [one for one in targets if options.only == one.name or options.only in one.files]
         if not targets:
             raise SystemExit(f"--only {options.only}: no target and no module of one; see targets.yaml")
-    reasons = yaml.safe_load((HERE / "equivalent.yaml").read_text()) or {}
+    reasons = _equivalent()
     results, console = Results(options.results), Console()
     rows = []
     with tempfile.TemporaryDirectory(prefix="calib-serve-mutants-") as folder:
@@ -197,10 +208,26 @@ def main(argv: list[str]) -> int:
                 n for n in names if n in results.of and (options.show or results.of[n]["outcome"] == "killed")
             }
             waiting = [] if options.show else [n for n in names if n not in done or options.fresh]
-            for at in range(0, len(waiting), options.batch):
-                results.add(run(target, waiting[at : at + options.batch], scratch, options))
+            # Once: to start it takes seconds, and a mutant's process that is ended would leave it behind.
+            with postgres(durable=True) if waiting and target.postgresql else nullcontext("") as url:
+                more = (
+                    {"CALIB_SERVE_TEST_POSTGRES": url.replace("postgres://", "postgresql://")} if url else {}
+                )
+                for at in range(0, len(waiting), options.batch):
+                    results.add(run(target, waiting[at : at + options.batch], scratch, options, more))
             rows.append((target.name, [results.of[n] for n in names if n in results.of]))
     return report(rows, reasons, console)
+
+
+def _equivalent() -> dict[str, dict[str, str]]:
+    """Read the reasons by file and key; exit where one is of no mutant, as after a change of the code."""
+    told: dict[str, dict[str, str]] = yaml.safe_load((HERE / "equivalent.yaml").read_text())
+    for file, keys in told.items():
+        text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+        there = {one.key for one in mutants_of(ast.parse(text), file)}
+        if gone := sorted(set(keys) - there):
+            raise SystemExit(f"equivalent.yaml names mutants of {file} that there are not: {gone}")
+    return told
 
 
 def report(rows: list[tuple[str, list[dict[str, Any]]]], reasons: dict[str, Any], console: Console) -> int:

@@ -70,3 +70,15 @@ def test_every_opset_from_13_on_is_written_as_it_was_read(opset: int, tmp_path: 
     else:  # newer than this onnxruntime
         got = ReferenceEvaluator(made).run(["bin"], {"x": X[:5]})[0]
     assert got.shape == (5,)
+
+
+def test_options_are_taken_as_one_value_too_and_keywords_go_over_them(tmp_path: Path) -> None:
+    model = graph("z = MatMul(x, m) y = Softmax(z)", constants="float[3, 3] m = {2, 0, 1, 1, 3, 0, 0, 1, 2}")
+    shown = []
+    for told in ({"returns": "all"}, {"options": OnnxOptions(returns="all")}):
+        _, made = fused(model, tmp_path, TWO, **told)
+        shown.append([one.name for one in made.graph.output])
+    assert len(shown[0]) == 5
+    assert shown[0] == shown[1]
+    _, made = fused(model, tmp_path, TWO, options=OnnxOptions(returns="all"), returns="same")
+    assert len(made.graph.output) == 1

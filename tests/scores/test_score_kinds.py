@@ -19,6 +19,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model.face import finite_logits
 from calib_serve.scores import Outputs, Scores, from_probs, measured, to_logits, to_probs
+from calib_serve.scores.kinds import log_softmax, recognise, sigmoid
 
 
 @pytest.fixture
@@ -38,6 +39,37 @@ def test_the_kind_is_told_by_the_numbers(classes: int, n: int, scale: float, see
     assert measured(z) == "logits"
     assert measured(p) == "probabilities"
     assert measured(np.log(np.maximum(p, 1e-300))) == "log_probs"
+
+
+def test_one_row_of_another_kind_makes_it_another_kind() -> None:
+    assert measured([[0.5, 0.5], [0.9, 0.9]]) == "label_probabilities"
+    assert measured([[0.0, 1.0], [1.0, 0.0]]) == "probabilities"
+    assert measured([[-1.0, -1.0], [-0.5, -3.0]]) == "logits", "below 0, and no logarithms of probabilities"
+    assert measured([[0.5, np.log(1 - np.exp(-1.0))]]) == "logits"
+
+
+def test_halves_of_many_classes_are_added_up_in_double() -> None:
+    p = np.random.default_rng(0).dirichlet(np.full(5000, 0.3), 30).astype(np.float16)
+    assert recognise(p).outputs == "probabilities"
+    assert measured(p, tolerance=0.02) == "probabilities"
+
+
+@pytest.mark.parametrize("low", [0.0, -1000.0, -700.0])
+def test_rows_far_from_each_other_keep_their_probabilities(low: float) -> None:
+    z = np.array([[0.0, 1000.0, 999.0], [low, low, low - 2.0]])
+    with np.errstate(all="raise", under="ignore"):
+        logs = log_softmax(z)
+        np.testing.assert_allclose(softmax(z), np.exp(logs), atol=1e-15)
+        np.testing.assert_array_equal(sigmoid(np.array([-1e4, 0, 1e4])), [0, 0.5, 1])
+    odds = np.array([2 * np.exp(2), 1])  # of the two that are alike, and of the third
+    np.testing.assert_allclose(np.exp(logs[1, 2]), odds[1] / odds.sum())
+    np.testing.assert_allclose(logs[0], [-1000 - np.log1p(np.exp(-1)), *-np.log1p(np.exp([-1, 1]))])
+
+
+@pytest.mark.parametrize("far", [-1e31, 1e31])
+def test_logits_of_which_products_overflow_are_refused(far: float) -> None:
+    with pytest.raises(InputError, match=r"logits go up to 1e\+31; clip them"):
+        recognise(np.array([[0.0, far], [1.0, 2.0]]), "logits")
 
 
 def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray, np.ndarray]) -> None:
@@ -113,6 +145,25 @@ def test_labels_keep_their_columns(kind: Outputs) -> None:
     scores = logits if kind == "label_logits" else 1 / (1 + np.exp(-logits))
     np.testing.assert_allclose(to_logits(scores, kind), logits, atol=1e-12)
     np.testing.assert_allclose(from_probs(to_probs(scores, kind), scores, kind), scores, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["logits", "log_probs", "probabilities", "logit", "probability"])
+@pytest.mark.parametrize("shape", [(3, 2), (3, 4), (3, 1), (3,)])
+def test_calibrated_probabilities_come_back_as_scores_of_the_kind_and_shape(
+    kind: Outputs, shape: tuple[int, ...]
+) -> None:
+    one, one_kind = len(shape) == 1 or shape[1] == 1, kind in ("logit", "probability")
+    if (one_kind and not one) or (kind == "log_probs" and one):
+        return
+    p = np.random.default_rng(0).dirichlet(np.ones(2 if one else shape[1]), 3)
+    raw = np.full(shape, 0.5)
+    made = from_probs(p, raw, kind)
+    assert made.shape == shape
+    np.testing.assert_allclose(to_probs(made, kind), p, atol=1e-12)
+    raw[1] = np.nan
+    held = from_probs(p, raw, kind)
+    np.testing.assert_array_equal(held[[0, 2]], made[[0, 2]])
+    assert np.isnan(held[1]).all()
 
 
 def test_what_is_no_probability_becomes_nan() -> None:

@@ -124,6 +124,7 @@ def test_pixels_are_samples_and_pictures_are_groups() -> None:
     z = rng.normal(size=(4, 3, 5, 6))
     y = rng.integers(0, 3, (4, 5, 6))
     first, last = Scores.of(z, y), Scores.of(np.moveaxis(z, 1, -1), y)
+    assert "the 30 places of each of 4 samples" in " ".join(first.remarks)
     np.testing.assert_array_equal(first.values, last.values)
     assert first.labels.tolist() == y.ravel().tolist()
     assert np.bincount(first.groups).tolist() == [30] * 4
@@ -161,8 +162,180 @@ def test_a_view_of_probabilities_is_an_array_that_is_made_block_by_block() -> No
     assert view.shape == (50, 3)
 
 
+@pytest.mark.parametrize("outputs", ["logits", "probabilities", "label_logits", "probability", "logit"])
+def test_a_view_has_the_rows_and_columns_of_what_it_stands_for(outputs: Any) -> None:
+    z, _ = samples(50, 12)
+    values = {
+        "logits": z, "label_logits": z, "probabilities": softmax(z), "logit": z[:, :1],
+        "probability": softmax(z)[:, :1],
+    }[outputs]  # fmt: skip
+    truths = (z > 0).astype(int) if outputs == "label_logits" else None
+    view = Scores.of(values, truths, outputs=outputs).probs
+    p = np.asarray(view)
+    one = p[:, 1:] if outputs == "probability" else None
+    assert p.dtype == np.float64
+    if outputs in ("logit", "label_logits"):
+        np.testing.assert_allclose(p[:, -values.shape[1] :], 1 / (1 + np.exp(-values)))
+    else:
+        np.testing.assert_allclose(p if one is None else one, values if one is not None else softmax(z))
+    if outputs != "label_logits":
+        np.testing.assert_allclose(p.sum(axis=1), 1)
+    np.testing.assert_array_equal(view[10:30, 1], p[10:30, 1])
+    rows, columns = np.array([5, 3, 40]), np.array([0, 1, 1])
+    np.testing.assert_array_equal(view[rows, columns], p[rows, columns])
+    np.testing.assert_array_equal(view[rows, 1], p[rows, 1])
+    np.testing.assert_array_equal(view.take(rows)[:], p[rows])
+
+
+@pytest.mark.parametrize("outputs", ["logits", "log_probs", "probabilities"])
+def test_what_is_described_of_rows_is_their_probabilities_losses_and_entropies(outputs: Any) -> None:
+    z, y = samples(50, 13)
+    values = {"logits": z, "log_probs": log_softmax(z), "probabilities": softmax(z)}[outputs]
+    p = softmax(z)[10:30]
+    found = Scores.of(values, outputs=outputs).probs.described(slice(10, 30), y[10:30])
+    wanted = (p, -np.log(p[np.arange(20), y[10:30]]), -(p * np.log(p)).sum(axis=1))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-12)
+
+
+def test_columns_stay_where_one_side_has_no_names_or_one_column() -> None:
+    z, y = samples(40, 14)
+    named = Scores.of(pd.DataFrame(z, columns=NAMES), np.array(NAMES)[y])
+    assert named.in_order(()) is named
+    assert named.in_order(NAMES) is named
+    bare = Scores.of(z, y)
+    assert bare.in_order(NAMES) is bare
+    one = Scores.of(z[:, 0], y > 0, outputs="logit", class_names=["no", "yes"])
+    assert one.in_order(["yes", "no"]) is one
+    assert "the order of the other one" in named.in_order(NAMES[::-1], of="the other one").remarks[-1]
+
+
+def test_scores_that_are_made_take_what_they_lack() -> None:
+    z, y = samples(40, 15)
+    bare = Scores.of(z[:, :1], outputs="logit")
+    assert Scores.of(bare, outputs="logits") is bare, "of one column, that is what these are"
+    with pytest.raises(InputError, match="are logit already"):
+        Scores.of(bare, outputs="probability")
+    whole = Scores.of(Scores.of(z), y, sample_weight=np.arange(40), groups=np.arange(40) // 4)
+    assert whole.labels.tolist() == y.tolist()
+    assert (whole.weights.sum(), whole.groups.max()) == (780, 9)
+    with pytest.raises(InputError, match="all zero"):
+        Scores.of(z, y, sample_weight=np.zeros(40))
+
+
+def test_what_belongs_to_a_sample_goes_with_it() -> None:
+    z, y = samples(40, 16)
+    beside = {"sample_weight": 1.0 + np.arange(40), "groups": np.arange(40) % 7, "ids": np.arange(40) + 100}
+    found = Scores.of(z, np.where(y == 1, 255, y), ignore_label=255, outputs="logits", **beside)
+    kept = np.flatnonzero(y != 1)
+    for got, of in (
+        (found.ids, beside["ids"]),
+        (found.weights, beside["sample_weight"]),
+        (found.groups, beside["groups"]),
+        (found.values, z),
+        (found.take(slice(2, 5)).ids, beside["ids"][kept][2:5]),
+    ):
+        np.testing.assert_array_equal(got, of[kept] if len(of) == 40 else of)
+
+
+def test_rows_that_sum_to_one_are_shares_of_classes_and_others_are_truths() -> None:
+    z, y = samples(40, 21)
+    shares = softmax(z[::-1])
+    soft = Scores.of(z, shares, outputs="logits")
+    np.testing.assert_array_equal(soft.labels, shares)
+    np.testing.assert_array_equal(Scores.of(z, shares).labels, shares)
+    assert Scores.of(z, np.eye(3)[y], outputs="logits").labels.tolist() == y.tolist()
+    truths = (z > 0).astype(int)
+    assert Scores.of(z, truths).labels.tolist() == truths.tolist()
+    assert Scores.of(z, truths).is_multilabel
+    for wrong in (shares * 2, np.where(np.arange(3) == 0, -shares, shares + 2 * shares[:, :1] / 2)):
+        with pytest.raises(InputError):
+            Scores.of(z, wrong)
+    with pytest.raises(ShapeError, match="soft labels are"):
+        Scores.of(z, shares[:, :2] / shares[:, :2].sum(axis=1, keepdims=True), outputs="logits")
+
+
+def test_pictures_take_a_weight_and_a_group_for_each_or_for_each_place() -> None:
+    rng = np.random.default_rng(17)
+    z, y, weights = rng.normal(size=(4, 3, 5, 6)), rng.integers(0, 3, (4, 5, 6)), 1.0 + np.arange(4)
+    found = Scores.of(z, y, sample_weight=weights, groups=np.array([7, 7, 8, 9]))
+    assert found.weights.tolist() == np.repeat(weights, 30).tolist()
+    assert found.groups.tolist() == np.repeat([7, 7, 8, 9], 30).tolist()
+    each = rng.random((4, 5, 6))
+    np.testing.assert_array_equal(Scores.of(z, y, sample_weight=each).weights, each.ravel())
+
+
+NAMED: list[tuple[list[Any], list[Any], Any]] = [
+    # Names of columns, labels, and their ids; or words of the refusal.
+    (["0", "2", "x"], [0, 2], "names of classes and ids of others"),
+    (["0", "2", "x"], ["0", "2"], [0, 1]),
+    (["0", "5", "x"], [0, 5], [0, 1]),
+    (["a", "b", "c"], [True, False], "no class is called"),
+    (["a", "b"], ["yes", "no"], [1, 0]),
+    (["a", "b"], [-1, 1], [0, 1]),
+    (["spam"], ["spam", "spam"], [1, 1]),
+    (["spam"], ["ham", "spam"], [0, 1]),
+    (["spam"], ["ham", "spam", "eggs"], "labels are"),
+    (["spam"], ["no", "yes"], [0, 1]),
+    (["spam"], [1.0, 0.0], [1, 0]),
+    (["a", "b", "c"], [0.5, 1], "class ids or names, got 0.5"),
+    (["a", "b", "c"], [1, 3], "these seem to begin at 1"),
+    (["a", "b", "c"], [0, 255], "255 stands for none"),
+]
+
+
+@pytest.mark.parametrize(("names", "labels", "ids"), NAMED)
+def test_labels_are_names_or_ids_and_never_a_guess_between_the_two(
+    names: list[str], labels: list[Any], ids: Any
+) -> None:
+    rng = np.random.default_rng(18)
+    frame = pd.DataFrame({name: rng.normal(size=len(labels)) for name in names})
+    kinds = [labels] if any(isinstance(one, float) for one in labels) else [labels, np.array(labels, object)]
+    for given_labels in kinds:
+        if isinstance(ids, str):
+            with pytest.raises(InputError, match=ids):
+                Scores.of(frame, given_labels, outputs="logits")
+        else:
+            assert Scores.of(frame, given_labels, outputs="logits").labels.tolist() == ids
+
+
+@pytest.mark.parametrize("mark", ["_", ".", "-", " ", ":"])
+def test_what_all_columns_begin_with_is_no_part_of_a_name_if_labels_lack_it(mark: str) -> None:
+    z, y = samples(60, 19)
+    frame = pd.DataFrame(z, columns=[f"p{mark}{name}" for name in NAMES])
+    found = Scores.of(frame, np.array(NAMES)[y], outputs="logits")
+    assert found.class_names == tuple(NAMES)
+    assert any(f"'p{mark}'" in said for said in found.remarks)
+    whole = np.array(frame.columns)[y]
+    assert Scores.of(frame, whole, outputs="logits").class_names == tuple(frame.columns)
+    other = frame.rename(columns={frame.columns[0]: f"q{mark}cat"})
+    with pytest.raises(InputError, match="no class is called"):
+        Scores.of(other, np.array(NAMES)[y], outputs="logits")
+
+
+@pytest.mark.parametrize("n", [19, 20])
+def test_columns_are_found_to_be_no_classes_of_twenty_rows_on(n: int) -> None:
+    z, _ = samples(n, 20)
+    beside = {
+        "age": 20 + np.arange(n),
+        "sure": softmax(z).max(axis=1),
+        "again": z.max(axis=1),
+    }
+    for name, column in beside.items():
+        frame = pd.DataFrame({**dict(zip(NAMES, z.T, strict=True)), name: column})
+        if n < 20:
+            assert len(Scores.of(frame, outputs="logits").class_names) == 4
+        else:
+            with pytest.raises(InputError, match=f"'{name}' is no class"):
+                Scores.of(frame, outputs="logits")
+    two = pd.DataFrame({"cat": z[:, 0], "dog": np.ones(n)})
+    assert Scores.of(two, outputs="logits").class_names == ("cat", "dog"), "two logits, one of them fixed"
+    same = pd.DataFrame({"cat": z[:, 0], "dog": z[:, 0]})
+    assert Scores.of(same, outputs="logits").class_names == ("cat", "dog")
+
+
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
-    (np.full((30, 3), 0.2), {}, "label_probabilities"),
+    (np.full((30, 3), 0.2), {}, "they may be probabilities of labels"),
     (np.linspace(0, 90, 40), {}, "percent"),
     (np.full((30, 2), 0.5), {"outputs": "log_odds"}, "must be one of"),
     (np.full((30, 2), 0.7), {"outputs": "probabilities"}, "sum to 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from calib_serve import Artifact, Scores, calibrate
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.errors import InputError, MissingDependency, ShapeError
 from calib_serve.scores import softmax
 
 CASES = yaml.safe_load(Path(__file__).with_name("hostile.yaml").read_text("utf-8"))
@@ -208,9 +209,9 @@ def written(table: Table, how: str, folder: Path) -> Path:
     elif how == "R write.table":
         lines = frame.to_csv(sep=" ", header=False)
         path.write_text(" ".join(f'"{name}"' for name in frame.columns) + "\n" + lines)
-    elif how in ("tsv", "csv.gz"):
+    elif how in ("tsv", "tsv.gz", "csv.gz"):
         path = folder / f"scores.{how}"
-        frame.to_csv(path, sep="\t" if how == "tsv" else ",", index=False)
+        frame.to_csv(path, sep="\t" if how.startswith("tsv") else ",", index=False)
     elif how in ("parquet", "feather"):
         path = folder / f"scores.{how}"
         (frame.to_parquet if how == "parquet" else frame.to_feather)(path)
@@ -388,6 +389,49 @@ def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
         one = calibrate(found, method=method, cross_validate=False)
         other = calibrate(logits, labels, method, cross_validate=False)
         np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
+
+
+def test_a_folder_has_the_splits_of_a_column(tmp_path):
+    logits, labels = samples(90)
+    parts = np.array(["cal", "test", "cal"])[np.arange(90) % 3]
+    where = write(tmp_path / "logs", logits, labels, split=parts, weight=1.0 + np.arange(90))
+    for split in ("cal", "test"):
+        found = Scores.read(where, split=split)
+        of = parts == split
+        order, ours = np.argsort(logits[of, 0]), np.argsort(found.values[:, 0])
+        np.testing.assert_array_equal(found.values[ours], logits[of][order])
+        np.testing.assert_array_equal(found.labels[ours], labels[of][order])
+        np.testing.assert_array_equal(found.weights[ours], (1.0 + np.arange(90))[of][order])
+    with pytest.raises(InputError, match="has the splits cal, test; name one"):
+        Scores.read(where)
+    with pytest.raises(InputError, match="has the splits cal, test, got 'dev'"):
+        Scores.read(where, split="dev")
+
+
+def test_what_a_file_needs_and_does_not_need_is_said(tmp_path, monkeypatch):
+    where = write(tmp_path / "logs", *samples(30))
+    with pytest.raises(InputError, match="files need none"):
+        Scores.read(where, password_file=tmp_path / "secret")
+    pd.DataFrame(LOGITS, columns=NAMES).to_feather(tmp_path / "z.feather")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependency, match="pyarrow"):
+        Scores.read(tmp_path / "z.feather")
+
+
+def test_arrays_beside_the_scores_are_read_by_the_names_that_people_give_them(tmp_path):
+    logits, labels = samples(60)
+    beside = {"weights": 1.0 + np.arange(60), "group": np.arange(60) // 3, "id": np.arange(60)}
+    np.savez(tmp_path / "z.npz", scores=logits, outputs=labels, labels=labels, **beside)
+    found = Scores.read(tmp_path / "z.npz")
+    np.testing.assert_array_equal(found.values, logits)
+    for name, given in (("weights", "weights"), ("groups", "group"), ("ids", "id")):
+        np.testing.assert_array_equal(getattr(found, name), beside[given])
+    assert "weighs the rows" in " ".join(found.remarks)
+    found = Scores.read(tmp_path / "z.npz", sample_weight="id", groups="weights")
+    np.testing.assert_array_equal(found.weights, beside["id"])
+    np.testing.assert_array_equal(found.groups, beside["weights"])
+    with pytest.raises(InputError, match="no array day; it has group, id, labels"):
+        Scores.read(tmp_path / "z.npz", groups="day")
 
 
 def test_one_file_of_lists_keeps_labels_and_splits_beside_each_row(tmp_path):

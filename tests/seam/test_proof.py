@@ -43,6 +43,10 @@ def place(
 
     def network(x: Floats) -> Floats:
         made: Floats = recorder(lambda: _as(kind, x @ of), (), {})
+        assert np.isfinite(made).all()
+        if "prob" in kind:  # what is put in their place are scores, too
+            assert (made >= 0).all()
+            np.testing.assert_allclose(made.sum(axis=1) if kind == "probabilities" else 1, 1)
         return made
 
     def ask(requests: Any) -> Answer:
@@ -61,10 +65,10 @@ def _as(kind: Outputs, z: Floats) -> Floats:
     return sigmoid(z) if kind in ("label_probabilities", "probability") else z
 
 
-def prove(one: Place) -> Seen:
+def prove(one: Place, *, sure: bool = True) -> Seen:
     parts = [one.see([request]) for request in REQUESTS]
     seen = Seen(np.concatenate([p.rows for p in parts]), [r for p in parts for r in p.replies])
-    prove_reply(one, REQUESTS, seen, ["gate"])
+    prove_reply(one, REQUESTS, seen, ["gate"], sure=sure)
     return seen
 
 
@@ -97,7 +101,19 @@ def unknown(z: Floats) -> dict[str, Any]:
     return named(p) if p.max() > 0.6 else {"species": "unknown", "score": round(float(p.max()), 2)}
 
 
+def all_of(z: Floats) -> dict[str, Any]:
+    """All that people show of probabilities and is not linear in them."""
+    p = softmax(z)
+    logs, entropy = np.log(p), float(-(p * np.log(p)).sum())
+    return {
+        "logs": [*logs, *-logs, *np.log2(p), *(logs - np.log1p(-p))],
+        "entropies": [entropy, entropy / np.log(2), entropy / np.log(K), 1 - entropy / np.log(K)],
+        "others": [np.exp(entropy), float(np.diff(np.sort(logs))[-1]), 1 - (p**2).sum(), (p**2).sum()],
+    }
+
+
 ticks, left = itertools.count(), itertools.count(-3)
+slow = itertools.count()
 
 GOOD: dict[str, Callable[[Floats, Net], list[Any]]] = {
     "names and scores": each(lambda z: named(softmax(z))),
@@ -128,7 +144,12 @@ GOOD: dict[str, Callable[[Floats, Net], list[Any]]] = {
         {**named(softmax(z)), "length": float(row.sum())} for z, row in zip(network(x), x, strict=True)
     ],
     "a clock": each(lambda z: {**named(softmax(z)), "at": time.time(), "n": next(ticks)}),
+    "a clock that is seldom another": each(lambda z: {**named(softmax(z)), "at": 1.5 * (next(slow) // 4)}),
     "a cache": cached({}),
+    "all that is known": each(lambda z: {k: list(map(float, v)) for k, v in all_of(z).items()}),
+    "a number or a text": each(lambda z: float(p) if (p := softmax(z).max()) > 0.6 else "unsure"),
+    "none where two are the same": each(lambda z: 1 // int(len(set(z.round(9))) == K) * float(softmax(z)[0])),
+    "a bound that one request meets": each(lambda z: {**named(softmax(z)), "of": softmax(X @ W)[0].max()}),
     "another network beside": lambda x, network: [
         {**named(softmax(z)), "quality": q}
         for z, q in zip(network(x), sigmoid(x @ V[:, 0]).tolist(), strict=True)
@@ -140,6 +161,10 @@ BAD: dict[str, tuple[Callable[[Floats, Net], list[Any]], str]] = {
     "three of the classes": (each(lambda z: named(some(z))), "some of the classes"),
     "three of the classes, by name": (
         each(lambda z: NAMES[int(some(z).argmax())]),
+        "offers some of the classes only",
+    ),
+    "three of the classes, by number": (
+        each(lambda z: {"id": int(some(z).argmax()), "p": softmax(z)[0]}),
         "offers some of the classes only",
     ),
     "a sigmoid of scores of which one is true": (each(lambda z: float(sigmoid(z).max())), "another function"),
@@ -169,6 +194,7 @@ BAD: dict[str, tuple[Callable[[Floats, Net], list[Any]], str]] = {
         each(lambda z: {**named(softmax(z)), "energy": float(np.log(np.exp(z).sum()))}),
         "of the logits' size",
     ),
+    "a running number": (each(lambda z: {"n": next(ticks), "species": "ash"}), "does not follow"),
     "an answer once": (
         each(lambda z: 1 / (next(left) < 1) * float(softmax(z).max())),
         "answers a request once",
@@ -186,6 +212,17 @@ def test_another_reply_is_refused_with_what_was_seen(name: str) -> None:
     handler, why = BAD[name]
     with pytest.raises(ModelError, match=why):
         prove(place(handler))
+
+
+@pytest.mark.parametrize("name", ["names and scores", "whole percent", "a class", "a name"])
+def test_what_may_be_no_scores_is_proved_by_a_number_or_a_name_for_each_class(name: str) -> None:
+    prove(place(GOOD[name]), sure=False)
+
+
+@pytest.mark.parametrize("name", ["a group of classes", "prices of classes"])
+def test_what_may_be_no_scores_is_not_proved_by_less(name: str) -> None:
+    with pytest.raises(ModelError, match="no number of what passes here, nor names each class"):
+        prove(place(GOOD[name]), sure=False)
 
 
 @given(t=st.floats(0.2, 0.8) | st.floats(1.25, 5), rounded=st.sampled_from([2, 3, 4, 17]))
@@ -215,6 +252,23 @@ def test_every_kind_of_scores_can_be_proved(kind: Outputs, columns: int, reply: 
                 columns=columns,
             )
         )
+
+
+def test_two_requests_with_the_same_scores_show_the_same_up_to_two_thousandths() -> None:
+    def shown(k: int, by: float) -> Place:
+        return place(
+            lambda x, network: [
+                float(softmax(z).max()) + by * (row[0] == X[k, 0])
+                for z, row in zip(network(x), x, strict=True)
+            ]
+        )
+
+    apart = np.abs((X @ W)[:, None] - X @ W).max(axis=2)
+    one, other = np.unravel_index(apart.argmax(), apart.shape)  # the two that are compared
+    for k in (int(one), int(other)):
+        prove(shown(k, 0.0015))
+        with pytest.raises(ModelError, match="other scores take part in it"):
+            prove(shown(k, 0.003))
 
 
 def test_scores_of_16_bits_are_compared_as_such() -> None:
@@ -272,7 +326,13 @@ def test_rows_of_padding_are_told_from_those_of_several_windows() -> None:
     assert caught.value.padding(place(padded), REQUESTS[0], REQUESTS[1])
     one = place(padded, padded=True)
     prove_batches(one, REQUESTS, prove(one))
-    windows = place(lambda x, network: [named(softmax(network(np.vstack([x, x + 1, x - 1]))).mean(axis=0))])
+    windows = place(
+        lambda x, network: [
+            named(p) for p in softmax(network(np.vstack([x, x + 1, x - 1]))).reshape(3, -1, K).mean(axis=0)
+        ]
+    )
     with pytest.raises(NotOneRow, match="windows") as caught:
         windows.see(REQUESTS[:1])
     assert not caught.value.padding(windows, REQUESTS[0], REQUESTS[1])
+    with pytest.raises(NotOneRow, match="6 rows of scores pass in 1 calls for 2 requests"):
+        windows.see(REQUESTS[:2])

@@ -29,7 +29,10 @@ def needed(program, package):
 
 @pytest.fixture(scope="session")
 def postgres_url():
-    """The address of a real PostgreSQL that ends with the tests."""
+    """The address of a real PostgreSQL that ends with the tests, or of one that is there for many runs."""
+    if given := os.environ.get("CALIB_SERVE_TEST_POSTGRES"):
+        yield given
+        return
     with postgres(durable=True) as url:
         yield url.replace("postgres://", "postgresql://")
 

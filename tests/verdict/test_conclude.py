@@ -191,6 +191,8 @@ def test_up_to_three_more_classes_are_to_be_minded() -> None:
 def test_the_first_that_is_required_speaks_for_the_whole_with_the_worst_single_class() -> None:
     found = said(line("shape", most=0.001), line("positive", most=0.011), line("class", most=0.018))
     assert found.do == (DEPLOY,)
+    assert "no single class by" in found.headline
+    assert "no single label by" in said(line("labels"), line("label")).headline
     assert [number in plain(found.headline) for number in ("1.1 points", "1.8 points", "0.1")] == [
         True,
         True,
@@ -234,6 +236,10 @@ def test_classes_that_so_many_samples_make_it_judge_are_counted() -> None:
     both = samples_needed(1000, cell(1000), 0.003, classes=classes, of_class=0.005)
     assert both > 2 * alone
     assert samples_needed(1000, cell(1000), 0.05, classes=classes, of_class=0.1) < 25_000
+    first = Cells(*(one[:1] for one in (classes.count, classes.said, classes.came, classes.noise)))
+    few, wanted = (samples_needed(1000, cell(1000), 0.02, classes=c, of_class=0.02) for c in (classes, first))
+    assert few == wanted, "of fewer the second class is not judged, however many times those there are"
+    assert 2000 < few < 22_000
 
 
 def test_a_line_of_cells_has_their_numbers() -> None:

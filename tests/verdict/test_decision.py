@@ -10,6 +10,8 @@ from sizes import sized
 
 from calib_serve import judge
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.verdict.conclude import CALIBRATE
+from calib_serve.verdict.decide import judge_probs
 
 MODELS = sized(ci=16, nightly=400)
 
@@ -259,3 +261,39 @@ def test_the_tolerance_of_a_rare_event_is_a_fifth_of_its_share() -> None:
     usual = {test.name: test for test in judge(*stream(2, 100_000, share=0.2)).tests}
     assert usual["positive"].tolerance == 0.02
     assert "events" not in usual
+
+
+@pytest.mark.parametrize(("events", "relative"), [(100, False), (99, True), (0, False)])
+def test_an_event_is_rare_below_one_in_ten(events: int, relative: bool) -> None:
+    p, came = np.full(1000, 0.1), (np.arange(1000) < events).astype(int)
+    tests = {one.name: one for one in judge(np.c_[1 - p, p], came).tests}
+    assert ({"events", "highest"} <= set(tests)) is relative
+    if relative:  # 100 are expected and 99 came
+        assert tests["events"].error == pytest.approx(0.01)
+
+
+def test_half_of_the_rare_events_that_are_expected_are_surely_too_few() -> None:
+    p = np.full(4000, 0.05)
+    for came, off in ((100, True), (190, False)):
+        tests = {one.name: one for one in judge(np.c_[1 - p, p], (np.arange(4000) < came).astype(int)).tests}
+        assert (tests["events"].p < 1e-3) is off
+        assert tests["events"].finding == ("off" if off else "within")
+        assert tests["events"].error == pytest.approx(1 - came / 200)
+
+
+def test_each_class_and_each_label_has_a_name() -> None:
+    p = np.full((50, 3), 0.5)
+    with pytest.raises(ShapeError, match="3 classes but 2 class names"):
+        judge_probs(p / 1.5, np.arange(50) % 3, class_names=("a", "b"))
+    with pytest.raises(ShapeError, match="3 labels but 2 class names"):
+        judge_probs(p, (p > 1).astype(int), class_names=("a", "b"))
+
+
+def test_a_model_that_is_read_upside_down_is_not_to_be_calibrated() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(3000)
+    came = (rng.random(3000) < p).astype(int)
+    found = judge(np.c_[p, 1 - p], came)
+    assert "rarer where" in found.do[0]
+    assert CALIBRATE not in found.do
+    assert CALIBRATE in judge(np.c_[1 - p**3, p**3], came).do

@@ -50,3 +50,12 @@ def test_sums_of_other_shapes_and_weights_are_refused():
         Sums.zeros() + Sums.zeros(10)
     with pytest.raises(InputError, match="at least 1"):
         Sums.labelled([0.5], [1], weight=0.5)
+
+
+def test_sums_take_values_by_name_and_place_and_leave_out_what_they_do_not_have():
+    sums = Sums.served([0.9, 0.5], bins=2)
+    values = {("calib_predictions_total", 1): 5.0, ("calib_feedback_delay", 45): 2.0}
+    found = sums.with_values({**values, ("other", 0): 9.0, ("calib_predictions_total", 2): 9.0})
+    assert found.predictions.tolist() == [1, 5]
+    assert found["calib_feedback_delay"].tolist() == [0.0] * 45 + [2.0]
+    assert (found.vector != sums.vector).sum() == 2

@@ -16,6 +16,7 @@ from cut_proxy import cut_after_commit
 from ledgers import NOW, accept, ask, entries, make_label
 from sizes import sized
 from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from calib_serve.errors import ConflictError, InputError, LedgerError, UnknownFate
 from calib_serve.receipts import DAY
@@ -23,6 +24,7 @@ from calib_serve.watch.drift import Alarm
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.intake import PredictionIds
 from calib_serve.watch.ledger import BatchKey, Held, Ledger
+from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import WindowSums, span_of
 from calib_serve.watch.ledger.schema import export_ledger
 from calib_serve.watch.sums import Key, Sums
@@ -315,6 +317,15 @@ def test_spans_are_merged_with_age_and_their_sums_stay(ledger: Ledger) -> None:
     np.testing.assert_allclose(sum(one.sums.vector for one in spans), whole, rtol=1e-9)
 
 
+def test_a_check_holds_sums_over_all_time_against_the_labels(ledger: Ledger, url: str) -> None:
+    accept(ledger, [make_label(i) for i in range(3)])
+    ledger.roll_up()
+    ask(url, "delete from tally where width > 0")  # as those that are too old go
+    assert ledger.check() == []
+    ask(url, "update tally set feedback = feedback - 1 where width = 0 and kind = 'segment'")
+    assert ledger.check() == ["3 labels are counted, and the sums hold 2"]
+
+
 def test_an_older_state_refuses_what_may_have_been_counted_since(ledger: Ledger) -> None:
     accept(ledger, [make_label(1, when=NOW - 60)])
     ledger.restored()
@@ -433,6 +444,62 @@ def test_a_database_that_is_away_is_an_error_of_ours_that_counts_nothing(tmp_pat
     (tmp_path / "text.db").write_text("this is no database" * 100)
     with pytest.raises(LedgerError, match="not a database"):
         Ledger(tmp_path / "text.db")
+
+
+@pytest.mark.parametrize(
+    ("where", "why", "state", "fate"),
+    [
+        # What was undone is no mystery, even where the commit failed.
+        ("postgresql://127.0.0.1/labels", "server closed the connection", "", UnknownFate),
+        ("postgresql://127.0.0.1/labels", "could not serialize access", "40001", LedgerError),
+        ("postgresql://127.0.0.1/labels", "deadlock detected", "40P01", LedgerError),
+        ("l.db", "database or disk is full", "", LedgerError),
+        ("l.db", "disk I/O error", "", UnknownFate),
+    ],
+)
+def test_an_error_of_a_commit_leaves_the_fate_unknown_unless_it_was_undone(
+    where: str, why: str, state: str, fate: type, tmp_path: Path
+) -> None:
+    database = Database(where if "://" in where else str(tmp_path / where))
+
+    class Said(Exception):
+        sqlstate = state
+
+    error = OperationalError("commit", {}, Said(why))
+    assert type(database._told(error, committing=True)) is fate
+    for before, said in ((error, "cannot be used"), (IntegrityError("insert", {}, Said(why)), "refused")):
+        told = database._told(before, committing=False)
+        assert (type(told), said in str(told), why in str(told)) == (LedgerError, True, True)
+    tries: list[int] = []
+
+    def work() -> None:
+        tries.append(1)
+        raise LedgerError(why) from error
+
+    with pytest.raises(LedgerError, match=why):
+        database.again(work)
+    assert len(tries) == (5 if state else 1)
+    database.close()
+
+
+def test_what_fails_before_the_commit_was_not_counted(ledger: Ledger) -> None:
+    def wrong() -> None:
+        with ledger.transaction() as connection:
+            accept(ledger, [make_label(1)])
+            connection.exec_driver_sql("select no_such_thing")
+
+    with pytest.raises(LedgerError) as failed:
+        wrong()
+    assert type(failed.value) is LedgerError
+    assert ledger.accept(entries([make_label(1)])) == ["counted"]
+
+
+def test_an_operator_sees_its_kind_its_size_and_that_it_is_whole(ledger: Ledger, url: str) -> None:
+    accept(ledger, [make_label(1)])
+    database = ledger.database
+    assert database.kind == ("PostgreSQL" if "://" in url else "SQLite")
+    assert database.size() > 10_000
+    assert (database.lag(), database.damage(), ledger.check()) == (None, [], [])
 
 
 def test_a_connection_cut_while_labels_are_counted_is_told_and_nothing_is_lost(
