@@ -13,11 +13,10 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +52,6 @@ _BESIDE = {
     "group": ("groups", "group"),
     "id": ("ids", "id"),
 }
-_ENDINGS = (".npz", ".npy", ".safetensors", ".csv", ".tsv", ".jsonl", ".parquet", ".feather")
 _OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 _ROWS = 1 << 14  # of a text, converted together
 
@@ -131,7 +129,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 def _read_file(path: Path, asked: _Asked) -> Source:
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     ending = f".{ending}"
-    if ending not in (*_ENDINGS, *TEXTS) or (path.suffix == ".gz" and ending not in TEXTS):
+    if ending not in _ENDINGS or (path.suffix == ".gz" and ending not in TEXTS):
         raise InputError(
             f"scores are read from {', '.join(_ENDINGS)} files, texts also packed (.gz), got {path.name!r}; "
             'write them with np.savez("scores.npz", logits=logits, labels=labels)'
@@ -398,8 +396,7 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
 
     The scores go into a file without a name in the folder for temporary files, which fits read in chunks.
     """
-    with ExitStack() as stack:
-        opened = stack.enter_context(open_engine(engine, password_file=password_file))
+    with open_engine(engine, password_file=password_file) as opened:
         rows = opened.table(table)
         types = rows.schema()
         roles = asked.roles(list(rows.columns))
@@ -419,9 +416,8 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
                 "columns of the classes alone (--columns, columns=)"
             )
         kept = [*roles.scores, *roles.others]
-        file = stack.enter_context(tempfile.TemporaryFile(prefix="calib-serve-scores-"))
         batches = opened.batches(rows.select(*kept), f"read {table}")
-        values, beside = _spooled(batches, file, roles, table)
+        values, beside = _spooled(batches, roles, table)
     return _of_spooled(roles, values, beside)
 
 
@@ -437,33 +433,42 @@ def _of_split(engine: Any, rows: Any, table: str, split: str | None, column: str
 
 
 def _spooled(
-    batches: Iterator[Any], file: IO[bytes], roles: Roles, table: str
+    batches: Iterator[Any], roles: Roles, table: str
 ) -> tuple[NDArray[np.floating[Any]], dict[str, NDArray[Any]]]:
-    """Return the scores of all batches in ``file``, memory-mapped, and the columns beside them."""
+    """Return the scores of all batches, memory-mapped in a file without a name, and the columns beside them.
+
+    The file goes with the process, however that ends.
+    """
     beside: dict[str, list[NDArray[Any]]] = {name: [] for name in roles.others}
     rows = width = 0
     try:
-        for batch in batches:
-            arrays = [_array(batch[name], name, rows) for name in roles.scores]
-            block = arrays[0] if arrays[0].ndim == 2 else np.stack(_without_gaps(arrays, roles, rows), axis=1)
-            width = width or block.shape[1]
-            if block.shape[1] != width:
-                raise InputError(f"{table}: rows have {width} and {block.shape[1]} scores")
-            file.write(np.ascontiguousarray(block, np.float64).tobytes())
-            rows += len(block)
-            for name, parts in beside.items():
-                parts.append(_array(batch[name], name, rows))
-        file.flush()
+        # Closing it writes what is left, so that a full disk may be noticed there.
+        with tempfile.TemporaryFile(prefix="calib-serve-scores-") as file:
+            for batch in batches:
+                block = _block(batch, roles, rows)
+                width = width or block.shape[1]
+                if block.shape[1] != width:
+                    raise InputError(f"{table}: rows have {width} and {block.shape[1]} scores")
+                file.write(np.ascontiguousarray(block, np.float64).tobytes())
+                rows += len(block)
+                for name, parts in beside.items():
+                    parts.append(_array(batch[name], name, rows))
+            if not rows:
+                raise InputError(f"{table} has column names but no rows")
+            file.flush()
+            values = np.memmap(file, np.float64, "r", shape=(rows, width))
     except OSError as error:
         raise InputError(
             f"the scores of {table} do not fit into {tempfile.gettempdir()}: {error}; name a folder with "
             "room by TMPDIR"
         ) from error
-    if not rows:
-        raise InputError(f"{table} has column names but no rows")
-    # The file has no name, so that it goes with the process, however that ends.
-    values = np.memmap(file, np.float64, "r", shape=(rows, width))
     return values, {name: np.concatenate(parts) for name, parts in beside.items()}
+
+
+def _block(batch: Any, roles: Roles, rows: int) -> NDArray[Any]:
+    """Return the scores (n, K) of a batch that begins behind ``rows``."""
+    arrays = [_array(batch[name], name, rows) for name in roles.scores]
+    return arrays[0] if arrays[0].ndim == 2 else np.stack(_without_gaps(arrays, roles, rows), axis=1)
 
 
 def _without_gaps(arrays: list[NDArray[Any]], roles: Roles, rows: int) -> list[NDArray[np.float64]]:
@@ -495,3 +500,4 @@ def _of_spooled(
 
 _ARRAYS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors}
 _TABLES = {".parquet": _read_parquet, ".feather": _read_feather}
+_ENDINGS = (*_ARRAYS, *TEXTS, *_TABLES)

@@ -317,10 +317,8 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
 
 
 def _shown(text: str) -> Shown:
-    number = Decimal(text) if text.lower() not in ("nan", "inf", "-inf") else None
-    if number is None:
-        return Shown(float(text), 0.0)
-    exponent = number.as_tuple().exponent
+    number = Decimal(text)
+    exponent = number.as_tuple().exponent  # a letter, of NaN and of the infinite
     return Shown(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
 
 

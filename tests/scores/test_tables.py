@@ -490,8 +490,9 @@ def test_tables_that_cannot_be_fitted_are_refused(broken, says, tmp_path):
         Scores.read(tmp_path / "logs")
 
 
-def test_a_full_disk_is_said(tmp_path, monkeypatch):
-    write(tmp_path / "logs", *samples(3000))
+@pytest.mark.parametrize("rows", [30, 3000])
+def test_a_full_disk_is_said_whether_it_is_met_writing_or_closing(rows, tmp_path, monkeypatch):
+    write(tmp_path / "logs", *samples(rows))
 
     def full(**_):
         return open("/dev/full", "r+b")  # noqa: PTH123
