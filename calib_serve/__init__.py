@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from calib_serve.reporter.reporter import Reporter
     from calib_serve.scores import Scores
     from calib_serve.serve.server import Server
-    from calib_serve.verdict import Verdict, judge
+    from calib_serve.verdicts import Verdict, judge
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.service import Watch
@@ -110,7 +110,6 @@ else:
         "fuse.torch": ("calibrated", "fuse_torch"),
         "fuse.torchserve": ("load_artifact", "pack", "pack_around"),
         "fuse.triton": ("fuse_triton",),
-        "verdict": ("Verdict", "judge"),
         "metrics": ("evaluate",),
         "model": ("load_model",),
         "pictures": ("Preprocessing",),
@@ -121,6 +120,7 @@ else:
         "reporter.reporter": ("Reporter",),
         "scores": ("Scores",),
         "serve.server": ("Server",),
+        "verdicts": ("Verdict", "judge"),
         "watch.http": ("create_app", "serve_app"),
         "watch.policy": ("LabelPolicy",),
         "watch.service": ("Watch",),

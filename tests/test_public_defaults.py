@@ -10,7 +10,7 @@ from typing import Any
 from calib_serve import Bins, calibrate, evaluate, judge
 from calib_serve.bins import bin_index
 from calib_serve.receipts import DAY, SKEW
-from calib_serve.verdict import gaps
+from calib_serve.verdicts import gaps
 from calib_serve.watch import _bin_gaps, estimates, intake
 from calib_serve.watch.drift import Detector
 

@@ -151,8 +151,9 @@ class Given(dict[str, str]):
     """Names of options, by their field, as they were given: a flag, a variable, or a name in a file."""
 
     def name(self, field: str) -> str:
-        """Return the option's name; of one that nobody gave its flag."""
-        return self.get(field, f"--{field.replace('_', '-').rstrip('-')}")
+        """Return the option's name: its flag where nobody gave it; KEY of --option where it has no flag."""
+        no_flag = f"--option {field}" if "option" in self else f"--{field.replace('_', '-').rstrip('-')}"
+        return self.get(field, no_flag)
 
     def note(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Note the names of a command's options; cyclopts calls it when every source was read."""

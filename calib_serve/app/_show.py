@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from calib_serve.artifact import Artifact, Step
-    from calib_serve.verdict import Verdict
+    from calib_serve.verdicts import Verdict
 
 __all__ = [
     "artifact_facts",

@@ -79,7 +79,7 @@ def evaluate(
     from calib_serve.artifact import Artifact
     from calib_serve.fit.decide import seen
     from calib_serve.metrics import evaluate, evaluate_labels
-    from calib_serve.verdict import judge, of_own_samples
+    from calib_serve.verdicts import judge, of_own_samples
 
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:

@@ -22,7 +22,7 @@ from calib_serve.metrics import decisions
 from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.shares import Confusion
 from calib_serve.scores import ONE_COLUMN, Outputs
-from calib_serve.verdict import CALIBRATE, MORE, Verdict
+from calib_serve.verdicts import CALIBRATE, MORE, Verdict
 
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
 _SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion

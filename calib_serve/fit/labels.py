@@ -36,7 +36,7 @@ from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import LABELS, Scores
-from calib_serve.verdict.decide import judge_probs
+from calib_serve.verdicts.decide import judge_probs
 
 Floats = NDArray[np.float64]
 

@@ -23,8 +23,8 @@ from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.metrics.proper import sample_losses
 from calib_serve.scores import Outputs, ProbsView, Scores
-from calib_serve.verdict import Level, Verdict, gain_of
-from calib_serve.verdict.decide import judge_probs
+from calib_serve.verdicts import Level, Verdict, gain_of
+from calib_serve.verdicts.decide import judge_probs
 from calib_serve.words import percent
 
 _FOLDS = 5

@@ -21,7 +21,7 @@ from calib_serve.report.prepare import (
     Reliability,
     RiskCoverage,
 )
-from calib_serve.verdict import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
+from calib_serve.verdicts import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 from calib_serve.words import p_value, percent
 
 Predictions = tuple[ArrayLike, ArrayLike]

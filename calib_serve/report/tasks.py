@@ -58,8 +58,8 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
-from calib_serve.verdict import Verdict, of_own_samples
-from calib_serve.verdict.decide import judge_probs
+from calib_serve.verdicts import Verdict, of_own_samples
+from calib_serve.verdicts.decide import judge_probs
 from calib_serve.words import count, percent
 
 Checked = tuple[NDArray[Any], NDArray[Any]]

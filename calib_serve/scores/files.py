@@ -250,7 +250,7 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None
 
 def _read_text(path: Path, asked: _Asked) -> Source:
     with open_lines(path) as lines:
-        names, rows = _json_cells(lines) if is_json(path) else cells_of(lines)
+        names, rows = _json_cells(lines) if is_json(path) else cells_of(lines, row_names=True)
         check_header(path, names)
         # Taken for names, the first row of numbers would be lost.
         if any(_is_fraction(name) for name in names):

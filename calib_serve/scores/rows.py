@@ -136,10 +136,11 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def cells_of(lines: Iterator[str]) -> tuple[list[str], Iterator[list[str]]]:
+def cells_of(lines: Iterator[str], *, row_names: bool = False) -> tuple[list[str], Iterator[list[str]]]:
     """Return the column names and the rows of a text with a separator, each as long as the names.
 
-    The separator is what the first line has most of outside of quotes.
+    The separator is what the first line has most of outside of quotes. ``row_names``: a first row that is
+    longer by one cell begins with its name, as R writes them.
     """
     # By the header alone: a comma in a later row may be a decimal one.
     line = next(lines, "")
@@ -148,7 +149,8 @@ def cells_of(lines: Iterator[str]) -> tuple[list[str], Iterator[list[str]]]:
     reader = csv.reader(chain([line], lines), delimiter=mark, skipinitialspace=mark == " ")
     names = next(reader, [])
     first = next((row for row in reader if row), None)
-    if first is not None and len(first) == len(names) + 1:  # as R writes row names
+    # Not of a user's texts: there the cell too many is a comma that nobody quoted, and the text would be cut.
+    if row_names and first is not None and len(first) == len(names) + 1:
         names = ["", *names]
     return names, _even(chain([] if first is None else [first], (row for row in reader if row)), len(names))
 

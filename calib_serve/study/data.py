@@ -19,7 +19,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError, ShapeError
 from calib_serve.metrics import accuracy, ece, nll, refinement_auroc
 from calib_serve.study.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
-from calib_serve.verdict.decide import judge_probs
+from calib_serve.verdicts.decide import judge_probs
 
 Pixels = NDArray[np.uint8]
 

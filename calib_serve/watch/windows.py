@@ -21,7 +21,7 @@ import numpy as np
 from calib_serve.errors import InputError
 from calib_serve.names import parse_duration
 from calib_serve.receipts import DAY
-from calib_serve.verdict import TOLERANCE, Verdict
+from calib_serve.verdicts import TOLERANCE, Verdict
 from calib_serve.watch.estimates import Estimates, estimate, judge
 from calib_serve.watch.ledger import SPANS, Ledger, WindowSums
 from calib_serve.watch.series import DELAYS

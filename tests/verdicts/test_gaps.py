@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
-from calib_serve.verdict.decide import _of_all, _of_classes, _of_label, _of_shape, _Sample
-from calib_serve.verdict.gaps import (
+from calib_serve.verdicts.decide import _of_all, _of_classes, _of_label, _of_shape, _Sample
+from calib_serve.verdicts.gaps import (
     _OF_CLASSES,
     Cells,
     ClassGap,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from calib_serve import judge, words
-from calib_serve.verdict import conclude as verdicts
-from calib_serve.verdict.conclude import (
+from calib_serve.verdicts import conclude as verdicts
+from calib_serve.verdicts.conclude import (
     CALIBRATE,
     DEPLOY,
     Line,
@@ -22,7 +22,7 @@ from calib_serve.verdict.conclude import (
     line_of,
     samples_needed,
 )
-from calib_serve.verdict.gaps import Cells
+from calib_serve.verdicts.gaps import Cells
 
 
 def plain(text: str) -> str:

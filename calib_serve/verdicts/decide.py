@@ -18,7 +18,7 @@ from calib_serve.metrics.samples import checked, design_effect, row_blocks, weig
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import JudgeOptions
 from calib_serve.scores import ProbsView, Scores
-from calib_serve.verdict.conclude import (
+from calib_serve.verdicts.conclude import (
     CALIBRATE,
     TOLERANCE,
     Line,
@@ -28,7 +28,7 @@ from calib_serve.verdict.conclude import (
     direction,
     line_of,
 )
-from calib_serve.verdict.gaps import (
+from calib_serve.verdicts.gaps import (
     RISK,
     Cells,
     ClassGap,
@@ -393,7 +393,7 @@ def judge(
     unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
     held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
     1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
-    points might hide. Tests of class shares and of shape (see ``calib_serve.verdict.gaps``) can only veto.
+    points might hide. Tests of class shares and of shape (see ``calib_serve.verdicts.gaps``) can only veto.
     Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
 
     >>> import numpy as np

@@ -3,7 +3,7 @@
 ``judge`` decides from scores and labels; ``Verdict`` is also what the watch page says of live ones.
 """
 
-from calib_serve.verdict.conclude import (
+from calib_serve.verdicts.conclude import (
     CALIBRATE,
     DEPLOY,
     MORE,
@@ -14,7 +14,7 @@ from calib_serve.verdict.conclude import (
     gain_of,
     of_own_samples,
 )
-from calib_serve.verdict.decide import judge
+from calib_serve.verdicts.decide import judge
 
 __all__ = [
     "CALIBRATE",

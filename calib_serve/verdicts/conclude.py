@@ -11,7 +11,7 @@ import numpy as np
 
 from calib_serve.metrics.intervals import equivalence_power
 from calib_serve.options.evaluate import Tolerant
-from calib_serve.verdict.gaps import FEW, RISK, Cells, judged_alone
+from calib_serve.verdicts.gaps import FEW, RISK, Cells, judged_alone
 from calib_serve.words import chance, percent, percent_change, points, rounded_up
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
