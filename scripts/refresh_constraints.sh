@@ -63,13 +63,12 @@ tool spark pyspark==4.3.0 py4j==0.10.9.9
 tool uv uv==0.13.9
 
 # Other model servers, each in an environment of its own (scripts/server_environments.sh), with what calib-serve
-# itself asks for and what its users install beside it.
-base=(numpy scipy safetensors pyyaml typer rich packaging prometheus-client)
+# itself asks for, and prometheus-client, which a reporter's metrics need.
 upgrade=("$@")
 server() { # NAME, and what its users install: its pins stay, unless --upgrade
   local file=lock/servers/$1.txt
-  printf '%s\n' "${base[@]}" "${@:2}" |
-    compile --no-annotate --generate-hashes --output-file "$file" --python-version 3.11.7 - "${upgrade[@]}"
+  printf '%s\n' prometheus-client "${@:2}" |
+    compile --no-annotate --generate-hashes --output-file "$file" --python-version 3.11.7 pyproject.toml - "${upgrade[@]}"
   sed -i "1i # $made, for Python 3.11.7; installed by scripts/server_environments.sh $1" "$file"
 }
 server litserve litserve==0.2.19
