@@ -102,9 +102,7 @@ def gain(served: np.ndarray, shadow: np.ndarray, right: np.ndarray) -> float:
 def rows_of(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[LabelRecord]:
     """One for each sample of the set, as a ledger gives them."""
     return [
-        LabelRecord(
-            "m", "1", 0.0, b"", 0.0, c, bool(y), 0, 1.0, 0, (), Shadowed(s, bool(y), True, TAG.hex())
-        )
+        LabelRecord("m", "1", 0.0, b"", 0.0, c, bool(y), 0, 1.0, 0, (), Shadowed(s, bool(y), True, TAG.hex()))
         for c, s, y in zip(*(one.tolist() for one in case), strict=True)
     ]
 

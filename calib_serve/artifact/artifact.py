@@ -335,8 +335,8 @@ class Artifact:
         A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0. Of
         labels, (n, L) log-odds. Probabilities become logits by ``calib_serve.scores.to_logits``.
         Where the artifact has an InputShift or a Head, the logits must come from the model with
-        these already in place. Raises InputError for logits so large that a step overflows; a row that is
-        not finite gets NaN.
+        these already in place. A row that is not finite, or so large that a step overflows, gets NaN and
+        spoils no other: in a server's batch they are of others. ``probs`` refuses such scores.
         """
         z = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
         if z.shape[1:] != (self.classes,):
@@ -346,7 +346,7 @@ class Artifact:
             for step in self.logit_maps:
                 z = step(z)
             if self.logit_maps and not np.isfinite(z.sum()):
-                _check_overflow(given, z)
+                z = _without_overflow(given, z)
         if self.is_multilabel:
             p = sigmoid(z)
             return p if self.table is None else self.table.of_each(p)
@@ -510,12 +510,7 @@ def _check_possible(bins: Bins) -> None:
         )
 
 
-def _check_overflow(given: NDArray[Any], made: NDArray[Any]) -> None:
-    """Raise InputError where numbers became infinite; what was not finite before is the caller's."""
+def _without_overflow(given: NDArray[Any], made: NDArray[Any]) -> NDArray[Any]:
+    """Return what was ``made``, NaN in rows whose numbers were finite and became infinite."""
     lost = np.isfinite(given).all(axis=1) & ~np.isfinite(made).all(axis=1)
-    if lost.any():
-        row = int(lost.argmax())
-        raise InputError(
-            f"logits of row {row} go up to {np.abs(given[row]).max():g}, too far to be calibrated; clip them "
-            "first, as by np.clip(logits, -1e4, 1e4)"
-        )
+    return np.where(lost[:, None], np.nan, made)

@@ -25,6 +25,6 @@ class Digits:
     def classify(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """One prediction a row of features."""
         logits = rows @ self.weights["W"] + self.weights["b"]
-        probs = self.reporter.artifact.probs(logits)
+        probs = self.reporter.artifact.of_logits(logits)
         found = zip(probs.argmax(axis=1), probs.max(axis=1), self.reporter.served(probs), strict=True)
         return [{"predicted": int(k), "confidence": float(p), "receipt": r} for k, p, r in found]

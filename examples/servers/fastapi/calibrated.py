@@ -14,7 +14,7 @@ app = FastAPI(on_shutdown=[reporter.close])
 def predict(rows: list[list[float]]) -> dict[str, list]:
     """One prediction a row of features."""
     logits = np.array(rows) @ weights["W"] + weights["b"]
-    probs = reporter.artifact.probs(logits)
+    probs = reporter.artifact.of_logits(logits)
     return {
         "predicted": probs.argmax(axis=1).tolist(),
         "confidence": probs.max(axis=1).tolist(),

@@ -18,7 +18,7 @@ app.add_middleware(WatchMiddleware, watch=watch)
 def predict(rows: list[list[float]]) -> dict[str, list]:
     """One prediction a row of features."""
     logits = np.array(rows) @ weights["W"] + weights["b"]
-    probs = artifact.probs(logits)
+    probs = artifact.of_logits(logits)
     return {
         "predicted": probs.argmax(axis=1).tolist(),
         "confidence": probs.max(axis=1).tolist(),

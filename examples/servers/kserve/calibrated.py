@@ -25,7 +25,7 @@ class Digits(Model):
     def predict(self, payload, headers=None):
         """One prediction a row of features."""
         logits = get_predict_input(payload) @ self.weights["W"] + self.weights["b"]
-        probs = self.reporter.artifact.probs(logits)
+        probs = self.reporter.artifact.of_logits(logits)
         found = pd.DataFrame({"predicted": probs.argmax(axis=1), "confidence": probs.max(axis=1)})
         found["receipt"] = np.array([receipt or "" for receipt in self.reporter.served(probs)], object)
         if isinstance(payload, dict):

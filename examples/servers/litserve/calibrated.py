@@ -22,7 +22,7 @@ class Digits(ls.LitAPI):
 
     def predict(self, x):
         logits = x @ self.weights["W"] + self.weights["b"]
-        probs = self.reporter.artifact.probs(logits)
+        probs = self.reporter.artifact.of_logits(logits)
         return list(zip(probs, self.reporter.served(probs), strict=True))
 
     def encode_response(self, output):

@@ -21,7 +21,7 @@ class Digits(MLModel):
         """One prediction a row of features."""
         rows = NumpyCodec.decode_input(payload.inputs[0])
         logits = rows @ self.weights["W"] + self.weights["b"]
-        probs = self.reporter.artifact.probs(logits)
+        probs = self.reporter.artifact.of_logits(logits)
         receipts = [receipt or "" for receipt in self.reporter.served(probs)]
         outputs = [NumpyCodec.encode_output("predicted", probs.argmax(axis=1))]
         outputs.append(NumpyCodec.encode_output("confidence", probs.max(axis=1)))

@@ -18,7 +18,7 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)  # serve() then ends a
 def infer(x):
     """One prediction a row."""
     logits = x @ weights["W"] + weights["b"]
-    probs = reporter.artifact.probs(logits)
+    probs = reporter.artifact.of_logits(logits)
     return {
         "predicted": probs.argmax(axis=1, keepdims=True),
         "confidence": probs.max(axis=1, keepdims=True),

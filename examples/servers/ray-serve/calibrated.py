@@ -24,7 +24,7 @@ class Digits:
     async def classify(self, rows: list[list[float]]) -> list[dict[str, Any]]:
         """One prediction a row of features."""
         logits = np.array(rows) @ self.weights["W"] + self.weights["b"]
-        probs = self.reporter.artifact.probs(logits)
+        probs = self.reporter.artifact.of_logits(logits)
         found = zip(probs.argmax(axis=1), probs.max(axis=1), self.reporter.served(probs), strict=True)
         return [{"predicted": int(k), "confidence": float(p), "receipt": r} for k, p, r in found]
 
