@@ -106,7 +106,7 @@ def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
             _report(story, deployed, calibrated)
         if keep:
             _wait(story, server, online.MODEL, online.FEEDBACK)
-    say(f"\nAll eight steps done; everything is in {out}/. Next: README.md, 'Your own model'.")
+    say(f"\nAll eight steps done; everything is in {out}/. Next: docs/quickstart.md, with your own model.")
 
 
 def _show_table(story: Story, deployed: Deployed, calibrated: Calibrated) -> None:
