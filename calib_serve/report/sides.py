@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,13 @@ class How:
         """The options of ``evaluate`` and ``paired_changes``."""
         return {"bins": self.bins, "edges": self.edges, "replicates": self.replicates, "seed": self.seed}
 
-    @property
+    @cached_property
     def rows(self) -> NDArray[np.intp] | None:
         """The rows that figures are of: those that weigh are there as often; None of all, once each."""
         weight = self.sample_weight
         return None if weight is None else repeated(as_floats(weight, "sample_weight"))
 
-    @property
+    @cached_property
     def groups_of_rows(self) -> NDArray[Any] | None:
         """The groups of these rows."""
         groups = None if self.groups is None else np.asarray(self.groups)
