@@ -34,6 +34,8 @@ import peers
 
 from calib_serve.bins import Bins
 from calib_serve.metrics import evaluate, paired_changes, softmax
+from calib_serve.metrics.calibration import cumulative
+from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Sample, Shift
 
 Floats = np.ndarray
@@ -125,9 +127,8 @@ def true_metrics(classes: int, n_seen: int, kind: str) -> tuple[dict[str, float]
     found["noise_floor"] = np.mean([Bins.tally(c, c > 2, bins=BINS).noise_floor() for c in seen])
     tally, code = sample.tally, sample.code()
     gaps = np.bincount(code, sample.confidence - right, minlength=BINS) / np.maximum(tally.count, 1)
-    # The rank metrics of the population's labels, drawn once.
-    whole = evaluate(p, drawn(np.random.default_rng(6), q), replicates=0).estimates()
-    found |= {name: whole[name].value for name in ("refinement_auroc", "aurc", "aupr_correct", "e_aurc")}
+    # Of so many predictions each is as often right as its true probability says.
+    found |= Separation(rights=cumulative(right), wrongs=cumulative(1 - right)).areas()
     return {name: float(value) for name, value in found.items()}, gaps
 
 

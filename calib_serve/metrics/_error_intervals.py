@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 
 from calib_serve.bins import Bins
 from calib_serve.metrics.calibration import Truth
-from calib_serve.metrics.intervals import Estimate, accuracy_at_least, drawn_labels, inverted
+from calib_serve.metrics.intervals import (
+    Estimate,
+    accuracy_at_least,
+    calibrated_share,
+    drawn_labels,
+    inverted,
+)
 from calib_serve.metrics.samples import design_effect
 from calib_serve.metrics.truths import (
     STEPS,
@@ -60,13 +66,22 @@ def error_intervals(
     true, widths = sample.errors(line), wider(sample.confidence, line)
     # The grid of the smooth ECE has a least error of its own.
     true["smooth_ece"] = true["smooth_ece"] - true["smooth_ece"][0]
+    bins, effect = sample.tally, design_effect(sample.confidence - sample.correct, groups)
+    elsewhere = calibrated_share(bins.confidence - bins.correct, effect * bins.noise)
     found = {}
     for name, rising in true.items():
         shown = np.concatenate([[at[name] for at in block] for block in drawn], axis=1)
-        found[name] = inverted(values[name], rising, shown, level=level, wider=widths)
+        found[name] = inverted(
+            values[name],
+            rising,
+            shown,
+            level=level,
+            wider=widths,
+            # Of squares chance adds as much wherever they are.
+            elsewhere=None if name == "rms" else elsewhere,
+        )
     rms, debiased = found["rms"], values["rms_debiased"]
     found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
-    bins, effect = sample.tally, design_effect(sample.confidence - sample.correct, groups)
     # The largest gap is of one bin, often nearly empty: drawn bounds fail there, exact ones hold.
     low, high = _largest_gap(bins, effect, level)
     found["mce"] = Estimate(values["mce"], low, high, found["mce"].debiased)
@@ -81,7 +96,7 @@ def error_intervals(
             sample.positive, sample.came_true, draws=draws, level=level, seed=seed, groups=groups
         )
     found["classwise_ece"] = _classwise(
-        sample, values["classwise_ece"], draws=draws, level=level, seed=seed, groups=groups
+        sample, values["classwise_ece"], effect, draws=draws, level=level, seed=seed, groups=groups
     )
     return found
 
@@ -154,7 +169,14 @@ _ENOUGH = 10  # labels a class, in mean, to tell which classes are off
 
 
 def _classwise(
-    sample: Sample, observed: float, *, draws: int, level: float, seed: int, groups: Codes | None
+    sample: Sample,
+    observed: float,
+    effect: float,
+    *,
+    draws: int,
+    level: float,
+    seed: int,
+    groups: Codes | None,
 ) -> Estimate:
     residuals = sample.residuals
     fitted = fitted_shift(sample.probs, sample.labels)
@@ -173,17 +195,16 @@ def _classwise(
             shown /= sample.probs.size
         return STEPS * most, shown
 
-    true, shown = along(fitted)
-    found = inverted(observed, true, shown, level=level)
+    gaps, variance = (cells.ravel() for cells in residuals.cells(sample.labels))
+    found = inverted(
+        observed, *along(fitted), level=level, elsewhere=calibrated_share(gaps, effect * variance)
+    )
     if sample.n >= _ENOUGH * sample.classes:
         return found
-    # Few labels do not tell which classes are off, and what an error shows depends on that: noise hides most
-    # of one that is spread over all classes, and nothing of one that lies in one place. It may be either.
+    # Few labels do not tell which classes are off: noise hides most of an error spread over all classes.
     spread = Shift(0.0, np.random.default_rng([seed, 5]).choice([-1.0, 1.0], sample.classes))
     hidden = inverted(observed, *along(spread), level=level)
-    added = inverted(observed, np.array([0.0, 1.0]), shown[0] + np.array([[0.0], [1.0]]), level=level)
-    low, high = min(found.low, hidden.low, added.low), max(found.high, hidden.high)
-    return Estimate(observed, low, high, found.debiased)
+    return Estimate(observed, min(found.low, hidden.low), max(found.high, hidden.high), found.debiased)
 
 
 def _drawn_classwise(sample: Sample, draws: int, seed: int, shifts: Sequence[tuple[Shift, float]]) -> Floats:

@@ -29,7 +29,14 @@ from calib_serve.metrics.calibration import (
     smoothed,
     tie_ends,
 )
-from calib_serve.metrics.intervals import Estimate, inverted, quantile_of, share_interval, student_quantile
+from calib_serve.metrics.intervals import (
+    Estimate,
+    calibrated_share,
+    inverted,
+    quantile_of,
+    share_interval,
+    student_quantile,
+)
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
 from calib_serve.metrics.truths import STEPS
@@ -184,22 +191,31 @@ def estimates(
     found = _means(rows, level)
     draw = _Drawn(draws, level, seed)
     top = rows.by_bin(rows.confidence, rows.right, bins, edges)
-    found |= _binned(top, draw)
+    elsewhere = calibrated_share(top.confidence - top.correct, top.noise)
+    found |= _binned(top, draw, elsewhere)
     if not are_counts(rows.weight):  # chance is what the weights make of it
         found["rms_debiased"] = _debiased(top, found["rms"])
-    found |= _ranked(rows, bins, draw, level)
-    found["smooth_ece"] = _smooth(rows, draw)
+    found |= _ranked(rows, bins, draw, level, elsewhere)
+    found["smooth_ece"] = _smooth(rows, draw, elsewhere)
     gaps, cells = rows.said - rows.came, rows.noise
     scale = rows.said.shape[0] * rows.mass
-    found["classwise_ece"] = draw(gaps, cells, lambda g: np.abs(g).sum(axis=(1, 2)) / scale)
+    found["classwise_ece"] = draw(
+        gaps,
+        cells,
+        lambda g: np.abs(g).sum(axis=(1, 2)) / scale,
+        calibrated_share(gaps.ravel(), cells.ravel()),
+    )
     found["noise_floor"] = Estimate(top.noise_floor())
     of_event = None
     if rows.positive is not None:
         came = rows.labels == 1
         of_event = rows.by_bin(rows.positive, came, bins, edges)
-        mass = rows.mass
+        mass, gaps = rows.mass, of_event.confidence - of_event.correct
         found["positive_ece"] = draw(
-            of_event.confidence - of_event.correct, of_event.noise, lambda g: np.abs(g).sum(axis=1) / mass
+            gaps,
+            of_event.noise,
+            lambda g: np.abs(g).sum(axis=1) / mass,
+            calibrated_share(gaps, of_event.noise),
         )
         found["positive_noise_floor"] = Estimate(of_event.noise_floor())
     return found, top, of_event
@@ -238,8 +254,13 @@ class _Drawn:
     level: float
     seed: int
 
-    def __call__(self, gaps: Floats, variance: Floats, error: Callable[[Floats], Floats]) -> Estimate:
-        """Return the error of gaps (...,) with these variances; ``error`` takes (r, ...)."""
+    def __call__(
+        self, gaps: Floats, variance: Floats, error: Callable[[Floats], Floats], elsewhere: float | None
+    ) -> Estimate:
+        """Return the error of gaps (...,) with these variances; ``error`` takes (r, ...).
+
+        ``elsewhere`` is that of ``inverted``.
+        """
         observed = float(error(gaps[None])[0])
         if self.draws < 2:
             return Estimate(observed)
@@ -251,14 +272,18 @@ class _Drawn:
         far = (observed + _FAR * max(usual, 1e-12)) / max(float(error(shape[None])[0]), 1e-300)
         line = (STEPS * far).reshape(-1, *[1] * gaps.ndim) * shape
         drawn = np.stack([error(truth + noise) for truth in line])
-        return inverted(observed, error(line), drawn, level=self.level)
+        return inverted(observed, error(line), drawn, level=self.level, elsewhere=elsewhere)
 
 
-def _binned(top: Bins, draw: _Drawn) -> dict[str, Estimate]:
+def _binned(top: Bins, draw: _Drawn, elsewhere: float) -> dict[str, Estimate]:
     full = top.count > 0
     gaps, variance = (top.confidence - top.correct)[full], top.noise[full]
     errors = gap_errors(top.count[full], top.confidence[full])
-    found = {name: draw(gaps, variance, error) for name, error in errors.items()}
+    found = {
+        # Of squares chance adds as much wherever they are.
+        name: draw(gaps, variance, error, None if name == "rms" else elsewhere)
+        for name, error in errors.items()
+    }
     found["rms_debiased"] = _between(found["rms"], top.debiased_l2_squared())
     return found
 
@@ -274,7 +299,7 @@ def _between(rms: Estimate, square: float) -> Estimate:
     return Estimate(value, min(rms.low, value), max(rms.high, value))
 
 
-def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Estimate]:
+def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float) -> dict[str, Estimate]:
     """Compute what depends on the order of the confidences: errors of equal mass, and how well they tell."""
     alike = rows.groups is None and np.ptp(rows.weight) == 0
     if alike:
@@ -290,7 +315,7 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float) -> dict[str, Esti
     for name, count in (("adaptive_ece", bins), ("sweep_ece", ranked.rising_bins())):
         _, of_said, of_came = ranked.sums(count)
         of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
-        found[name] = draw(of_said - of_came, of_noise, lambda g: np.abs(g).sum(axis=1) / n)
+        found[name] = draw(of_said - of_came, of_noise, lambda g: np.abs(g).sum(axis=1) / n, elsewhere)
     separation = Separation(came, mass - came)
     areas = {name: float(area) for name, area in separation.areas().items()}
     error = float(separation.auroc_error())
@@ -316,7 +341,7 @@ def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArr
     return key.view(np.float64), right
 
 
-def _smooth(rows: Rows, draw: _Drawn) -> Estimate:
+def _smooth(rows: Rows, draw: _Drawn, elsewhere: float) -> Estimate:
     mass = rows.mass
 
     def sums(run: slice) -> Floats:
@@ -330,4 +355,4 @@ def _smooth(rows: Rows, draw: _Drawn) -> Estimate:
         return np.asarray(low + high)
 
     gaps, variance = _summed(sums, len(rows.confidence))
-    return draw(gaps, variance, lambda g: smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6))
+    return draw(gaps, variance, lambda g: smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6), elsewhere)

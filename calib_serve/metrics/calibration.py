@@ -336,11 +336,19 @@ class Residuals:
 
     def ece(self, labels: Ints) -> float:
         """Return classwise ECE for class ids (n,)."""
+        return self._mean_gap(*self._gaps(labels))
+
+    def cells(self, labels: Ints) -> tuple[Floats, Floats]:
+        """Return summed gaps for class ids (n,), and their variances were the model calibrated: (K, bins)."""
+        variance = sum((p * (1 - p)).sum(axis=0) for _, p in row_blocks(self.probs))
+        return self._cells(*self._gaps(labels)), self._cells(variance, self.listed * (1 - self.listed))
+
+    def _gaps(self, labels: Ints) -> tuple[Floats, Floats]:
         counted = labels
         if self.threshold > 0:
             counted = labels[self.probs[np.arange(len(labels)), labels] >= self.threshold]
         total = self.total - np.bincount(counted, minlength=len(self.total))
-        return self._mean_gap(total, self.listed - (labels[self.row] == self.column))
+        return total, self.listed - (labels[self.row] == self.column)
 
     def true_ece(self, truth: Truth) -> float:
         """Return classwise ECE where ``truth`` makes rows of true probabilities of rows of given ones."""

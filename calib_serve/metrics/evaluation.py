@@ -19,7 +19,6 @@ from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import (
     Estimate,
     Estimates,
-    bootstrap_interval,
     mean_interval,
     resamples,
     share_interval,
@@ -171,15 +170,13 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
     weighted = resamples(sample.n, replicates, seed=seed, groups=codes)
     drawn = _joined([sample.weighted(weights) for weights in weighted])
     values = sample.values()
-    auroc = values.pop("refinement_auroc")
-    error = sample.auroc_error() if codes is None else _spread(drawn["refinement_auroc"])
-    found["refinement_auroc"] = share_interval(auroc, error, level=level)
-    for name in SMOOTH:
-        found[name] = bootstrap_interval(values.pop(name), drawn[name], level=level, lowest=0, highest=1)
-    for name in FLOORS & values.keys():
-        # Resamples leave more bins empty than samples do: what that takes off is an error, and no bias.
-        value = values.pop(name)
-        found[name] = share_interval(value, _root_mean_square(drawn[name] - value), level=level)
+    errors = {name: _spread(drawn[name]) for name in ("refinement_auroc", *SMOOTH)}
+    if codes is None:
+        errors["refinement_auroc"] = sample.auroc_error()
+    # Resamples leave more bins empty than samples do: what that takes off a floor is an error, and no bias.
+    errors |= {name: _root_mean_square(drawn[name] - values[name]) for name in FLOORS & values.keys()}
+    for name, error in errors.items():
+        found[name] = share_interval(values.pop(name), error, level=level)
     found |= error_intervals(sample, values, draws=replicates // _SHARE, level=level, seed=seed, groups=codes)
     return Evaluation(
         n=sample.n,

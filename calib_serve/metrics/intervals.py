@@ -287,31 +287,32 @@ def mean_interval(
 
 
 def share_interval(value: float, error: float, *, level: float) -> Estimate:
-    """Return value +- z error, within [0, 1], of a share with a known standard error."""
-    if not math.isfinite(error):
+    """Return the interval of a number in [0, 1] with a known standard error, symmetric in its log-odds.
+
+    Near an end of the range the error itself grows with the number, so an interval symmetric in the number
+    misses on one side (for an AUROC: Pepe 2003, section 5.2.6).
+
+    >>> str(share_interval(0.95, 0.03, level=0.95))
+    '0.9500 [0.8464, 0.9850]'
+    """
+    if not (math.isfinite(value) and math.isfinite(error)):
         return Estimate(value)
     half = quantile_of(level) * error
-    return Estimate(value, max(value - half, 0.0), min(value + half, 1.0))
-
-
-def bootstrap_interval(
-    value: float, replicates: Floats, *, level: float, lowest: float, highest: float
-) -> Estimate:
-    """Return the basic bootstrap interval (Davison and Hinkley 1997, eq. 5.6), within the metric's range.
-
-    For metrics that are smooth in the sample's sums. Errors, which are absolute values, are ``inverted``.
-    """
-    known = replicates[np.isfinite(replicates)]
-    if not math.isfinite(value) or not len(known):
-        return Estimate(value)
-    near, far = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
-    low, high = max(2 * value - far, lowest), min(2 * value - near, highest)
-    # Near an end of its range a value may lie outside of the basic interval; it always holds its own value.
-    return Estimate(value, float(min(low, value)), float(max(high, value)))
+    if not 0 < value < 1:
+        return Estimate(value, max(value - half, 0.0), min(value + half, 1.0))
+    log_odds = math.log(value / (1 - value))
+    half /= value * (1 - value)
+    return Estimate(value, *(float(_special().expit(end)) for end in (log_odds - half, log_odds + half)))
 
 
 def inverted(
-    observed: float, truth: Floats, drawn: Floats, *, level: float, wider: Floats | float = 1.0
+    observed: float,
+    truth: Floats,
+    drawn: Floats,
+    *,
+    level: float,
+    wider: Floats | float = 1.0,
+    elsewhere: float | None = None,
 ) -> Estimate:
     """Find an error's debiased value and interval: the true errors that make it no surprise.
 
@@ -321,6 +322,10 @@ def inverted(
     (test inversion: Casella and Berger 2002, section 9.2). Quantiles are normal, corrected for skewness
     (Cornish and Fisher 1938): so a hundred draws do. An observation that is unusually small even for a
     calibrated model bounds the error no better than a usual one (power-constrained limits: Cowan 2011).
+
+    Truths of one line spread the error over all bins, where it hides most of what chance adds. It may as well
+    lie in few: then chance still adds the share ``elsewhere`` (``calibrated_share``) of what it adds to no
+    error, and the low end is the lower one of both.
 
     >>> noise = 0.1 * np.tile([-1.0, 1.0], 500)  # standard error 0.1; chance adds 0.2 to an error of 0
     >>> inverted(0.5, np.array([0.0, 1.0]), np.array([[0.2], [1.0]]) + noise, level=0.95)  # (0.5 - 0.2) / 0.8
@@ -334,13 +339,39 @@ def inverted(
     # Outcomes vary less under truths near 0 and 1, which the line of truths reaches too soon.
     z, error = drawn_quantile(level, drawn.shape[1]), np.maximum.accumulate(error * wider)
     skewed = (z * z - 1) / 6 * skewness
+    above, below = (skewed + z) * error, (skewed - z) * error
+    low = _crossing(truth, mean + above, observed)
+    if elsewhere is not None:
+        alike = np.abs(mean - observed).argmin()
+        low = min(low, max(observed - elsewhere * float(mean[0]) - float(above[alike]), 0.0))
     usual = max(observed, float(mean[0] - error[0]))
     return Estimate(
         observed,
-        _crossing(truth, mean + (skewed + z) * error, observed),
-        min(_crossing(truth, mean + (skewed - z) * error, usual), max(1.0, observed)),
+        low,
+        min(_crossing(truth, mean + below, usual), max(1.0, observed)),
         _crossing(truth, mean, observed),
     )
+
+
+def calibrated_share(gap: Floats, variance: Floats) -> float:
+    """Return how much of all chance, as a share, lies in bins that may well be calibrated.
+
+    ``gap`` and ``variance`` (b,) are of sums over samples. The bins that cannot be are the fewest, those
+    furthest off first, whose rest is within two standard errors of calibrated in its sum and in its
+    chi-square. Chance adds to an error of 0 as the bins' standard errors, and nothing to a large one.
+
+    >>> round(calibrated_share(np.array([9.0, 1.0, -1.0]), np.ones(3)), 3)
+    0.667
+    """
+    known = variance > 0
+    gap, variance = gap[known], variance[known]
+    order = np.argsort(-np.abs(gap) / np.sqrt(variance))
+    gap, variance = gap[order], variance[order]
+    rest, spread, square = (x[::-1].cumsum()[::-1] for x in (gap, variance, gap**2 / variance))
+    count = np.arange(len(gap), 0, -1)
+    fits = (np.abs(rest) <= 2 * np.sqrt(spread)) & (square <= count + 2 * np.sqrt(2 * count))
+    noise = np.sqrt(variance)
+    return float(noise[fits.argmax() :].sum() / noise.sum()) if fits.any() else 0.0
 
 
 @lru_cache

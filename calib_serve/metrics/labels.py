@@ -14,6 +14,7 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import (
     Estimate,
     Estimates,
+    calibrated_share,
     inverted,
     mean_interval,
     wilson_interval,
@@ -168,13 +169,14 @@ def evaluate_label_probs(
     gaps = _Gaps(p, y, w, bins=options.bins, edges=options.edges)
     true, drawn = gaps.eces(min(options.replicates, _DRAWS), options.seed)
 
-    def error(value: float, column: int) -> Estimate:
-        return inverted(value, true[:, column], drawn[:, :, column], level=level)
+    def error(value: float, column: int, elsewhere: float) -> Estimate:
+        return inverted(value, true[:, column], drawn[:, :, column], level=level, elsewhere=elsewhere)
 
-    rows, means = [], np.zeros((4, n))
+    rows, shares, means = [], [], np.zeros((4, n))
     for k in range(count):
         column, came_true = p[:, k].astype(np.float64), y[:, k]
         own = Bins.tally(np.clip(column, 0, 1), came_true, weight=w, bins=options.bins, edges=options.edges)
+        shares.append(calibrated_share(own.confidence - own.correct, own.noise))
         confidence, right = decisions(column, came_true)
         squares, losses = (column - came_true) ** 2, _nll(column, came_true)
         means += np.stack([right, confidence, squares, losses])
@@ -184,7 +186,7 @@ def evaluate_label_probs(
                 prevalence=wilson_interval(float(w @ came_true) * worth / n, worth, level=level),
                 accuracy=wilson_interval(float(w @ right) * worth / n, worth, level=level),
                 positive_gap=mean_interval(column - came_true, level=level, weight=w),
-                positive_ece=error(own.ece(), k),
+                positive_ece=error(own.ece(), k, shares[k]),
                 positive_noise_floor=own.noise_floor(),
                 positive_brier=mean_interval(squares, level=level, weight=w),
                 nll=mean_interval(losses, level=level, weight=w),
@@ -194,6 +196,8 @@ def evaluate_label_probs(
     # The last two columns are of the decisions, and of the mean over the labels.
     ece = float(np.mean([row.positive_ece for row in rows]))
     null_mean = drawn[0, :, -1]
+    # Chance adds to the mean what it adds to each label.
+    of_mean = float(np.average(shares, weights=drawn[0, :, :count].sum(axis=0) + 1e-300))
     return LabelsEvaluation(
         n=n,
         bins=gaps.decided,
@@ -201,9 +205,9 @@ def evaluate_label_probs(
         accuracy=accuracy,
         mean_confidence=mean_confidence,
         signed_gap=mean_interval((means[1] - means[0]) / count, level=level, weight=w),
-        ece=error(gaps.decided.ece(), -2),
+        ece=error(gaps.decided.ece(), -2, gaps.decided_share()),
         noise_floor=Estimate(gaps.decided.noise_floor()),
-        positive_ece=error(ece, -1),
+        positive_ece=error(ece, -1, of_mean),
         positive_noise_floor=Estimate(float(np.mean([row.positive_noise_floor for row in rows]))),
         positive_brier=brier,
         nll=nll,
@@ -232,6 +236,13 @@ class _Gaps:
             event = Event(confidence, **self.binning)
             self.decided += Bins.tally(confidence, right, weight=weight, **self.binning)
             self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
+
+    def decided_share(self) -> float:
+        """Return the share of chance in bins of the decisions that may be calibrated."""
+        # A sample's decisions are not independent, so their variance is that of its part in the bin.
+        return calibrated_share(
+            self.decided.confidence - self.decided.correct, (self._of_decisions**2).sum(axis=0)
+        )
 
     def event(self, k: int) -> Event:
         """Return the probability of label k."""

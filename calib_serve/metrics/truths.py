@@ -27,9 +27,17 @@ from calib_serve.metrics.calibration import (
     smoothed,
     tie_ends,
 )
-from calib_serve.metrics.intervals import Estimate, inverted
+from calib_serve.metrics.intervals import Estimate, calibrated_share, inverted
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import MEANS, checked, measure_count, measured_rows, row_blocks, row_slices
+from calib_serve.metrics.samples import (
+    MEANS,
+    checked,
+    design_effect,
+    measure_count,
+    measured_rows,
+    row_blocks,
+    row_slices,
+)
 from calib_serve.scores import ProbsView
 
 Floats = NDArray[np.float64]
@@ -137,7 +145,15 @@ def event_error(
     line = possible_truths(event.probs, fitted, event.code, event.bins, observed)
     blocks = outcomes(came_true, fitted, draws, seed=seed, groups=groups)
     drawn = np.concatenate([[event.ece(draw(truth)) for truth in line] for draw in blocks], axis=1)
-    return inverted(observed, event.ece(line), drawn, level=level, wider=wider(event.probs, line))
+    bins, effect = event.tally(came_true), design_effect(event.probs - came_true, groups)
+    return inverted(
+        observed,
+        event.ece(line),
+        drawn,
+        level=level,
+        wider=wider(event.probs, line),
+        elsewhere=calibrated_share(bins.confidence - bins.correct, effect * bins.noise),
+    )
 
 
 class Event:

@@ -50,6 +50,22 @@ def test_intervals_hold_the_truth_of_a_hundred_classes(sharpened: float) -> None
     assert nearer > 0.9 * RUNS
 
 
+def test_intervals_hold_the_truth_of_an_error_that_lies_in_one_bin() -> None:
+    rng = np.random.default_rng(11)
+    held = {"ece": 0, "adaptive_ece": 0, "smooth_ece": 0}
+    for run in range(RUNS):
+        c = rng.uniform(0.3, 1, 4000)
+        probs = np.repeat((1 - c)[:, None] / 9, 10, axis=1)
+        probs[:, 0] = c
+        right = rng.random(4000) < np.where(c > 14 / 15, 0.7, c)
+        found = evaluate(probs, np.where(right, 0, rng.integers(1, 10, 4000)), replicates=200, seed=run)
+        true = (1 / 15) / 0.7 * ((14 / 15 + 1) / 2 - 0.7)  # the last bin's share, times its gap
+        for name, e in found.estimates().items():
+            if name in held:
+                held[name] += e.low <= true <= e.high
+    assert min(held.values()) >= FEWEST * RUNS, held
+
+
 def test_intervals_hold_the_truth_of_as_many_classes_as_labels() -> None:
     rng = np.random.default_rng(99)
     z = 5 * rng.standard_normal((4_000, 1000))

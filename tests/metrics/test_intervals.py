@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from calib_serve import metrics
 from calib_serve.metrics import intervals as tails
@@ -34,8 +34,11 @@ def test_the_auroc_has_delongs_interval() -> None:
     error = math.sqrt(wins.mean(1).var(ddof=1) / len(right) + wins.mean(0).var(ddof=1) / len(wrong))
     found = metrics.evaluate(np.stack([c, 1 - c], 1), np.where(correct, 0, 1), replicates=0).refinement_auroc
     assert found.value == pytest.approx(wins.mean())
-    assert found.low == pytest.approx(wins.mean() - stats.norm.ppf(0.975) * error)
-    assert found.high == pytest.approx(wins.mean() + stats.norm.ppf(0.975) * error)
+    log_odds, half = (
+        special.logit(wins.mean()),
+        stats.norm.ppf(0.975) * error / wins.mean() / (1 - wins.mean()),
+    )
+    assert (found.low, found.high) == pytest.approx(special.expit([log_odds - half, log_odds + half]))
 
 
 def test_intervals_hold_their_estimate_and_are_the_same_for_the_same_seed() -> None:
@@ -86,3 +89,28 @@ def test_of_chi_square(x: float, freedom: float, distance: float) -> None:
     assert tails.chi_square_beyond(x, freedom) == pytest.approx(stats.chi2.sf(x, freedom), rel=1e-9)
     assert tails.chi_square_below(0.0, freedom, distance) == tails.chi_square_below(x, freedom, math.inf) == 0
     assert tails.chi_square_beyond(-x, freedom) == 1
+
+
+def test_the_interval_of_a_share_lies_within_its_range_and_is_wider_towards_the_middle() -> None:
+    for value in (0.02, 0.97):
+        found = tails.share_interval(value, 0.02, level=0.95)
+        assert 0 < found.low < value < found.high < 1
+        assert (found.high - value > value - found.low) == (value < 0.5)
+    # A share whose error is small beside both ends has the plain interval.
+    found = tails.share_interval(0.5, 0.001, level=0.95)
+    assert (found.low, found.high) == pytest.approx((0.5 - 0.00196, 0.5 + 0.00196), abs=1e-6)
+    assert tails.share_interval(1e-9, 0.1, level=0.95).high == 1.0  # nothing is known, and nothing overflows
+    # The log-odds of an end are infinite.
+    assert tails.share_interval(1.0, 0.0, level=0.95).low == 1.0
+    assert math.isnan(tails.share_interval(0.4, math.nan, level=0.95).low)
+
+
+def test_chance_lies_in_the_bins_that_may_be_calibrated() -> None:
+    assert tails.calibrated_share(np.array([0.5, -1.0, 1.0, 0.0]), np.ones(4)) == 1.0
+    # Two of four are far off, and chance adds as the standard errors of the others: 2 + 1 of 10.
+    gaps, variance = np.array([50.0, 1.0, -60.0, 0.5]), np.array([9.0, 4.0, 16.0, 1.0])
+    assert tails.calibrated_share(gaps, variance) == pytest.approx(0.3)
+    # None is clearly off, all together are.
+    together = tails.calibrated_share(np.full(15, 1.5), np.ones(15))
+    assert together == pytest.approx(1 / 15)
+    assert tails.calibrated_share(np.array([3.0, 0.0]), np.array([0.0, 0.0])) == 0.0
