@@ -21,7 +21,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
-from calib_serve.artifact import InputShift, LogitMap, ProbTable
+from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import _fuse as graph_module
 from calib_serve.fuse.onnx import fuse_onnx
@@ -78,6 +78,46 @@ def test_a_temperature_leaves_earlier_decisions_of_order_as_they_are(tmp_path: P
     assert [one.status for one in report.statuses] == ["calibrated", "follows"]
     got = run(made, {"x": X})
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("decision", "step", "status"),
+    [
+        ("c = Greater(a, zero)", TWO, "follows"),
+        ("c = Less(zeros, a)", TWO, "follows"),
+        # A temperature moves logits across a half, also those of two classes.
+        ("c = Greater(a, half)", TWO, "left raw"),
+        ("c = Greater(a, mixed)", TWO, "left raw"),
+        ("c = Greater(a, x)", TWO, "left raw"),
+        ("c = Greater(a, a)", TWO, "left raw"),
+        ("e = Neg(a) c = Greater(e, zero)", TWO, "left raw"),
+        ("m = Max(a, zero) c = Cast <to: int = 9> (m)", TWO, "left raw"),
+        # Another's operator of this name is another one: here, it compares with exp 0.
+        ("n = of.ours.Greater(a, zero) c = Not(n)", TWO, "left raw"),
+        ("c = Greater(a, zero)", LogitMap(np.ones(2), np.array([1.0, 0.0])), "left raw"),
+        # Behind a mixture there are probabilities, and no logit whose sign could be the same.
+        ("c = Greater(a, zero)", Mixture([1.0, 0.25], [0.5, 0.4, 0.1]), "left raw"),
+    ],
+)
+def test_a_threshold_before_the_scores_is_on_calibrated_ones_where_it_is_a_sign(
+    decision: str, step: object, status: str, tmp_path: Path
+) -> None:
+    numbers = (
+        "w = Constant <value = float[2, 2] {1, 2, 0, -1}> () zero = Constant <value = float {0}> () "
+        "half = Constant <value = float {0.5}> () zeros = Constant <value = float[2] {0, 0}> () "
+        "mixed = Constant <value = float[2] {0, 0.5}> () "
+    )
+    body = (
+        numbers + f"a = MatMul(x, w) z = Identity(a) y = Softmax(z) {decision} label = Cast <to: int = 7> (c)"
+    )
+    model = graph(body, "float[n, 2] x", "float[n, 2] y, int64[n, 2] label")
+    nodes = [helper.make_node("Exp", ["b"], ["e"]), helper.make_node("Greater", ["a", "e"], ["c"])]
+    opset = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("of.ours", "Greater", ["a", "b"], ["c"], nodes, opset))
+    report, made = fused(model, tmp_path, step, classes=2, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", status]
+    x = X[:, :2]
+    np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
 
 
 CAPTURED = (

@@ -265,6 +265,22 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
     }
 
 
+def test_a_report_is_shown_line_by_line(tmp_path: Path) -> None:
+    body = "z = Neg(x) y = Softmax(z) e = Exp(z) o = Neg(x)"
+    model = graph(body, outputs="float[n, 3] y, float[n, 3] e, float[n, 3] o")
+    report, _ = fused_with(model, tmp_path, of(TWO), output_name="y", keep_raw=True)
+    rows = report.rows()
+    assert [heading for heading, _ in rows] == [
+        *("", "", "nodes", "output y", "output e", "output o", "output raw_y", "parity", "")
+    ]
+    told = [text for _, text in rows]
+    assert told[2] == f"{report.nodes_before} -> {report.nodes_after}" == "4 -> 6"
+    assert [text.partition(":")[0] for text in told[3:7]] == [
+        *("calibrated", "follows", "independent", "left raw")
+    ]
+    assert told[-1] == "1 outputs that follow agree"
+
+
 @pytest.mark.parametrize(
     ("body", "allowed"),
     [

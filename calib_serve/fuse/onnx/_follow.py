@@ -289,17 +289,13 @@ class _Walk:
                 self.made.add(value)
 
     def _stays(self, node: ir.Node) -> bool:
-        """Return whether a decision from raw scores is that from calibrated ones, by order or by a half."""
-        if not keeps_order(self.artifact):
-            return False
+        """Return whether a decision from raw scores is that from calibrated ones, by order or by a sign."""
         raw = [v for v in node.inputs if v in self.raw]
-        if any(v not in self.kin for v in raw):
+        if not keeps_order(self.artifact) or node.domain != "" or any(v not in self.kin for v in raw):
             return False
-        if node.op_type in DECISIONS and node.domain == "":
+        if node.op_type in DECISIONS:
             return ignores_shift(node)
+        # A temperature leaves a logit's sign, and moves it across any other number; a mixture has no logits.
         numbers = [n for v in node.inputs if (n := constant(v)) is not None]
-        if node.op_type not in _COMPARISONS or len(numbers) != 1:
-            return False
-        # Of more classes, a temperature moves the likeliest across a half.
-        two = self.artifact.classes == 2 or self.artifact.is_multilabel
-        return bool(((numbers[0] == 0) | ((numbers[0] == 0.5) & two)).all())
+        compares = node.op_type in _COMPARISONS and has_logits(self.artifact)
+        return compares and len(numbers) == 1 and not numbers[0].any()
