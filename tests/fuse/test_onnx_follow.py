@@ -385,6 +385,46 @@ def test_a_threshold_is_on_the_calibrated_scores(threshold, step, comparison, tm
         assert (raw["label"] != got["label"]).any()
 
 
+@pytest.mark.parametrize(
+    ("returns", "steps"),
+    [
+        ("same", (Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),)),
+        ("same", (LogitMap(np.ones(2), np.array([0.0, 1.0])), ProbTable([[0.6]], [[0.55, 0.9]]))),
+        ("all", (LogitMap(np.ones(2), np.array([0.0, 1.0])),)),
+        ("probabilities", (TWO,)),
+    ],
+)
+def test_what_reads_the_one_logit_of_two_classes_reads_the_calibrated_one(
+    returns: str, steps: tuple[object, ...], tmp_path: Path
+) -> None:
+    body = "w = Constant <value = float[3, 1] {1, 2, -1}> () z = MatMul(x, w) y = Sigmoid(z) e = Neg(z)"
+    onnx.save(graph(body, outputs="float[n, 1] y, float[n, 1] e"), tmp_path / "raw.onnx")
+    fitted = artifact(*steps, classes=2, outputs="logit")
+    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y", returns=returns)
+    assert [one.status for one in report.statuses if one.name == "e"] == ["follows"]
+    z = X.astype("f8") @ [[1.0], [2.0], [-1.0]]
+    p = fitted.of_logits(np.concatenate([np.zeros_like(z), z], axis=1))
+    got = run(str(tmp_path / "out.onnx"), {"x": X})
+    shown = got["y"][:, 0] if returns == "same" else got["probabilities"][:, 1]
+    np.testing.assert_allclose(shown, p[:, 1], atol=1e-5)
+    np.testing.assert_allclose(got["e"][:, 0], np.log(p[:, 0] / p[:, 1]), atol=1e-4)
+
+
+def test_what_reads_a_probability_that_nothing_shows_to_be_one_reads_the_calibrated_one(
+    tmp_path: Path,
+) -> None:
+    # Negated twice, so that no Sigmoid is seen.
+    body = "w = Constant <value = float[3, 1] {1, 2, -1}> () z = MatMul(x, w) s = Sigmoid(z) k = Neg(s) "
+    model = graph(body + "y = Neg(k) e = Neg(y)", outputs="float[n, 1] y, float[n, 1] e")
+    onnx.save(model, tmp_path / "raw.onnx")
+    fitted = artifact(TWO, classes=2, outputs="probability")
+    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y", outputs="probability")
+    got = run(str(tmp_path / "out.onnx"), {"x": X})
+    want = 1 / (1 + np.exp(-(X.astype("f8") @ [[1.0], [2.0], [-1.0]]) / 2))
+    np.testing.assert_allclose(got["y"], want, atol=1e-5)
+    np.testing.assert_array_equal(got["e"], -got["y"])
+
+
 def test_a_column_is_calibrated_as_the_class_that_it_was_fitted_for(tmp_path: Path) -> None:
     weight = "w = Constant <value = float[3, 2] {1, 2, 0, 0, 1, -1}> () i = Constant <value = int64 {0}> () "
     model = graph(

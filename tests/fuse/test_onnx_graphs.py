@@ -183,6 +183,7 @@ def check(
         keep_raw=keep_raw, features=features,
     )  # fmt: skip
     onnx.checker.check_model(str(folder / "fused.onnx"), full_check=True)
+    check_use(onnx.load(folder / "fused.onnx").graph)
     assert report.max_abs_diff <= max(report.tolerance, 1e-5)  # its own scores are run in float32
     assert report.own_scores == 4
     plain = not (tail.bare or tail.sizes or keep_raw) and layer not in ("none", "read by another")
@@ -225,6 +226,13 @@ def check(
         far = np.abs(probs.max(axis=1) - fitted.abstain.threshold) > near
         assert got["abstain"][far].tolist() == fitted.abstain(probs)[far].tolist()
         assert (got["set"] == fitted.sets(probs)).mean() > 0.99
+
+
+def check_use(fused: onnx.GraphProto) -> None:
+    """Every node and every constant is read, or shown: nothing is computed for nobody."""
+    read = {name for node in fused.node for name in node.input} | {value.name for value in fused.output}
+    unused = [node.name for node in fused.node if read.isdisjoint(node.output)]
+    assert not unused + [one.name for one in fused.initializer if one.name not in read]
 
 
 def check_other(other, raw, report, fitted, logits, probs, sure, near) -> None:
