@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fuse_artifacts import artifact, output_steps
+from fuse_artifacts import artifact, head, output_steps
 from fuse_graphs import Builder, run
 from fuse_texts import LAYER, TWO, fused, graph, operators
 from onnx import TensorProto, helper
@@ -118,6 +118,38 @@ def test_a_threshold_before_the_scores_is_on_calibrated_ones_where_it_is_a_sign(
     assert [one.status for one in report.statuses] == ["calibrated", status]
     x = X[:, :2]
     np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
+
+
+@pytest.mark.parametrize("steps", [(), (TWO,), (Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),)])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_is_made_of_a_new_head_s_scores_follows_them(
+    layers: int, steps: tuple[object, ...], tmp_path: Path
+) -> None:
+    body = "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) label = ArgMax <axis: int = 1, keepdims: int = 0> (y)"
+    onnx.save(graph(LAYER + body, outputs=SHOWN), tmp_path / "raw.onnx")
+    fitted = artifact(head(3, 3, layers, np.random.default_rng(0)), *steps, classes=3)
+    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "one.onnx", output_name="y", features="f")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
+    assert report.followers == 1
+    got = run(str(tmp_path / "one.onnx"), {"x": X})
+    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
+    assert (got["label"] != run(str(tmp_path / "raw.onnx"), {"x": X})["label"]).any()
+
+
+@pytest.mark.parametrize(("decided", "status"), [("z", "left raw"), ("e", "left raw"), ("d", "follows")])
+def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
+    decided: str, status: str, tmp_path: Path
+) -> None:
+    body = (
+        "s = Constant <value = float {0.01}> () zero = Constant <value = uint8 {128}> () z = Tanh(x) "
+        "q = QuantizeLinear(z, s, zero) d = DequantizeLinear(q, s, zero) e = DequantizeLinear(q, s, zero) "
+        f"y = Softmax(d) label = ArgMax <axis: int = 1, keepdims: int = 0> ({decided})"
+    )
+    report, made = fused(graph(body, outputs=SHOWN), tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", status]
+    got = run(made, {"x": X})
+    agrees = bool((got["label"] == got["y"].argmax(axis=1)).all())
+    assert agrees == (status == "follows")
 
 
 CAPTURED = (

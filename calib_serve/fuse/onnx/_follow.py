@@ -71,7 +71,9 @@ def find_sources(tail: Tail) -> Sources:
     while todo:
         value = todo.pop()
         node = value.producer()
-        if value in before or node is None or not (value.dtype is None or value.dtype in FLOATS):
+        # Of integers, those that are dequantised are scores too.
+        scores = value.dtype is None or value.dtype in FLOATS or _is_dequantized(value)
+        if value in before or node is None or not scores:
             continue
         if constant(value) is None:
             before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
@@ -80,6 +82,10 @@ def find_sources(tail: Tail) -> Sources:
     return Sources(
         tuple(used), frozenset(before), tuple(_kin(tail.logits)), frozenset(str(v.name) for v in before)
     )
+
+
+def _is_dequantized(value: ir.Value) -> bool:
+    return any(node.op_type == "DequantizeLinear" for node in users(value))
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
@@ -210,7 +216,8 @@ def judge_outputs(
     # Folded into the layer that makes them, the same value holds calibrated scores now.
     in_place = tail.logits is raw.logits and has_logits(artifact)
     walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
-    walk.made |= {raw.logits} if in_place else set()
+    # A head in nodes of its own makes logits of features: no raw score is on the way to these.
+    walk.made |= {tail.logits} - walk.seeds
     walk.moved |= {v for v in editor.graph.inputs if v.name == shifted}
     for node in editor.graph:
         walk.step(node)
