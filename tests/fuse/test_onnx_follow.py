@@ -152,6 +152,30 @@ def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
     assert agrees == (status == "follows")
 
 
+def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(tmp_path: Path) -> None:
+    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
+    body = f"a = Neg(x) z = Identity(a) y = Softmax <axis: int = 1> (z) {label}"
+    model = graph(body, "float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y, int64[n, 1, 1] label")
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
+    x = X.reshape(-1, 3, 1, 1)
+    np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
+
+
+def test_what_reads_pooled_logits_reads_the_calibrated_ones_from_one_node(tmp_path: Path) -> None:
+    model = graph(
+        "z = Neg(x) y = Identity(z) e = Exp(z)",
+        "float[n, 3, 1, 1] x",
+        "float[n, 3, 1, 1] y, float[n, 3, 1, 1] e",
+    )
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
+    assert operators(made).count("Unsqueeze") == 1
+    got = run(made, {"x": X.reshape(-1, 3, 1, 1)})
+    np.testing.assert_allclose(got["y"][:, :, 0, 0], BIAS.bias - X, atol=1e-6)
+    np.testing.assert_allclose(got["e"], np.exp(got["y"]), rtol=1e-6)
+
+
 CAPTURED = (
     "then_branch = g1 () => (float[n, 3] o1) { o1 = Neg(y) }, "
     "else_branch = g2 () => (float[n, 3] o2) { o2 = Exp(z) }"
@@ -261,19 +285,20 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
 
 
+@pytest.mark.parametrize("off", [1.0, 3e-4])
 def test_a_follower_that_does_not_follow_is_found_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = LAYER + "z = MatMul(x, w) y = Softmax(z) other = Exp(z)"
+    body = LAYER + "two = Constant <value = float {2}> () z = MatMul(x, w) y = Softmax(z) other = Mul(y, two)"
     model = graph(body, outputs="float[n, 3] y, float[n, 3] other")
     onnx.save(model, tmp_path / "raw.onnx")
     judged = graph_module.judge_outputs
 
     def lying(editor, *arguments, **facts):
-        """Make the follower read something else, and say that it follows."""
-        (node,) = (n for n in editor.graph if n.op_type == "Exp")
+        """Make another number of the scores, and say that it follows."""
+        (node,) = (n for n in editor.graph if n.op_type == "Mul")
         found = judged(editor, *arguments, **facts)
-        node.op_type = "Tanh"
+        editor.put(node, 1, 2 * (1 + off), "off")
         return found
 
     monkeypatch.setattr(graph_module, "judge_outputs", lying)

@@ -72,8 +72,8 @@ def find_sources(tail: Tail) -> Sources:
         value = todo.pop()
         node = value.producer()
         # Of integers, those that are dequantised are scores too.
-        scores = value.dtype is None or value.dtype in FLOATS or _is_dequantized(value)
-        if value in before or node is None or not scores:
+        is_score = value.dtype is None or value.dtype in FLOATS or _is_dequantized(value)
+        if value in before or node is None or not is_score:
             continue
         if constant(value) is None:
             before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
