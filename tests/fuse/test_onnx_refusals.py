@@ -100,7 +100,7 @@ REFUSED = [
     Refused("beyond the range of FLOAT16", fitted=artifact(LogitMap.temperature(1e-6), classes=K),
             inputs="float16[n, 3] x", outputs="float16[n, 3] y"),
     Refused("returns must be one of", options={"returns": "everything"}),
-    Refused("--outputs", options={"outputs": "log_probabilities"}),
+    Refused("--outputs .* must be one of logits, ", options={"outputs": "log_probabilities"}),
     Refused("samples must be 1 or more", options={"samples": 0}),
     Refused("device", options={"device": "gpu"}),
     Refused("device|CUDA", options={"device": "cuda"}),
