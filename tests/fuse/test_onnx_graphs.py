@@ -214,7 +214,7 @@ def check(
     exact = dtype != "f2" or fitted.input_shift is None  # onnxruntime adds float16 in float32
     np.testing.assert_allclose(got["features"], raw["features"], rtol=0, atol=0 if exact else near)
     if "other" in raw:
-        check_other(got["other"], raw["other"], report, fitted, logits, probs, sure, near)
+        check_other(got["other"], raw["other"], report, tail, fitted, logits, probs, sure, near)
     if keep_raw:
         np.testing.assert_array_equal(got["raw_y"], raw["y"])
     if "label" in raw:
@@ -235,10 +235,14 @@ def check_use(fused: onnx.GraphProto) -> None:
     assert not unused + [one.name for one in fused.initializer if one.name not in read]
 
 
-def check_other(other, raw, report, fitted, logits, probs, sure, near) -> None:
+def check_other(other, raw, report, tail, fitted, logits, probs, sure, near) -> None:
     """What reads the logits reads calibrated ones where there are any, and else is said to be raw."""
     (status,) = (one.status for one in report.statuses if one.name == "other")
-    if status == "left raw":
+    behind = fitted.mixture is not None or fitted.table is not None
+    before = tail.sizes or (tail.bare and tail.kind != "label_logits")  # z is what the scores are made of
+    raw_alone = before or (behind and "oftmax" in tail.body)
+    assert status == ("left raw" if raw_alone else "follows")
+    if raw_alone:
         assert any("warning: the output 'other' is left raw: it is made of" in what for what in report.done)
         np.testing.assert_allclose(other, raw, rtol=0, atol=near if fitted.input_shift else 0)
         return
