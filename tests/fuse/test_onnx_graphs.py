@@ -73,6 +73,12 @@ TAILS = {
     "pooled softmax": Tail(
         "z4 = Reshape(z, pool) y = Softmax <axis: int = 1> (z4)", "probabilities", sizes=", 1, 1"
     ),
+    "pooled bare probabilities": Tail(
+        "z4 = Reshape(z, pool) s = Softmax <axis: int = 1> (z4) k = Neg(s) y = Neg(k)",
+        "probabilities",
+        bare=True,
+        sizes=", 1, 1",
+    ),
 }
 KINDS = [
     "none", "temperature", "vector", "matrix", "bias", "dirichlet", "mixture", "top", "classwise", "head",

@@ -265,6 +265,11 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
     }
 
 
+def test_a_temperature_fitted_on_probabilities_is_one_of_logits(tmp_path: Path) -> None:
+    _, made = fused_with(graph("y = Neg(x)"), tmp_path, of(TWO, outputs="probabilities"), outputs="logits")
+    np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
+
+
 def test_a_report_is_shown_line_by_line(tmp_path: Path) -> None:
     body = "z = Neg(x) y = Softmax(z) e = Exp(z) o = Neg(x)"
     model = graph(body, outputs="float[n, 3] y, float[n, 3] e, float[n, 3] o")
