@@ -93,6 +93,15 @@ def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path)
     assert got["raw"].argmax(axis=1).tolist() == x.argmax(axis=1).tolist()
 
 
+def test_a_decision_of_half_precision_stays_of_half_precision_behind_a_table(tmp_path: Path) -> None:
+    body = "z = Neg(x) y = Softmax(z) hot = Hardmax(z)"
+    model = graph(body, "float16[n, 3] x", "float16[n, 3] y, float16[n, 3] hot")
+    _, made = fused_with(model, tmp_path, of(EACH), output_name="y")
+    got = run(made, {"x": np.array([[-2.0, 0.0, 0.0], [0.0, 0.0, -2.0]], "f2")})
+    assert got["hot"].dtype == np.float16
+    assert got["hot"].argmax(axis=1).tolist() == got["y"].argmax(axis=1).tolist() == [2, 2]
+
+
 def test_the_most_likely_class_of_a_table_is_still_that_of_the_softmax_before_it(tmp_path: Path) -> None:
     # By its own result it would be another: 0.35 for the most likely of [0.45, 0.44, 0.11].
     x = np.log(np.array([[0.45, 0.44, 0.11], [0.2, 0.1, 0.7]], "f4"))
