@@ -45,6 +45,8 @@ REFUSED = [
     # Which output, and what it holds.
     Refused("no output 'w'", options={"output_name": "w"}),
     Refused("several outputs", "y = Neg(x) z = Neg(x)", outputs="float[n, 3] y, float[n, 3] z"),
+    Refused("several outputs", "y = Neg(x) z = Flatten(x)", inputs="float[n, 3, 1, 1] x",
+            outputs="float[n, 3, 1, 1] y, float[n, 3] z"),
     Refused("no output .* can hold", "y = Neg(x)", inputs="float[n, 4] x", outputs="float[n, 4] y"),
     Refused("for 3 classes, .* has 4", "y = Neg(x)", inputs="float[n, 4] x", outputs="float[n, 4] y",
             options={"output_name": "y"}),
