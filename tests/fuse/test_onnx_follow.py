@@ -176,6 +176,28 @@ def test_what_reads_pooled_logits_reads_the_calibrated_ones_from_one_node(tmp_pa
     np.testing.assert_allclose(got["e"], np.exp(got["y"]), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [
+        ("Identity(z)", "float[n, 3]"),
+        ("Cast <to: int = 11> (z)", "double[n, 3]"),
+        ("Transpose(z)", "float[3, n]"),
+        ("Unsqueeze(z, one)", "float[n, 1, 3]"),
+        ("Reshape(z, flat)", "float[m]"),
+    ],
+)
+def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
+    view: str, shown: str, tmp_path: Path
+) -> None:
+    numbers = "one = Constant <value = int64[1] {1}> () flat = Constant <value = int64[1] {-1}> () "
+    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) s = {view}"
+    model = graph(body, outputs=f"float[n, 3] y, {shown} s")
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
+    assert "it shows 'z' as it was before the calibration" in report.statuses[1].reason
+    np.testing.assert_array_equal(run(made, {"x": X})["s"], run(model, {"x": X})["s"])
+
+
 CAPTURED = (
     "then_branch = g1 () => (float[n, 3] o1) { o1 = Neg(y) }, "
     "else_branch = g2 () => (float[n, 3] o2) { o2 = Exp(z) }"
