@@ -198,6 +198,13 @@ def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
     np.testing.assert_array_equal(run(made, {"x": X})["s"], run(model, {"x": X})["s"])
 
 
+def test_the_places_that_scores_are_taken_from_are_no_scores(tmp_path: Path) -> None:
+    body = "k = Abs(j) z = GatherElements <axis: int = 1> (x, k) y = Softmax(z) o = Neg(k)"
+    model = graph(body, "float[n, 3] x, int64[n, 3] j", "float[n, 3] y, int64[n, 3] o")
+    report, _ = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "independent"]
+
+
 CAPTURED = (
     "then_branch = g1 () => (float[n, 3] o1) { o1 = Neg(y) }, "
     "else_branch = g2 () => (float[n, 3] o2) { o2 = Exp(z) }"

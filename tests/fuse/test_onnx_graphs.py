@@ -243,13 +243,14 @@ def check_use(fused: onnx.GraphProto) -> None:
 
 def check_other(other, raw, report, tail, fitted, logits, probs, sure, near) -> None:
     """What reads the logits reads calibrated ones where there are any, and else is said to be raw."""
-    (status,) = (one.status for one in report.statuses if one.name == "other")
-    behind = fitted.mixture is not None or fitted.table is not None
+    ((status, reason),) = ((one.status, one.reason) for one in report.statuses if one.name == "other")
+    behind = "table" if fitted.table is not None else "mixture" if fitted.mixture is not None else ""
     before = tail.sizes or (tail.bare and tail.kind != "label_logits")  # z is what the scores are made of
     raw_alone = before or (behind and "oftmax" in tail.body)
     assert status == ("left raw" if raw_alone else "follows")
     if raw_alone:
         assert any("warning: the output 'other' is left raw: it is made of" in what for what in report.done)
+        assert before or f"behind a {behind} there are no calibrated ones" in reason
         np.testing.assert_allclose(other, raw, rtol=0, atol=near if fitted.input_shift else 0)
         return
     for step in fitted.logit_maps:
