@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fuse_artifacts import artifact, output_steps
+from fuse_artifacts import artifact, head, output_steps
 from fuse_graphs import Builder, run
 from fuse_texts import LAYER, TWO, fused, graph, operators
 from onnx import TensorProto, helper
@@ -21,7 +21,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
-from calib_serve.artifact import InputShift, LogitMap, ProbTable
+from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import _fuse as graph_module
 from calib_serve.fuse.onnx import fuse_onnx
@@ -78,6 +78,131 @@ def test_a_temperature_leaves_earlier_decisions_of_order_as_they_are(tmp_path: P
     assert [one.status for one in report.statuses] == ["calibrated", "follows"]
     got = run(made, {"x": X})
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("decision", "step", "status"),
+    [
+        ("c = Greater(a, zero)", TWO, "follows"),
+        ("c = Less(zeros, a)", TWO, "follows"),
+        # A temperature moves logits across a half, also those of two classes.
+        ("c = Greater(a, half)", TWO, "left raw"),
+        ("c = Greater(a, mixed)", TWO, "left raw"),
+        ("c = Greater(a, x)", TWO, "left raw"),
+        ("c = Greater(a, a)", TWO, "left raw"),
+        ("e = Neg(a) c = Greater(e, zero)", TWO, "left raw"),
+        ("m = Max(a, zero) c = Cast <to: int = 9> (m)", TWO, "left raw"),
+        # Another's operator of this name is another one: here, it compares with exp 0.
+        ("n = of.ours.Greater(a, zero) c = Not(n)", TWO, "left raw"),
+        ("c = Greater(a, zero)", LogitMap(np.ones(2), np.array([1.0, 0.0])), "left raw"),
+        # Behind a mixture there are probabilities, and no logit whose sign could be the same.
+        ("c = Greater(a, zero)", Mixture([1.0, 0.25], [0.5, 0.4, 0.1]), "left raw"),
+    ],
+)
+def test_a_threshold_before_the_scores_is_on_calibrated_ones_where_it_is_a_sign(
+    decision: str, step: object, status: str, tmp_path: Path
+) -> None:
+    numbers = (
+        "w = Constant <value = float[2, 2] {1, 2, 0, -1}> () zero = Constant <value = float {0}> () "
+        "half = Constant <value = float {0.5}> () zeros = Constant <value = float[2] {0, 0}> () "
+        "mixed = Constant <value = float[2] {0, 0.5}> () "
+    )
+    body = (
+        numbers + f"a = MatMul(x, w) z = Identity(a) y = Softmax(z) {decision} label = Cast <to: int = 7> (c)"
+    )
+    model = graph(body, "float[n, 2] x", "float[n, 2] y, int64[n, 2] label")
+    nodes = [helper.make_node("Exp", ["b"], ["e"]), helper.make_node("Greater", ["a", "e"], ["c"])]
+    opset = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("of.ours", "Greater", ["a", "b"], ["c"], nodes, opset))
+    report, made = fused(model, tmp_path, step, classes=2, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", status]
+    x = X[:, :2]
+    np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
+
+
+@pytest.mark.parametrize("steps", [(), (TWO,), (Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),)])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_is_made_of_a_new_head_s_scores_follows_them(
+    layers: int, steps: tuple[object, ...], tmp_path: Path
+) -> None:
+    body = "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) label = ArgMax <axis: int = 1, keepdims: int = 0> (y)"
+    onnx.save(graph(LAYER + body, outputs=SHOWN), tmp_path / "raw.onnx")
+    fitted = artifact(head(3, 3, layers, np.random.default_rng(0)), *steps, classes=3)
+    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "one.onnx", output_name="y", features="f")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
+    assert report.followers == 1
+    got = run(str(tmp_path / "one.onnx"), {"x": X})
+    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
+    assert (got["label"] != run(str(tmp_path / "raw.onnx"), {"x": X})["label"]).any()
+
+
+@pytest.mark.parametrize(("decided", "status"), [("z", "left raw"), ("e", "left raw"), ("d", "follows")])
+def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
+    decided: str, status: str, tmp_path: Path
+) -> None:
+    body = (
+        "s = Constant <value = float {0.01}> () zero = Constant <value = uint8 {128}> () z = Tanh(x) "
+        "q = QuantizeLinear(z, s, zero) d = DequantizeLinear(q, s, zero) e = DequantizeLinear(q, s, zero) "
+        f"y = Softmax(d) label = ArgMax <axis: int = 1, keepdims: int = 0> ({decided})"
+    )
+    report, made = fused(graph(body, outputs=SHOWN), tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", status]
+    got = run(made, {"x": X})
+    agrees = bool((got["label"] == got["y"].argmax(axis=1)).all())
+    assert agrees == (status == "follows")
+
+
+def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(tmp_path: Path) -> None:
+    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
+    body = f"a = Neg(x) z = Identity(a) y = Softmax <axis: int = 1> (z) {label}"
+    model = graph(body, "float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y, int64[n, 1, 1] label")
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
+    x = X.reshape(-1, 3, 1, 1)
+    np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
+
+
+def test_what_reads_pooled_logits_reads_the_calibrated_ones_from_one_node(tmp_path: Path) -> None:
+    model = graph(
+        "z = Neg(x) y = Identity(z) e = Exp(z)",
+        "float[n, 3, 1, 1] x",
+        "float[n, 3, 1, 1] y, float[n, 3, 1, 1] e",
+    )
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
+    assert operators(made).count("Unsqueeze") == 1
+    got = run(made, {"x": X.reshape(-1, 3, 1, 1)})
+    np.testing.assert_allclose(got["y"][:, :, 0, 0], BIAS.bias - X, atol=1e-6)
+    np.testing.assert_allclose(got["e"], np.exp(got["y"]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [
+        ("Identity(z)", "float[n, 3]"),
+        ("Cast <to: int = 11> (z)", "double[n, 3]"),
+        ("Transpose(z)", "float[3, n]"),
+        ("Unsqueeze(z, one)", "float[n, 1, 3]"),
+        ("Reshape(z, flat)", "float[m]"),
+    ],
+)
+def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
+    view: str, shown: str, tmp_path: Path
+) -> None:
+    numbers = "one = Constant <value = int64[1] {1}> () flat = Constant <value = int64[1] {-1}> () "
+    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) s = {view}"
+    model = graph(body, outputs=f"float[n, 3] y, {shown} s")
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
+    assert "it shows 'z' as it was before the calibration" in report.statuses[1].reason
+    np.testing.assert_array_equal(run(made, {"x": X})["s"], run(model, {"x": X})["s"])
+
+
+def test_the_places_that_scores_are_taken_from_are_no_scores(tmp_path: Path) -> None:
+    body = "k = Abs(j) z = GatherElements <axis: int = 1> (x, k) y = Softmax(z) o = Neg(k)"
+    model = graph(body, "float[n, 3] x, int64[n, 3] j", "float[n, 3] y, int64[n, 3] o")
+    report, _ = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "independent"]
 
 
 CAPTURED = (
@@ -189,19 +314,20 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
 
 
+@pytest.mark.parametrize("off", [1.0, 3e-4])
 def test_a_follower_that_does_not_follow_is_found_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = LAYER + "z = MatMul(x, w) y = Softmax(z) other = Exp(z)"
+    body = LAYER + "two = Constant <value = float {2}> () z = MatMul(x, w) y = Softmax(z) other = Mul(y, two)"
     model = graph(body, outputs="float[n, 3] y, float[n, 3] other")
     onnx.save(model, tmp_path / "raw.onnx")
     judged = graph_module.judge_outputs
 
     def lying(editor, *arguments, **facts):
-        """Make the follower read something else, and say that it follows."""
-        (node,) = (n for n in editor.graph if n.op_type == "Exp")
+        """Make another number of the scores, and say that it follows."""
+        (node,) = (n for n in editor.graph if n.op_type == "Mul")
         found = judged(editor, *arguments, **facts)
-        node.op_type = "Tanh"
+        editor.put(node, 1, 2 * (1 + off), "off")
         return found
 
     monkeypatch.setattr(graph_module, "judge_outputs", lying)
@@ -343,6 +469,46 @@ def test_a_threshold_is_on_the_calibrated_scores(threshold, step, comparison, tm
     np.testing.assert_array_equal(got["label"], COMPARISONS[comparison](got["y"], np.float32(threshold)))
     if threshold == 0.3 or not step.is_scalar:
         assert (raw["label"] != got["label"]).any()
+
+
+@pytest.mark.parametrize(
+    ("returns", "steps"),
+    [
+        ("same", (Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),)),
+        ("same", (LogitMap(np.ones(2), np.array([0.0, 1.0])), ProbTable([[0.6]], [[0.55, 0.9]]))),
+        ("all", (LogitMap(np.ones(2), np.array([0.0, 1.0])),)),
+        ("probabilities", (TWO,)),
+    ],
+)
+def test_what_reads_the_one_logit_of_two_classes_reads_the_calibrated_one(
+    returns: str, steps: tuple[object, ...], tmp_path: Path
+) -> None:
+    body = "w = Constant <value = float[3, 1] {1, 2, -1}> () z = MatMul(x, w) y = Sigmoid(z) e = Neg(z)"
+    onnx.save(graph(body, outputs="float[n, 1] y, float[n, 1] e"), tmp_path / "raw.onnx")
+    fitted = artifact(*steps, classes=2, outputs="logit")
+    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y", returns=returns)
+    assert [one.status for one in report.statuses if one.name == "e"] == ["follows"]
+    z = X.astype("f8") @ [[1.0], [2.0], [-1.0]]
+    p = fitted.of_logits(np.concatenate([np.zeros_like(z), z], axis=1))
+    got = run(str(tmp_path / "out.onnx"), {"x": X})
+    shown = got["y"][:, 0] if returns == "same" else got["probabilities"][:, 1]
+    np.testing.assert_allclose(shown, p[:, 1], atol=1e-5)
+    np.testing.assert_allclose(got["e"][:, 0], np.log(p[:, 0] / p[:, 1]), atol=1e-4)
+
+
+def test_what_reads_a_probability_that_nothing_shows_to_be_one_reads_the_calibrated_one(
+    tmp_path: Path,
+) -> None:
+    # Negated twice, so that no Sigmoid is seen.
+    body = "w = Constant <value = float[3, 1] {1, 2, -1}> () z = MatMul(x, w) s = Sigmoid(z) k = Neg(s) "
+    model = graph(body + "y = Neg(k) e = Neg(y)", outputs="float[n, 1] y, float[n, 1] e")
+    onnx.save(model, tmp_path / "raw.onnx")
+    fitted = artifact(TWO, classes=2, outputs="probability")
+    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y", outputs="probability")
+    got = run(str(tmp_path / "out.onnx"), {"x": X})
+    want = 1 / (1 + np.exp(-(X.astype("f8") @ [[1.0], [2.0], [-1.0]]) / 2))
+    np.testing.assert_allclose(got["y"], want, atol=1e-5)
+    np.testing.assert_array_equal(got["e"], -got["y"])
 
 
 def test_a_column_is_calibrated_as_the_class_that_it_was_fitted_for(tmp_path: Path) -> None:

@@ -73,6 +73,12 @@ TAILS = {
     "pooled softmax": Tail(
         "z4 = Reshape(z, pool) y = Softmax <axis: int = 1> (z4)", "probabilities", sizes=", 1, 1"
     ),
+    "pooled bare probabilities": Tail(
+        "z4 = Reshape(z, pool) s = Softmax <axis: int = 1> (z4) k = Neg(s) y = Neg(k)",
+        "probabilities",
+        bare=True,
+        sizes=", 1, 1",
+    ),
 }
 KINDS = [
     "none", "temperature", "vector", "matrix", "bias", "dirichlet", "mixture", "top", "classwise", "head",
@@ -183,6 +189,7 @@ def check(
         keep_raw=keep_raw, features=features,
     )  # fmt: skip
     onnx.checker.check_model(str(folder / "fused.onnx"), full_check=True)
+    check_use(onnx.load(folder / "fused.onnx").graph)
     assert report.max_abs_diff <= max(report.tolerance, 1e-5)  # its own scores are run in float32
     assert report.own_scores == 4
     plain = not (tail.bare or tail.sizes or keep_raw) and layer not in ("none", "read by another")
@@ -213,7 +220,7 @@ def check(
     exact = dtype != "f2" or fitted.input_shift is None  # onnxruntime adds float16 in float32
     np.testing.assert_allclose(got["features"], raw["features"], rtol=0, atol=0 if exact else near)
     if "other" in raw:
-        check_other(got["other"], raw["other"], report, fitted, logits, probs, sure, near)
+        check_other(got["other"], raw["other"], report, tail, fitted, logits, probs, sure, near)
     if keep_raw:
         np.testing.assert_array_equal(got["raw_y"], raw["y"])
     if "label" in raw:
@@ -227,11 +234,23 @@ def check(
         assert (got["set"] == fitted.sets(probs)).mean() > 0.99
 
 
-def check_other(other, raw, report, fitted, logits, probs, sure, near) -> None:
+def check_use(fused: onnx.GraphProto) -> None:
+    """Every node and every constant is read, or shown: nothing is computed for nobody."""
+    read = {name for node in fused.node for name in node.input} | {value.name for value in fused.output}
+    unused = [node.name for node in fused.node if read.isdisjoint(node.output)]
+    assert not unused + [one.name for one in fused.initializer if one.name not in read]
+
+
+def check_other(other, raw, report, tail, fitted, logits, probs, sure, near) -> None:
     """What reads the logits reads calibrated ones where there are any, and else is said to be raw."""
-    (status,) = (one.status for one in report.statuses if one.name == "other")
-    if status == "left raw":
+    ((status, reason),) = ((one.status, one.reason) for one in report.statuses if one.name == "other")
+    behind = "table" if fitted.table is not None else "mixture" if fitted.mixture is not None else ""
+    before = tail.sizes or (tail.bare and tail.kind != "label_logits")  # z is what the scores are made of
+    raw_alone = before or (behind and "oftmax" in tail.body)
+    assert status == ("left raw" if raw_alone else "follows")
+    if raw_alone:
         assert any("warning: the output 'other' is left raw: it is made of" in what for what in report.done)
+        assert before or f"behind a {behind} there are no calibrated ones" in reason
         np.testing.assert_allclose(other, raw, rtol=0, atol=near if fitted.input_shift else 0)
         return
     for step in fitted.logit_maps:

@@ -334,8 +334,17 @@ def test_a_shift_and_a_clip_come_behind_the_normalisation(tmp_path: Path) -> Non
     np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
 
 
-@pytest.mark.parametrize("wrong", [np.ones((1, 3)), np.ones(2), np.ones(0), np.array([1.0, np.nan, 1.0])])
-def test_a_normalization_is_a_number_or_one_for_each_channel(wrong: np.ndarray) -> None:
-    for mean, std in ((wrong, np.ones(3)), (np.ones(3), wrong)):
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (np.ones((1, 3)), 3),
+        (np.ones(2), 3),
+        # Beside one number: an empty array broadcasts with it.
+        (np.ones(0), 1),
+        (np.array([1.0, np.nan, 1.0]), 3),
+    ],
+)
+def test_a_normalization_is_a_number_or_one_for_each_channel(wrong: np.ndarray, right: int) -> None:
+    for mean, std in ((wrong, np.ones(right)), (np.ones(right), wrong)):
         with pytest.raises(FuseError, match="one number or one per channel"):
             Normalization(mean, std)

@@ -93,6 +93,15 @@ def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path)
     assert got["raw"].argmax(axis=1).tolist() == x.argmax(axis=1).tolist()
 
 
+def test_a_decision_of_half_precision_stays_of_half_precision_behind_a_table(tmp_path: Path) -> None:
+    body = "z = Neg(x) y = Softmax(z) hot = Hardmax(z)"
+    model = graph(body, "float16[n, 3] x", "float16[n, 3] y, float16[n, 3] hot")
+    _, made = fused_with(model, tmp_path, of(EACH), output_name="y")
+    got = run(made, {"x": np.array([[-2.0, 0.0, 0.0], [0.0, 0.0, -2.0]], "f2")})
+    assert got["hot"].dtype == np.float16
+    assert got["hot"].argmax(axis=1).tolist() == got["y"].argmax(axis=1).tolist() == [2, 2]
+
+
 def test_the_most_likely_class_of_a_table_is_still_that_of_the_softmax_before_it(tmp_path: Path) -> None:
     # By its own result it would be another: 0.35 for the most likely of [0.45, 0.44, 0.11].
     x = np.log(np.array([[0.45, 0.44, 0.11], [0.2, 0.1, 0.7]], "f4"))
@@ -263,6 +272,27 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
         "calib_serve.model": report.model,
         "calib_serve.outputs": '["y"]',
     }
+
+
+def test_a_temperature_fitted_on_probabilities_is_one_of_logits(tmp_path: Path) -> None:
+    _, made = fused_with(graph("y = Neg(x)"), tmp_path, of(TWO, outputs="probabilities"), outputs="logits")
+    np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
+
+
+def test_a_report_is_shown_line_by_line(tmp_path: Path) -> None:
+    body = "z = Neg(x) y = Softmax(z) e = Exp(z) o = Neg(x)"
+    model = graph(body, outputs="float[n, 3] y, float[n, 3] e, float[n, 3] o")
+    report, _ = fused_with(model, tmp_path, of(TWO), output_name="y", keep_raw=True)
+    rows = report.rows()
+    assert [heading for heading, _ in rows] == [
+        *("", "", "nodes", "output y", "output e", "output o", "output raw_y", "parity", "")
+    ]
+    told = [text for _, text in rows]
+    assert told[2] == f"{report.nodes_before} -> {report.nodes_after}" == "4 -> 6"
+    assert [text.partition(":")[0] for text in told[3:7]] == [
+        *("calibrated", "follows", "independent", "left raw")
+    ]
+    assert told[-1] == "1 outputs that follow agree"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from onnx.reference import ReferenceEvaluator
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._plan import carry_out, make_plan
+from calib_serve.fuse.onnx._tail import Tail
 from calib_serve.options.fuse import OnnxOptions
 
 
@@ -46,15 +49,41 @@ def test_half_precision_inside_of_a_float_graph_is_allowed_its_own_rounding(tmp_
     assert report.tolerance >= 1e-2
 
 
-def test_a_pass_that_breaks_the_path_to_the_output_is_caught_after_it() -> None:
-    def forgetful(editor, tail):
-        stray = editor.node("Mul", [tail.logits, editor.number(0.5, ir.DataType.FLOAT, "scale")])
-        return replace(tail, logits=stray), "a node that nothing reads"
+def stray(editor: Editor, tail: Tail) -> Tail:
+    """Make a node that nothing reads."""
+    half = editor.number(0.5, ir.DataType.FLOAT, "scale")
+    return replace(tail, logits=editor.node("Mul", [tail.logits, half]))
 
+
+def other_output(editor: Editor, tail: Tail) -> Tail:
+    return replace(tail, output=tail.logits)
+
+
+def hidden_output(editor: Editor, tail: Tail) -> Tail:
+    editor.graph.outputs.clear()
+    return tail
+
+
+def other_activation(editor: Editor, tail: Tail) -> Tail:
+    return replace(tail, activation=tail.logits.producer())
+
+
+@pytest.mark.parametrize(
+    ("breaking", "wrong"),
+    [
+        (stray, "the way out is broken"),
+        (other_output, "the output is another"),
+        (hidden_output, "the output is another"),
+        (other_activation, "the activation is another"),
+    ],
+)
+def test_a_pass_that_breaks_the_path_to_the_output_is_caught_after_it(
+    breaking: Callable[[Editor, Tail], Tail], wrong: str
+) -> None:
     made = editor("z = Neg(x) y = Softmax(z)")
     plan = make_plan(made, artifact(TWO, classes=K), OnnxOptions())
-    with pytest.raises(FuseError, match="went wrong: the way out is broken"):
-        carry_out(made, replace(plan, passes=(forgetful,)))
+    with pytest.raises(FuseError, match=f"went wrong: {wrong}"):
+        carry_out(made, replace(plan, passes=(lambda *given: (breaking(*given), "broken"),)))
 
 
 @pytest.mark.parametrize("opset", range(13, onnx.defs.onnx_opset_version() + 1))

@@ -45,6 +45,8 @@ REFUSED = [
     # Which output, and what it holds.
     Refused("no output 'w'", options={"output_name": "w"}),
     Refused("several outputs", "y = Neg(x) z = Neg(x)", outputs="float[n, 3] y, float[n, 3] z"),
+    Refused("several outputs", "y = Neg(x) z = Flatten(x)", inputs="float[n, 3, 1, 1] x",
+            outputs="float[n, 3, 1, 1] y, float[n, 3] z"),
     Refused("no output .* can hold", "y = Neg(x)", inputs="float[n, 4] x", outputs="float[n, 4] y"),
     Refused("for 3 classes, .* has 4", "y = Neg(x)", inputs="float[n, 4] x", outputs="float[n, 4] y",
             options={"output_name": "y"}),
@@ -100,7 +102,7 @@ REFUSED = [
     Refused("beyond the range of FLOAT16", fitted=artifact(LogitMap.temperature(1e-6), classes=K),
             inputs="float16[n, 3] x", outputs="float16[n, 3] y"),
     Refused("returns must be one of", options={"returns": "everything"}),
-    Refused("--outputs", options={"outputs": "log_probabilities"}),
+    Refused("--outputs .* must be one of logits, ", options={"outputs": "log_probabilities"}),
     Refused("samples must be 1 or more", options={"samples": 0}),
     Refused("device", options={"device": "gpu"}),
     Refused("device|CUDA", options={"device": "cuda"}),
@@ -109,6 +111,10 @@ REFUSED = [
     Refused("run|parity", FUNCTION + "y = Softmax(x)", outputs="float[n, 3] y, float[n, 3] z",
             options={"output_name": "y"}),
     Refused("inputs", options={"inputs": {"w": np.ones((2, 3), "f4")}}),
+    Refused(r"'z' gives no rows .*, \(0, 3\)", options={"inputs": {"x": np.ones((0, 3), "f4")}}),
+    # What the file says of its output is not what it gives: a single number.
+    Refused(r"'y' gives no rows .*, \(\)", "y = Reshape(x, s)", inputs="float[n] x, int64[k] s",
+            options={"inputs": {"x": np.ones(1, "f4"), "s": np.ones(0, "i8")}}),
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact
@@ -13,8 +14,10 @@ from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
 
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.metrics import softmax
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
@@ -127,6 +130,37 @@ def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: 
     made = editor("y = of.ours.Body(x) z = of.ours.Body(x)", outputs=kinds)
     fitted = OF_THREE if classes == 3 else OF_TWO
     assert found(made, output=None, artifact=fitted).output.name == chosen
+
+
+@pytest.mark.parametrize(
+    ("body", "columns"),
+    [
+        ("k = Constant <value = int64[1] {2}> () y, i = TopK(p, k)", [0, 1]),
+        # All of them, but by their size and not by class.
+        ("k = Constant <value = int64[1] {3}> () y, i = TopK(p, k)", [0, 1, 2]),
+        ("y = ReduceMax <axes: ints = [1]> (p)", [0]),
+        ("k = Constant <value = int64[1] {1}> () m, i = TopK(p, k) y = Identity(m)", [0]),
+    ],
+)
+def test_an_output_of_the_largest_scores_alone_follows_those_that_it_is_chosen_from(
+    body: str, columns: list[int], tmp_path: Path
+) -> None:
+    model = graph(f"z = Neg(x) p = Softmax(z) {body}", outputs=f"float[n, {len(columns)}] y")
+    step = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
+    report, made = fused(model, tmp_path, step, output_name="y")
+    assert [(one.name, one.status) for one in report.statuses] == [("y", "follows")]
+    want = -np.sort(-softmax(step.bias - X), axis=1)[:, columns]
+    np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-6)
+
+
+def test_the_classes_of_an_output_in_another_order_are_calibrated_in_that_order(tmp_path: Path) -> None:
+    order = "k = Constant <value = int64[3] {2, 0, 1}> () y = Gather <axis: int = 1> (p, k)"
+    step = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
+    onnx.save(graph(f"z = Neg(x) p = Softmax(z) {order}"), tmp_path / "raw.onnx")
+    fitted = artifact(step, classes=3, outputs="probabilities")
+    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", outputs="probabilities")
+    want = softmax(step.bias - X[:, [2, 0, 1]])
+    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), {"x": X})["y"], want, atol=1e-6)
 
 
 def test_all_that_reads_the_scores_reads_the_calibrated_ones() -> None:

@@ -71,7 +71,9 @@ def find_sources(tail: Tail) -> Sources:
     while todo:
         value = todo.pop()
         node = value.producer()
-        if value in before or node is None or not (value.dtype is None or value.dtype in FLOATS):
+        # Of integers, those that are dequantised are scores too.
+        is_score = value.dtype is None or value.dtype in FLOATS or _is_dequantized(value)
+        if value in before or node is None or not is_score:
             continue
         if constant(value) is None:
             before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
@@ -80,6 +82,10 @@ def find_sources(tail: Tail) -> Sources:
     return Sources(
         tuple(used), frozenset(before), tuple(_kin(tail.logits)), frozenset(str(v.name) for v in before)
     )
+
+
+def _is_dequantized(value: ir.Value) -> bool:
+    return any(node.op_type == "DequantizeLinear" for node in users(value))
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
@@ -210,7 +216,8 @@ def judge_outputs(
     # Folded into the layer that makes them, the same value holds calibrated scores now.
     in_place = tail.logits is raw.logits and has_logits(artifact)
     walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
-    walk.made |= {raw.logits} if in_place else set()
+    # A head in nodes of its own makes logits of features: no raw score is on the way to these.
+    walk.made |= {tail.logits} - walk.seeds
     walk.moved |= {v for v in editor.graph.inputs if v.name == shifted}
     for node in editor.graph:
         walk.step(node)
@@ -289,17 +296,13 @@ class _Walk:
                 self.made.add(value)
 
     def _stays(self, node: ir.Node) -> bool:
-        """Return whether a decision from raw scores is that from calibrated ones, by order or by a half."""
-        if not keeps_order(self.artifact):
-            return False
+        """Return whether a decision from raw scores is that from calibrated ones, by order or by a sign."""
         raw = [v for v in node.inputs if v in self.raw]
-        if any(v not in self.kin for v in raw):
+        if not keeps_order(self.artifact) or node.domain != "" or any(v not in self.kin for v in raw):
             return False
-        if node.op_type in DECISIONS and node.domain == "":
+        if node.op_type in DECISIONS:
             return ignores_shift(node)
+        # A temperature leaves a logit's sign, and moves it across any other number; a mixture has no logits.
         numbers = [n for v in node.inputs if (n := constant(v)) is not None]
-        if node.op_type not in _COMPARISONS or len(numbers) != 1:
-            return False
-        # Of more classes, a temperature moves the likeliest across a half.
-        two = self.artifact.classes == 2 or self.artifact.is_multilabel
-        return bool(((numbers[0] == 0) | ((numbers[0] == 0.5) & two)).all())
+        compares = node.op_type in _COMPARISONS and has_logits(self.artifact)
+        return compares and len(numbers) == 1 and not numbers[0].any()

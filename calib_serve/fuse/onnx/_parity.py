@@ -148,10 +148,11 @@ def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) 
     if len(takes) != 1:
         return None
     kind = takes[0].type.tensor_type
-    rows = max(kind.shape.dim[0].dim_value, 1) if kind.shape.dim else 1
     dtype = ir.DataType(kind.elem_type)
-    if not dtype.is_floating_point():
+    # Onnxruntime takes any array for a number.
+    if not dtype.is_floating_point() or not kind.shape.dim:
         return None
+    rows = max(kind.shape.dim[0].dim_value, 1)
     found = []
     for row in inputs:  # a batch may be fixed
         feeds = {takes[0].name: np.repeat(row[None], rows, axis=0).astype(dtype.numpy())}
@@ -237,12 +238,9 @@ def one_line(error: Exception) -> str:
 
 def _rows(found: Any, name: str) -> NDArray[np.float64]:
     """Return scores (n, d) of a run, whatever further sizes of 1 they have."""
-    if isinstance(found, list):  # ZipMap gives a mapping a row
-        found = [list(row.values()) if isinstance(row, dict) else row for row in found]
-    try:
-        scores = np.asarray(found).astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise FuseError(f"{name!r} does not give numbers, row by row: {one_line(error)}") from error
+    if isinstance(found, list):  # of a ZipMap, the one operator on the way out that gives no tensor
+        found = [list(row.values()) for row in found]
+    scores = np.asarray(found).astype(np.float64)
     if not scores.size or not scores.ndim:
         raise FuseError(f"{name!r} gives no rows to measure parity on, {scores.shape}; {_INPUTS}")
     return scores.reshape(len(scores), -1)

@@ -193,7 +193,7 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     A Sigmoid becomes the Softmax of (0, z), of which class 1 is shown; a bare logit the difference of two
     log-probabilities; a bare probability goes through its logarithm.
     """
-    old, before, followers = tail.logits, set(editor.made), tail.followers
+    old, followers = tail.logits, tail.followers
     bare = tail.activation is None
     logits = two_columns(editor, old, probability=bare and tail.outputs == "probability")
     if tail.outputs == "probability":
@@ -207,11 +207,10 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
         shown, odds = _odds(editor, logits)
         editor.move(old, odds, reading)
         followers |= {n for n in (shown.producer(),) if n is not None}
-    made = editor.made - before
     # A Sigmoid goes with the column: the softmax of (0, z) is the same number.
     replaced = old if tail.activation is None else tail.activation.outputs[0]
     rest = tuple(node for node in tail.path if node is not tail.activation)
-    tail = tail.replace_scores(editor, replaced, one, made)
+    tail = tail.replace_scores(editor, replaced, one)
     editor.remove_unused(replaced)
     nodes = tuple(node for value in (scores, one) if (node := value.producer()) is not None)
     tail = Tail(logits, tail.output, (*nodes, *rest), nodes[0], tail.outputs, followers)
@@ -385,13 +384,12 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
     steps = [s for s in (artifact.mixture, artifact.table) if s is not None]
     if returns == "same" and not steps and not decided(artifact):
         return tail, ""
-    before, own = set(editor.made), dtype_of(tail.logits)
+    own = dtype_of(tail.logits)
     probs = _probabilities(editor, tail, artifact)
     done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in steps]
     if steps:
-        made = editor.made - before
-        _show_followers(editor, tail, probs, made)
-        tail = _same(editor, tail, probs, made)
+        _show_followers(editor, tail, probs)
+        tail = _same(editor, tail, probs)
     if returns == "probabilities":
         tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
         done.append("output 'probabilities'")
@@ -434,25 +432,24 @@ def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
     return log_odds(editor, probs) if tail.outputs in LABELS else clamped_log(editor, probs)
 
 
-def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Tail:
+def _same(editor: Editor, tail: Tail, probs: ir.Value) -> Tail:
     """Keep the chosen output's name, type and meaning."""
     scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
     shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
     shown = cast(editor, shown, dtype_of(scores))
-    tail = tail.replace_scores(editor, scores, shown, made)
+    tail = tail.replace_scores(editor, scores, shown)
     editor.remove_unused(scores)
     return tail
 
 
-def _show_followers(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
+def _show_followers(editor: Editor, tail: Tail, probs: ir.Value) -> None:
     """Make what reads the logits read the steps' result: decisions the probabilities, others their log."""
     bridges = [n.outputs[0] for n in tail.followers & editor.made if n.op_type != "LogSoftmax"]
     for value in (tail.logits, *bridges):
-        reading = [n for n in tail.readers(value) if n not in tail.path and n not in made]
-        for node in (n for n in reading if n.op_type in DECISIONS and ignores_shift(n)):
+        for node in (n for n in tail.readers(value) if n.op_type in DECISIONS and ignores_shift(n)):
             one = cast(editor, probs, dtype_of(value)) if node.op_type == "Hardmax" else probs
             editor.move(value, unflat(editor, one, value.shape), [node])
-    others = [n for n in tail.readers(tail.logits) if n not in tail.path and n not in made]
+    others = [n for n in tail.readers(tail.logits) if n not in tail.path]
     if others:
         shown = cast(editor, _unbounded(editor, probs, tail), dtype_of(tail.logits))
         editor.move(tail.logits, shown, others)

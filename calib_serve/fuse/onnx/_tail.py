@@ -70,14 +70,12 @@ class Tail:
         return value is self.logits and self.activation is not None and value.is_graph_output()
 
     def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
-        """Replace the logits by calibrated ones; only the new value's own nodes still read the old."""
+        """Replace the logits by calibrated ones."""
         return replace(self.replace_scores(editor, self.logits, new), logits=new)
 
-    def replace_scores(
-        self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node] = ()
-    ) -> Tail:
-        """Replace ``old``, a value on the path, by ``new``, except for the nodes in ``keep``."""
-        editor.move(old, new, [n for n in self.readers(old) if n not in keep])
+    def replace_scores(self, editor: Editor, old: ir.Value, new: ir.Value) -> Tail:
+        """Replace ``old``, a value on the path, by ``new``; only the new value's own nodes still read it."""
+        editor.move(old, new, self.readers(old))
         if not old.is_graph_output() or self.shows_raw(old):
             return self
         (shown,) = editor.replace_output(old, [new], [str(old.name)])
