@@ -48,9 +48,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 LONGEST = (
-    "docs/test_pages.py", "serve/test_protocols.py", "serve/test_foreign_served.py",
-    "workflows/test_fit_from_archive.py", "test_demo.py", "test_packages.py", "faults/test_worker_killed.py",
-    "collect/test_kafka.py", "servers/test_fastapi.py",
+    "docs/test_pages.py", "faults/test_what_happens_when.py", "serve/test_protocols.py",
+    "serve/test_foreign_served.py", "workflows/test_fit_from_archive.py", "test_demo.py", "test_packages.py",
+    "faults/test_worker_killed.py", "collect/test_kafka.py", "servers/test_fastapi.py",
 )  # fmt: skip
 
 

@@ -75,9 +75,11 @@ class BatchFolder:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 try:
-                    if os.fstat(file.fileno()).st_size > LARGEST:
+                    size = os.fstat(file.fileno()).st_size
+                    if size > LARGEST:
                         raise ValueError(f"it has more than {LARGEST} bytes")
-                    items = [read(one) for one in json.loads(file.read(LARGEST))]
+                    # As much as is asked for is set aside at once.
+                    items = [read(one) for one in json.loads(file.read(size))]
                 except (ValueError, TypeError, OverflowError, RecursionError) as error:
                     log.error("what waited in %s cannot be read and is left out: %r", path, error)
                 else:

@@ -35,7 +35,7 @@ def key_of(receipt: str) -> str:
 
 
 def test_a_keyring_that_breaks_under_a_running_watch_changes_nothing_and_is_counted(make_server) -> None:
-    server = make_server()
+    server = make_server(checks_often=True)
     path = server.folder / "keys.json"
     ring = Keyring.load(path)
     one = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}

@@ -74,7 +74,7 @@ def counted(server: Server, what: str = "predictions") -> int:
 
 
 def says(promise: Promise, server: Server) -> None:
-    """What the row names can be read at the watch; its checks are made every 15 seconds."""
+    """What the row names can be read at the watch; its checks are made each second here."""
     until(lambda: promise.is_said_by(metrics(server)), what=f"the watch does not say that {promise.what}")
 
 
@@ -178,7 +178,7 @@ def test_the_database_is_away_for_a_while(tmp_path: Path) -> None:
     promise = promised("the database is away for a while")
     half = promise.whole // 2
     with restarting_postgres() as database:
-        server = Server(tmp_path)
+        server = Server(tmp_path, checks_often=True)
         server.command[server.command.index("--ledger") + 1] = database.url.replace(
             "postgres:", "postgresql:"
         )
@@ -201,7 +201,7 @@ def test_the_database_is_away_for_a_while(tmp_path: Path) -> None:
 
 def test_an_older_backup_is_put_back(tmp_path: Path) -> None:
     promise = promised("an older backup of the ledger is put back")
-    server, ledger = Server(tmp_path), tmp_path / "ledger.db"
+    server, ledger = Server(tmp_path, checks_often=True), tmp_path / "ledger.db"
     with server, app(server) as one:
         receipts = one.reporter.served([P] * promise.whole)
         before = promise.whole - promise.lost
@@ -243,7 +243,7 @@ def test_prometheus_is_away(tmp_path: Path) -> None:
 def test_the_next_version_is_deployed_before_the_watch_knows_it(tmp_path: Path) -> None:
     promise = promised("the app's next version is deployed before the watch knows it")
     half = promise.whole // 2
-    server = Server(tmp_path)
+    server = Server(tmp_path, checks_often=True)
     with server, app(server, version="2.0") as one:
         path = labels_file(tmp_path / "l.csv", one.reporter.served([P] * half))
         assert one.reporter.flush() == 0
@@ -273,7 +273,7 @@ def test_nobody_names_it_for_a_day(tmp_path: Path) -> None:
 
 def test_a_model_is_renamed(tmp_path: Path) -> None:
     promise = promised("a model is renamed, and the watch knows the new name alone")
-    server = Server(tmp_path)
+    server = Server(tmp_path, checks_often=True)
     with server, app(server) as one:
         path = labels_file(tmp_path / "l.csv", one.reporter.served([P] * promise.whole))
         assert one.reporter.flush() == 0
@@ -296,7 +296,7 @@ def test_the_keyring_is_lost(tmp_path: Path) -> None:
         promised("the keyring's file is lost, and its copy put back"),
         promised("the keyring is lost, and a new one made"),
     )
-    server, keys = Server(tmp_path), tmp_path / "keys.json"
+    server, keys = Server(tmp_path, checks_often=True), tmp_path / "keys.json"
     with server, app(server) as one:
         receipts = one.reporter.served([P] * (found.whole + made.whole))
         keys.rename(tmp_path / "copy")
@@ -322,7 +322,7 @@ def test_the_keyring_is_lost(tmp_path: Path) -> None:
 
 def test_a_key_leaks(tmp_path: Path) -> None:
     promise = promised("a key leaks")
-    server, keys = Server(tmp_path), tmp_path / "keys.json"
+    server, keys = Server(tmp_path, checks_often=True), tmp_path / "keys.json"
     with server, app(server) as one:
         receipts = one.reporter.served([P] * promise.whole)
         one.reporter.flush()
@@ -383,7 +383,11 @@ def test_two_regions(tmp_path: Path) -> None:
     promise = promised("two regions, each with its own ledger and keyring")
     for name in ("east", "west"):
         (tmp_path / name).mkdir()
-    with Server(tmp_path / "east") as east, Server(tmp_path / "west") as west, app(east) as one:
+    with (
+        Server(tmp_path / "east") as east,
+        Server(tmp_path / "west", checks_often=True) as west,
+        app(east) as one,
+    ):
         path = labels_file(tmp_path / "l.csv", one.reporter.served([P] * promise.whole))
         one.reporter.flush()
         label(path, west, code=1)

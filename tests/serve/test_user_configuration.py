@@ -117,11 +117,11 @@ def test_a_handler_with_metrics_of_its_own_keeps_them_and_predictions_are_counte
 
 @pytest.mark.server
 def test_models_that_fail_are_told_and_the_others_serve(store: Path, tmp_path: Path) -> None:
-    names = ["digits.mar", "broken.mar", "slow.mar", "slower.mar"]
-    settings = {"default_startup_timeout": "2", "default_workers_per_model": "1"}
+    names, settings = ["digits.mar", "broken.mar"], {"default_workers_per_model": "1"}
     server = Server(store, names, folder=tmp_path / "run", ports=Ports.free(), settings=settings)
     with pytest.raises(ServerError, match="no licence for this host"):
         server.start()
+    names += ["slow.mar", "slower.mar"]
     settings["default_startup_timeout"] = "4"
     server = Server(store, names, folder=tmp_path / "run", ports=Ports.free(), settings=settings)
     try:

@@ -50,15 +50,22 @@ def postgres_database(postgres_url):
         connection.execute(f"drop database {name} with (force)")
 
 
-class Server:
-    """A real ``calib-serve watch`` process."""
+_MAIN = "from calib_serve.app import main; main()"
+_EVERY_SECOND = """
+from calib_serve.watch.checks import Checks
+Checks.__init__.__kwdefaults__["every"] = 1.0
+"""
 
-    def __init__(self, folder, *options, models=("digits:1.0=3",), port=None):
+
+class Server:
+    """A real ``calib-serve watch`` process; ``checks_often``: each second, where a test waits for one."""
+
+    def __init__(self, folder, *options, models=("digits:1.0=3",), port=None, checks_often=False):
         self.folder, self.port = folder, port or _free_port()
         self.command = [
             sys.executable,
             "-c",
-            "from calib_serve.app import main; main()",
+            _EVERY_SECOND + _MAIN if checks_often else _MAIN,
             "watch",
             *models,
             *("--keyring", str(folder / "keys.json")),

@@ -239,7 +239,8 @@ def stream(seed: int, n: int, *, ratio: float = 1.0, share: float = 0.005) -> tu
     return p, rng.random(n) < ratio * p
 
 
-@pytest.mark.parametrize("ratio", [0.5, 0.75, 1.25, 2.0])
+# The nearer to 1 the harder: an event that happens half or twice as often is found more often than these.
+@pytest.mark.parametrize("ratio", sized([0.75, 1.25], [0.5, 0.75, 1.25, 2.0]))
 def test_an_event_that_happens_otherwise_is_hardly_ever_called_calibrated(ratio: float) -> None:
     levels = [judge(*stream(seed, 20_000, ratio=ratio)).level for seed in range(sized(40, 200))]
     assert levels.count("calibrated") <= 0.05 * len(levels)

@@ -109,10 +109,11 @@ def test_labels_a_day_late_are_provisional_at_once_and_mature_on_the_third_day(t
     rng = np.random.default_rng(0)
     waiting: list[tuple[float, str, int]] = []
     first_label = provisional = mature = np.inf
-    for quarter in range(int(4 * DAY / 900)):
+    for quarter in range(int((3 * DAY + 3600) / 900)):
         now[0] = start + 900 * quarter
-        for confidence in 1 - 0.6 * rng.beta(1, 3, 10):
-            (receipt,) = watch.predictions([ServedPrediction(*V, 1, float(confidence))])
+        confidences = 1 - 0.6 * rng.beta(1, 3, 10)
+        receipts = watch.predictions([ServedPrediction(*V, 1, float(one)) for one in confidences])
+        for confidence, receipt in zip(confidences, receipts, strict=True):
             label = 1 if rng.random() < confidence else 2
             waiting.append((now[0] + rng.uniform(24, 26) * 3600, str(receipt), label))
         due = [one for one in waiting if one[0] <= now[0]]
