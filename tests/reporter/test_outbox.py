@@ -230,6 +230,14 @@ def test_sums_that_cannot_be_are_refused_alone(watch: Watch, wrong: dict[str, ob
     assert numbers(watch)["segment", ""][0] == 2
 
 
+def test_many_equal_confidences_are_counted_though_their_sum_is_rounded_as_often(watch: Watch) -> None:
+    failed: list[str] = []
+    box = Outbox(Home(watch), lambda stage, **_: failed.append(stage), model="m", version="1")
+    box.put([(1, 0.8)] * 500_000)
+    assert box.send(at_once=True)
+    assert (numbers(watch)["segment", ""][0], failed) == (500_000, [])
+
+
 def test_over_http_sums_need_a_key_and_another_batch_under_it_is_a_conflict(watch: Watch) -> None:
     one = {
         "model": "m",

@@ -148,11 +148,11 @@ def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) 
     if len(takes) != 1:
         return None
     kind = takes[0].type.tensor_type
-    dtype = ir.DataType(kind.elem_type)
-    # Onnxruntime takes any array for a number.
-    if not dtype.is_floating_point() or not kind.shape.dim:
+    dtype, sizes = ir.DataType(kind.elem_type), kind.shape.dim
+    # Onnxruntime takes any array for a number. A shape that is not said may be that of rows.
+    if not dtype.is_floating_point() or (kind.HasField("shape") and not sizes):
         return None
-    rows = max(kind.shape.dim[0].dim_value, 1)
+    rows = max(sizes[0].dim_value, 1) if sizes else 1
     found = []
     for row in inputs:  # a batch may be fixed
         feeds = {takes[0].name: np.repeat(row[None], rows, axis=0).astype(dtype.numpy())}
