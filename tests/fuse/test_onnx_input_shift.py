@@ -348,3 +348,8 @@ def test_a_normalization_is_a_number_or_one_for_each_channel(wrong: np.ndarray, 
     for mean, std in ((wrong, np.ones(right)), (np.ones(right), wrong)):
         with pytest.raises(FuseError, match="one number or one per channel"):
             Normalization(mean, std)
+
+
+def test_a_normalization_takes_what_numpy_takes() -> None:
+    mean, std = Normalization([0.5, 0.4], 0.25).shaped(4)
+    assert (mean.shape, std.shape) == ((1, 2, 1, 1), (1, 1, 1, 1))

@@ -168,6 +168,12 @@ def test_a_weight_behind_an_identity_is_a_constant_all_the_same(tmp_path: Path) 
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-6)
 
 
+def test_an_operator_of_another_domain_may_do_anything_to_a_constant() -> None:
+    weight = ir.Value(name="w", const_value=ir.tensor([2.0]))
+    assert constant(ir.node("Identity", [weight]).outputs[0]) is not None
+    assert constant(ir.node("Identity", [weight], domain="com.example").outputs[0]) is None
+
+
 def test_numbers_that_are_not_of_their_shape_are_an_error_of_the_model() -> None:
     model = graph("y = Mul(x, w)")
     model.graph.initializer.append(TensorProto(name="w", data_type=1, dims=[3], raw_data=bytes(16)))
