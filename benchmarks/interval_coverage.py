@@ -42,7 +42,8 @@ Floats = np.ndarray
 Truth = Callable[[Floats], Floats]
 
 SCALE = {2: 2.0, 10: 3.0, 100: 4.0, 1000: 5.0}  # of the logits: confidences of all sizes
-POPULATION = {2: 60_000, 10: 60_000, 100: 30_000, 1000: 8_000}
+POPULATION = {2: 400_000, 10: 200_000, 100: 100_000, 1000: 40_000}
+"""Predictions of which a truth is the mean: its own chance is a sixth of a sample's at most."""
 BINS = 15
 SHAPES = ((2, 200), (2, 1000), (10, 200), (10, 1000), (100, 200), (100, 1000), (1000, 1000))
 """Classes and samples. Intervals of larger samples are the easier ones, and cost the most."""
