@@ -302,7 +302,9 @@ def share_interval(value: float, error: float, *, level: float) -> Estimate:
         return Estimate(value, max(value - half, 0.0), min(value + half, 1.0))
     log_odds = math.log(value / (1 - value))
     half /= value * (1 - value)
-    return Estimate(value, *(float(_special().expit(end)) for end in (log_odds - half, log_odds + half)))
+    low, high = (float(_special().expit(end)) for end in (log_odds - half, log_odds + half))
+    # Without an error both are the value, up to rounding.
+    return Estimate(value, min(low, value), max(high, value))
 
 
 def inverted(

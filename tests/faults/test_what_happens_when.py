@@ -329,6 +329,7 @@ def test_a_key_leaks(tmp_path: Path) -> None:
         thief = Keyring.load(keys)
         run("keys", "rotate", keys)
         run("keys", "retire", keys, "--key", thief.active, "--force")
+        time.sleep(1)  # for so long the watch may know the key still
         facts = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
         until(lambda: one.reporter.served(P)[0] is not None)
         label(labels_file(tmp_path / "l.csv", receipts), server, code=1)

@@ -106,6 +106,8 @@ def under(
         assert may_hang, f"{work.__name__} under {fault} hung for {seconds} s"
         return Ended(signal=signal.SIGKILL)
     if told is None:
+        if fault.memory is not None and child.exitcode > 0:  # not even enough is left to say so
+            return Ended(error="MemoryError")
         assert child.exitcode < 0, f"{work.__name__} under {fault} left with code {child.exitcode}"
         return Ended(signal=-child.exitcode)
     return told
