@@ -18,6 +18,7 @@ from calib_serve.fit.output import check_options, default_candidates, fit_by_nam
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
+from calib_serve.metrics.samples import row_slices
 from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.options.base import divided
 from calib_serve.options.fit import FitOptions
@@ -95,13 +96,15 @@ def _without_skill(scores: Scores) -> list[str]:
     if scores.labels is None or scores.labels.ndim > 1 or len(scores) < _ENOUGH:
         return []
     # The covariance of a class's score with its indicator, summed over classes: shuffled labels make it 0.
-    centred = scores.logits - scores.logits.mean(axis=0)
-    labels = scores.labels.astype(np.intp)
+    logits, labels = scores.logits, scores.labels.astype(np.intp)
     shares = np.bincount(labels, minlength=scores.classes) / len(scores)
-    told = centred[np.arange(len(scores)), labels] - centred @ shares
+    mean, told = logits.mean(axis=0, dtype=np.float64), np.empty(len(scores))
+    for rows in row_slices(logits.shape):  # a copy of millions of rows is gigabytes
+        centred, y = logits[rows] - mean, labels[rows]
+        told[rows] = centred[np.arange(len(y)), y] - centred @ shares
     if told.mean() >= 2 * told.std() / len(scores) ** 0.5 or shares.max() == 1:
         return []
-    right = float(np.mean(scores.logits.argmax(axis=1) == labels))
+    right = float(np.mean(logits.argmax(axis=1) == labels))
     return [
         f"these scores do not tell the labels apart better than chance ({percent(right)} right): are they "
         "class scores, of the classes in this order, and the labels those of these samples?"

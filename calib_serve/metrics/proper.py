@@ -57,6 +57,10 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
+    if as_array(labels, "labels").ndim != 2:  # of one class a row: the others' logarithms are not needed
+        given, y = checked(probs, labels)
+        true, w = given[np.arange(len(y)), y].astype(np.float64), checked_weights(sample_weight, len(y))
+        return float(np.average(negative_log(true), weights=w))
     p, q, w = soft_or_hard(probs, labels, sample_weight)
     with np.errstate(invalid="ignore"):
         losses = np.where(q > 0, q * negative_log(p), 0).sum(axis=1)
@@ -101,6 +105,11 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
     >>> brier([[0.5, 0.5]], [0])
     0.5
     """
+    if as_array(labels, "labels").ndim != 2:  # (p - y)^2 = p^2 - 2 p_y + 1, and y takes no memory
+        given, y = checked(probs, labels)
+        squares = np.concatenate([np.einsum("nk,nk->n", block, block) for _, block in row_blocks(given)])
+        true, w = given[np.arange(len(y)), y].astype(np.float64), checked_weights(sample_weight, len(y))
+        return float(np.average(squares - 2 * true + 1, weights=w))
     p, q, w = soft_or_hard(probs, labels, sample_weight)
     return float(np.average(np.einsum("nk,nk->n", p - q, p - q), weights=w))
 

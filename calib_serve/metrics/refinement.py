@@ -96,8 +96,8 @@ class Separation:
         steps = -np.diff(_harmonic(above))
         # Within a tie errors come evenly: sum_j (E + j e / m) / (C + j) has this closed form.
         rate = _ratio(self.wrong, self.right + self.wrong, empty=0.0)
-        errors_above = self.wrongs[..., -1:] - self.wrongs[..., 1:]
-        risk = _dot(errors_above - above[..., 1:] * rate, steps) + self.wrongs[..., -1]
+        rate *= above[..., 1:]  # in place: of millions of rows each array counts
+        risk = _dot(self.wrongs[..., -1:] - self.wrongs[..., 1:] - rate, steps) + self.wrongs[..., -1]
         return np.asarray(risk / seen[..., -1])
 
     def best_aurc(self) -> Floats:
@@ -141,7 +141,9 @@ def _ratio(part: Floats, whole: Floats, empty: float = math.nan) -> Floats:
     """Return part / whole, and ``empty`` for 0 / 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.asarray(part / whole)
-    return found if math.isnan(empty) else np.where(whole > 0, found, empty)
+    if not math.isnan(empty):
+        np.copyto(found, empty, where=~(whole > 0))
+    return found
 
 
 def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
