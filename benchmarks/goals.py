@@ -219,7 +219,7 @@ BENCHMARKS = (
                 beside="known truths",
                 at_least=91.0,
                 show="{:.1f} %",
-                reason="`aupr_incorrect` of 200 samples, 10 classes: of few errors it is too high in the mean",
+                reason="`aupr_incorrect` of 200 samples, 10 classes: of few errors it is too high in mean",
             ),
             Goal(
                 # Of 53 exact tests, 282 draws each, the most shows 9.6 or less 19 times in 20.
