@@ -153,7 +153,8 @@ class Bins:
     def _mean(self, total: float) -> float:
         return total / self.n if self.n else math.nan
 
-    def _gaps(self) -> Floats:
+    def gaps(self) -> Floats:
+        """Return how much each bin's summed confidence is above its correct ones (bins,)."""
         return self.confidence - self.correct
 
     def accuracy(self) -> float:
@@ -166,29 +167,29 @@ class Bins:
 
     def signed_gap(self) -> float:
         """Return mean confidence minus accuracy: positive when overconfident."""
-        return self._mean(float(self._gaps().sum()))
+        return self._mean(float(self.gaps().sum()))
 
     def ece(self) -> float:
         """Return the expected calibration error (Naeini 2015; Guo 2017, eq. 3)."""
-        return self._mean(float(np.abs(self._gaps()).sum()))
+        return self._mean(float(np.abs(self.gaps()).sum()))
 
     def mce(self, *, at_least: float = 1) -> float:
         """Return the largest gap of a bin that holds ``at_least`` predictions (Guo 2017, eq. 5)."""
         full = self.count >= max(at_least, np.finfo(float).tiny)
-        return float((np.abs(self._gaps())[full] / self.count[full]).max()) if full.any() else math.nan
+        return float((np.abs(self.gaps())[full] / self.count[full]).max()) if full.any() else math.nan
 
     def ace(self) -> float:
         """Return the unweighted mean gap of the bins that hold a prediction (Neumann 2018)."""
         full = self.count > 0
-        return float((np.abs(self._gaps())[full] / self.count[full]).mean()) if full.any() else math.nan
+        return float((np.abs(self.gaps())[full] / self.count[full]).mean()) if full.any() else math.nan
 
     def overconfidence_error(self) -> float:
         """Return the bins' mean of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
-        return self._weighted_excess(self._gaps())
+        return self._weighted_excess(self.gaps())
 
     def underconfidence_error(self) -> float:
         """Return the mean over bins of confidence times its shortfall below accuracy."""
-        return self._weighted_excess(-self._gaps())
+        return self._weighted_excess(-self.gaps())
 
     def _weighted_excess(self, gaps: Floats) -> float:
         full = self.count > 0
@@ -206,7 +207,7 @@ class Bins:
         """Return the root mean squared gap, plug-in estimate (biased upward)."""
         full = self.count > 0
         return (
-            math.sqrt(self._mean(float((self._gaps()[full] ** 2 / self.count[full]).sum())))
+            math.sqrt(self._mean(float((self.gaps()[full] ** 2 / self.count[full]).sum())))
             if self.n
             else math.nan
         )
@@ -218,6 +219,6 @@ class Bins:
         the sum.
         """
         full = self.count > 1
-        n, gap = self.count[full], self._gaps()[full] / self.count[full]
+        n, gap = self.count[full], self.gaps()[full] / self.count[full]
         accuracy = self.correct[full] / n
         return self._mean(float((n * (gap**2 - accuracy * (1 - accuracy) / (n - 1))).sum()))

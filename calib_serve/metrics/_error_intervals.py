@@ -67,7 +67,7 @@ def error_intervals(
     # The grid of the smooth ECE has a least error of its own.
     true["smooth_ece"] = true["smooth_ece"] - true["smooth_ece"][0]
     bins, effect = sample.tally, design_effect(sample.confidence - sample.correct, groups)
-    elsewhere = calibrated_share(bins.confidence - bins.correct, effect * bins.noise)
+    elsewhere = calibrated_share(bins.gaps(), effect * bins.noise)
     found = {}
     for name, rising in true.items():
         shown = np.concatenate([[at[name] for at in block] for block in drawn], axis=1)

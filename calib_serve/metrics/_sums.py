@@ -191,7 +191,7 @@ def estimates(
     found = _means(rows, level)
     draw = _Drawn(draws, level, seed)
     top = rows.by_bin(rows.confidence, rows.right, bins, edges)
-    elsewhere = calibrated_share(top.confidence - top.correct, top.noise)
+    elsewhere = calibrated_share(top.gaps(), top.noise)
     found |= _binned(top, draw, elsewhere)
     if not are_counts(rows.weight):  # chance is what the weights make of it
         found["rms_debiased"] = _debiased(top, found["rms"])
@@ -210,7 +210,7 @@ def estimates(
     if rows.positive is not None:
         came = rows.labels == 1
         of_event = rows.by_bin(rows.positive, came, bins, edges)
-        mass, gaps = rows.mass, of_event.confidence - of_event.correct
+        mass, gaps = rows.mass, of_event.gaps()
         found["positive_ece"] = draw(
             gaps,
             of_event.noise,
@@ -277,7 +277,7 @@ class _Drawn:
 
 def _binned(top: Bins, draw: _Drawn, elsewhere: float) -> dict[str, Estimate]:
     full = top.count > 0
-    gaps, variance = (top.confidence - top.correct)[full], top.noise[full]
+    gaps, variance = top.gaps()[full], top.noise[full]
     errors = gap_errors(top.count[full], top.confidence[full])
     found = {
         # Of squares chance adds as much wherever they are.
@@ -290,7 +290,7 @@ def _binned(top: Bins, draw: _Drawn, elsewhere: float) -> dict[str, Estimate]:
 
 def _debiased(top: Bins, rms: Estimate) -> Estimate:
     full = top.count > 0
-    squares = ((top.confidence - top.correct)[full] ** 2 - top.noise[full]) / top.count[full]
+    squares = (top.gaps()[full] ** 2 - top.noise[full]) / top.count[full]
     return _between(rms, float(squares.sum()) / top.n)
 
 

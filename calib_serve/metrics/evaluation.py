@@ -170,9 +170,9 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
     weighted = resamples(sample.n, replicates, seed=seed, groups=codes)
     drawn = _joined([sample.weighted(weights) for weights in weighted])
     values = sample.values()
-    errors = {name: _spread(drawn[name]) for name in ("refinement_auroc", *SMOOTH)}
-    if codes is None:
-        errors["refinement_auroc"] = sample.auroc_error()
+    errors = {name: _spread(drawn[name]) for name in SMOOTH}
+    auroc = "refinement_auroc"
+    errors[auroc] = sample.auroc_error() if codes is None else _spread(drawn[auroc])
     # Resamples leave more bins empty than samples do: what that takes off a floor is an error, and no bias.
     errors |= {name: _root_mean_square(drawn[name] - values[name]) for name in FLOORS & values.keys()}
     for name, error in errors.items():

@@ -176,7 +176,7 @@ def evaluate_label_probs(
     for k in range(count):
         column, came_true = p[:, k].astype(np.float64), y[:, k]
         own = Bins.tally(np.clip(column, 0, 1), came_true, weight=w, bins=options.bins, edges=options.edges)
-        shares.append(calibrated_share(own.confidence - own.correct, own.noise))
+        shares.append(calibrated_share(own.gaps(), own.noise))
         confidence, right = decisions(column, came_true)
         squares, losses = (column - came_true) ** 2, _nll(column, came_true)
         means += np.stack([right, confidence, squares, losses])
@@ -240,9 +240,7 @@ class _Gaps:
     def decided_share(self) -> float:
         """Return the share of chance in bins of the decisions that may be calibrated."""
         # A sample's decisions are not independent, so their variance is that of its part in the bin.
-        return calibrated_share(
-            self.decided.confidence - self.decided.correct, (self._of_decisions**2).sum(axis=0)
-        )
+        return calibrated_share(self.decided.gaps(), (self._of_decisions**2).sum(axis=0))
 
     def event(self, k: int) -> Event:
         """Return the probability of label k."""
@@ -255,7 +253,7 @@ class _Gaps:
         """
         n, labels = self.p.shape
         far = [self._far(k) for k in range(labels)] if draws else []
-        decided = self.decided.confidence - self.decided.correct
+        decided = self.decided.gaps()
         size = np.sqrt(labels * float((self.weight**2).sum()))
         reach = 1 + 4 * size / max(n * labels * self.decided.ece(), 1e-12)
         true, drawn = np.zeros((len(_STEPS), labels + 2)), np.empty((len(_STEPS), draws, labels + 2))

@@ -49,6 +49,15 @@ def soft_or_hard(
     return p.astype(np.float64), shares, checked_weights(sample_weight, len(p))
 
 
+def _of_ids(
+    probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+) -> tuple[NDArray[np.floating[Any]], Floats, Floats | None]:
+    """Return probabilities (n, K) and those of the true classes (n,), and weights (n,) or None; checked."""
+    p, y = checked(probs, labels)
+    true = p[np.arange(len(y)), y].astype(np.float64)
+    return p, true, checked_weights(sample_weight, len(y))
+
+
 def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Return mean of -log p_y in nats; infinite where a true class was given probability 0.
 
@@ -58,8 +67,7 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
     0.6931
     """
     if as_array(labels, "labels").ndim != 2:  # of one class a row: the others' logarithms are not needed
-        given, y = checked(probs, labels)
-        true, w = given[np.arange(len(y)), y].astype(np.float64), checked_weights(sample_weight, len(y))
+        _, true, w = _of_ids(probs, labels, sample_weight)
         return float(np.average(negative_log(true), weights=w))
     p, q, w = soft_or_hard(probs, labels, sample_weight)
     with np.errstate(invalid="ignore"):
@@ -106,9 +114,8 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
     0.5
     """
     if as_array(labels, "labels").ndim != 2:  # (p - y)^2 = p^2 - 2 p_y + 1, and y takes no memory
-        given, y = checked(probs, labels)
-        squares = np.concatenate([np.einsum("nk,nk->n", block, block) for _, block in row_blocks(given)])
-        true, w = given[np.arange(len(y)), y].astype(np.float64), checked_weights(sample_weight, len(y))
+        p, true, w = _of_ids(probs, labels, sample_weight)
+        squares = np.concatenate([np.einsum("nk,nk->n", block, block) for _, block in row_blocks(p)])
         return float(np.average(squares - 2 * true + 1, weights=w))
     p, q, w = soft_or_hard(probs, labels, sample_weight)
     return float(np.average(np.einsum("nk,nk->n", p - q, p - q), weights=w))

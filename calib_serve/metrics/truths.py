@@ -152,7 +152,7 @@ def event_error(
         drawn,
         level=level,
         wider=wider(event.probs, line),
-        elsewhere=calibrated_share(bins.confidence - bins.correct, effect * bins.noise),
+        elsewhere=calibrated_share(bins.gaps(), effect * bins.noise),
     )
 
 
