@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -25,7 +24,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from injection import CONTEXT
-from ledgers import entries
+from ledgers import NOW, entries
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
@@ -33,8 +32,7 @@ from calib_serve.receipts import DAY, Label, Receipt
 from calib_serve.watch.ledger import BatchKey, Entry, Ledger
 from calib_serve.watch.sums import Key, Sums
 
-# One moment in this process and in those that it starts.
-BASE = float(os.environ.setdefault("LEDGER_MODEL_BASE", str(round(time.time()))))
+BASE = float(round(NOW))
 AGES = (45, 25, 9, 4, 1, 0.05, -2, -40)  # days; below 0: dated ahead
 SOURCES = ("", "lab", "desk")
 V = ("m", "1")
