@@ -42,6 +42,7 @@ MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], int]] = 
     "ResNet-18, ImageNet": (ImageNetResNet18, (3, 224, 224), 1000),
     "transformer, 12 layers": (Transformer, (128, 384), 77),
 }
+BATCHES = {"cpu": (1, 8), "cuda": (1, 32)}  # 32 take one thread a second a run
 
 
 def artifacts(shape: tuple[int, ...], classes: int) -> dict[str, Artifact]:
@@ -124,7 +125,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> list[dict]:
     for method, artifact in artifacts(shape, classes).items():
         same = fuse_onnx(folder / "raw.onnx", artifact, folder / "same.onnx", samples=2)
         fuse_onnx(folder / "raw.onnx", artifact, folder / "probs.onnx", returns="probabilities", samples=2)
-        for batch in (1, 32):
+        for batch in BATCHES[options.device.partition(":")[0]]:
             x = np.random.default_rng(0).normal(size=(batch, *shape)).astype("f4")
             rounds, end = [], time.monotonic() + 2 * options.seconds
             while len(rounds) < 2 or (len(rounds) < options.rounds and time.monotonic() < end):
@@ -172,7 +173,7 @@ def cuda_graphs(options: argparse.Namespace) -> list[dict]:
         net = make().eval().requires_grad_(False).cuda()
         for method, artifact in artifacts(shape, classes).items():
             folded = calibrated(net, artifact, returns="logits", fold=True)
-            for batch in (1, 32):
+            for batch in BATCHES["cuda"]:
                 x = torch.rand(batch, *shape, device="cuda")
                 runs = {"raw": captured(net, x), "fused": captured(folded, x)}
                 rounds = [in_turns(runs, options.seconds / options.rounds, time.perf_counter)]

@@ -254,11 +254,15 @@ _DIGITS = 1e9  # of a row's content that tell it from others
 def content(samples: Samples) -> NDArray[np.float64]:
     """Return a number (n,) that tells rows of logits apart; a constant added to a row makes no other row."""
     same = np.empty(len(samples))
-    # A random projection: equal rows have equal numbers, and others all but surely not.
-    random = np.random.default_rng(0).standard_normal(samples.classes)
     for part, z in samples.chunks(np.float64):
-        same[part] = np.einsum("nk,k->n", z - z.max(axis=1, keepdims=True), random)
+        same[part] = content_of(z - z.max(axis=1, keepdims=True))
     return same
+
+
+def content_of(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a number (m,) that tells rows apart, of logits (m, K) less their largest."""
+    # A random projection: equal rows have equal numbers, and others all but surely not.
+    return np.asarray(np.einsum("nk,k->n", z, np.random.default_rng(0).standard_normal(z.shape[1])))
 
 
 def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:

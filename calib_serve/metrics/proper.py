@@ -20,6 +20,7 @@ from calib_serve.metrics.samples import (
     checked_weights,
     entropies,
     negative_log,
+    of_classes,
     row_blocks,
     row_slices,
     top_label,
@@ -54,8 +55,7 @@ def _of_ids(
 ) -> tuple[NDArray[np.floating[Any]], Floats, Floats | None]:
     """Return probabilities (n, K) and those of the true classes (n,), and weights (n,) or None; checked."""
     p, y = checked(probs, labels)
-    true = p[np.arange(len(y)), y].astype(np.float64)
-    return p, true, checked_weights(sample_weight, len(y))
+    return p, of_classes(p, y), checked_weights(sample_weight, len(y))
 
 
 def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
@@ -332,7 +332,7 @@ def sample_losses(
     probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
 ) -> Floats:
     """Return the NLL or the Brier score of each sample (n,)."""
-    true = probs[np.arange(len(probs)), labels].astype(np.float64)
+    true = of_classes(probs, labels)
     if score == "nll":
         return np.asarray(negative_log(true))
     squares = [np.einsum("ij,ij->i", block, block) for _, block in row_blocks(probs)]

@@ -44,11 +44,11 @@ def measured_rows(p: Any, rows: slice, labels: Ints) -> tuple[Floats, Floats]:
         probs, losses, entropy = p.described(rows, labels)
     else:
         probs = p[rows].astype(np.float64)
-        losses, entropy = negative_log(probs[np.arange(len(probs)), labels]), entropies(probs)
-    at, top = np.arange(len(probs)), probs.argmax(axis=1)
-    confidence, right = np.minimum(probs[at, top], 1), top == labels
+        losses, entropy = negative_log(of_classes(probs, labels)), entropies(probs)
+    top = probs.argmax(axis=1)
+    confidence, right = np.minimum(of_classes(probs, top), 1), top == labels
     gap = confidence - right
-    squares = np.einsum("nk,nk->n", probs, probs) - 2 * probs[at, labels] + 1
+    squares = np.einsum("nk,nk->n", probs, probs) - 2 * of_classes(probs, labels) + 1
     found = [right, confidence, gap, losses, squares, gap**2, entropy]
     # Of two classes the top one alone hides errors that cancel, such as a changed share of each.
     if probs.shape[1] == 2:
@@ -87,7 +87,13 @@ def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.b
     """Return top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
     p, y = checked(probs, labels)
     predicted = p.argmax(axis=1)
-    return np.minimum(p[np.arange(len(p)), predicted].astype(np.float64), 1), predicted == y
+    return np.minimum(of_classes(p, predicted), 1), predicted == y
+
+
+def of_classes(p: NDArray[np.floating[Any]], classes: Ints) -> Floats:
+    """Return each row's number in its own column (n,), of an array (n, K)."""
+    # One flat index takes half the time of p[rows, columns].
+    return p.take(np.arange(0, p.size, p.shape[1]) + classes).astype(np.float64, copy=False)
 
 
 def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:

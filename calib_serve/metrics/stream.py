@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics._sums import class_cells
-from calib_serve.metrics.samples import negative_log
+from calib_serve.metrics.samples import negative_log, of_classes
 from calib_serve.scores import Scores
 
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ class Tally:
         if p.shape[1] != classes:
             raise ShapeError(f"these sums are of {classes} classes, the samples of {p.shape[1]}")
         w = np.ones(len(p)) if given.weights is None else given.weights
-        true = p[np.arange(len(p)), y]
+        true = of_classes(p, y)
         said, came, _ = class_cells(p, y, w, bins, "right")
         squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
         return Tally(

@@ -37,7 +37,7 @@ from calib_serve.fit.output.temperature import (
     fit_temperature,
     fit_temperature_mixture,
 )
-from calib_serve.fit.samples import ClassWeight, Samples, content
+from calib_serve.fit.samples import ClassWeight, Samples, content_of
 
 Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
@@ -169,14 +169,24 @@ class Rows:
     def of(cls, samples: Samples) -> Rows:
         """Look at the logits in one pass; a constant added to a row makes no other row."""
         right, tied = np.empty((2, len(samples)), bool)
-        first, constant = None, True
-        for part, z in samples.chunks(np.float64):
-            d = z - z.max(axis=1, keepdims=True)
-            right[part] = z.argmax(axis=1) == samples.labels[part]
-            tied[part] = (d == 0).sum(axis=1) > 1
-            first = d[0] if first is None else first
-            constant = constant and np.allclose(d, first, rtol=1e-9, atol=1e-12 * max(1, np.abs(first).max()))
-        return cls(right, tied, content(samples), constant)
+        same = np.empty(len(samples))
+        first = samples.read(slice(0, 1), np.float64)
+        first = first - first.max()
+        close = 1e-12 * max(1, np.abs(first).max())
+
+        def look(span: slice) -> bool:
+            constant = True
+            for part in samples.parts(within=span):
+                z = samples.read(part, np.float64)
+                d = z - z.max(axis=1, keepdims=True)
+                right[part] = d.argmax(axis=1) == samples.labels[part]
+                tied[part] = np.bincount(np.nonzero(d == 0)[0], minlength=len(d)) > 1
+                same[part] = content_of(d)
+                constant = constant and np.allclose(d, first, rtol=1e-9, atol=close)
+            return constant
+
+        constant = all(samples.over_cores(look))
+        return cls(right, tied, same, constant)
 
 
 def remarks(samples: Samples) -> list[str]:
@@ -186,7 +196,7 @@ def remarks(samples: Samples) -> list[str]:
     and sets of which no sample is right: whatever is fitted to them is wrong for others.
     """
     rows, n, k = Rows.of(samples), len(samples), samples.classes
-    counted = samples.labels[samples.weights > 0]
+    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
     seen = np.unique(counted)
     if len(seen) == 1:
         raise FitError(
