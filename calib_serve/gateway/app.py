@@ -321,7 +321,9 @@ def open_gateway(
     with contextlib.ExitStack() as opened:
         watch = options.watch
         if options.ledger is not None:
-            watch = opened.enter_context(Watch.open(models, keyring=ring, ledger=options.ledger))
+            watch = opened.enter_context(
+                Watch.open(models, keyring=ring, ledger=options.ledger, samples=options.samples)
+            )
         found, reporters = [], list[Reporter]()
         opened.callback(Reporter.close_all, reporters)
         for (model, version), of in models.items():
@@ -340,7 +342,6 @@ def open_gateway(
                 watch=watch,
                 token=token,
                 registry=registry,
-                samples=options.samples,
                 shadow=beside,
             )
             reporters.append(reporter)

@@ -162,7 +162,7 @@ class GatewayOptions(WebOptions):
     ledger: str | None = None
     """Count in this process instead: a file, or postgresql://HOST/DATABASE."""
     samples: str | None = None
-    """Keep a share of logits in this folder, to refit on."""
+    """Keep a tenth of logits, and their labels, in this folder, to refit on; with ledger."""
     port: int = 8080
     """Port to listen on for REST."""
     grpc_upstream: str | None = None
@@ -181,6 +181,11 @@ class GatewayOptions(WebOptions):
             (self.watch is None) != (self.ledger is None),
             "watch",
             "or ledger says where to count: the address of a watch, or a file to count in this process",
+        )
+        check(
+            self.samples is None or self.watch is None,
+            "samples",
+            "are kept where labels are counted: say so to the watch, which gets the logits",
         )
         check(
             (self.grpc_upstream is None) == (self.grpc_port is None),

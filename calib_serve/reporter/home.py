@@ -123,6 +123,10 @@ class Served(NamedTuple):
 class Home(Protocol):
     """Takes predictions and labels; what it acknowledges is in the ledger."""
 
+    @property
+    def takes_logits(self) -> bool:
+        """Tell whether logits may be kept there."""
+
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
         """Count them, once under this name; those that are refused.
 
@@ -141,6 +145,8 @@ class Home(Protocol):
 
 class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
+
+    takes_logits = True  # only the watch knows
 
     def __init__(self, url: str, token: str = "") -> None:
         from calib_serve.watch.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
@@ -174,6 +180,11 @@ class Within:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
+
+    @property
+    def takes_logits(self) -> bool:
+        """Do as ``Home`` says."""
+        return self._watch.samples is not None
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
         """Do as ``Home`` says."""

@@ -190,10 +190,10 @@ class Reporter:
     or its folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only
     its fingerprint, where its probabilities come with them.
 
-    What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence; predictions with
-    an ``id`` or ``logits`` go one by one. ``most``: sums, and such predictions, that may wait while the watch
-    is away; ``spool``: a folder where they wait, so that they outlive their process and the next one sends
-    them; of such predictions ten times as many.
+    What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence. Predictions with
+    an ``id``, or with ``logits`` that it may keep, go one by one. ``most``: sums, and such predictions, that
+    may wait while the watch is away; ``spool``: a folder where they wait, so that they outlive their process
+    and the next one sends them; of such predictions ten times as many.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
     counted when the process ends by itself, within five seconds.
@@ -472,7 +472,8 @@ class Reporter:
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
-        one_by_one = self._queue is not None and (bool(id) or z is not None)
+        taken = z if self._home is not None and self._home.takes_logits else None
+        one_by_one = self._queue is not None and (bool(id) or taken is not None)
         told = [tags[i] for i in good]
         receipts = self._recorder.served(
             [clipped[i] for i in good],
@@ -486,7 +487,7 @@ class Reporter:
         for i, receipt in zip(good, receipts, strict=True):
             found[i] = receipt
         if self._queue is not None and one_by_one:
-            kept = [b""] * count if z is None else self._kept(z, good)
+            kept = [b""] * count if taken is None else self._kept(taken, good)
             waits = [
                 one is not None and self._queue.put(Served(one, ids[i], kept[i]))
                 for i, one in zip(good, receipts, strict=True)

@@ -18,8 +18,11 @@ from recording_server import Recording
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
+from calib_serve.errors import InputError
 from calib_serve.metrics import softmax
+from calib_serve.options.servers import GatewayOptions
 from calib_serve.watch.http import new_token
+from calib_serve.watch.samples import read_samples
 
 pytestmark = pytest.mark.server
 
@@ -166,6 +169,27 @@ def test_every_receipt_says_what_the_shadow_made_of_the_same_output(
     assert [one.shadow.confidence for one in found] == pytest.approx(beside.max(axis=1).tolist(), rel=1e-6)
     assert [one.shadow.predicted for one in found] == np.argmax(beside, axis=1).tolist()
     assert {one.shadow.tag.hex() for one in found} == {SHADOW.fingerprint[:8]}
+
+
+def test_samples_hold_the_labels_of_their_logits(server: Recording, model: str, tmp_path: Path) -> None:
+    """One in ten is kept; without its label it could not be refitted on."""
+    options = ["--output", "logits", "--samples", str(tmp_path / "samples")]
+    with gateway(tmp_path, server.url, *options, models=[model]) as running:
+        given = [one for _ in range(100) for one in receipts(post(running))]
+        until(lambda: running.counted("calib_predictions_total") == 100 * ROWS, seconds=20)
+        done = httpx.post(f"{running.http}/v1/labels", json=labelled(given), timeout=60)
+        assert done.json()["accepted"] == 100 * ROWS
+        running.process.terminate()
+        assert running.process.wait(60) == 0
+    found = read_samples(tmp_path / "samples", model="digits", version="1")
+    assert 15 <= len(found.labels) <= 100
+    for row in found.logits:
+        assert np.abs(logits() - row).max(axis=1).min() < 1e-2
+
+
+def test_samples_are_kept_where_labels_are_counted() -> None:
+    with pytest.raises(InputError, match="samples are kept where labels are counted"):
+        GatewayOptions(upstream="http://x", output=["logits"], watch="http://watch", samples="folder")
 
 
 def test_what_waits_is_counted_at_the_end_and_a_kill_loses_no_label(

@@ -258,6 +258,23 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
 
 
 @pytest.mark.store
+def test_logits_make_no_work_for_a_watch_that_keeps_none(
+    tmp_path: Path, ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with (
+        Watch.open({("digits", "1.0"): 3}, keyring=ring, ledger=tmp_path / "l.db") as watch,
+        Reporter(3, **MODEL, keyring=ring, watch=watch, registry=registry, flush_seconds=3600) as reporter,
+    ):
+        for _ in range(10):
+            reporter.served(P, logits=np.log(P))
+        assert len(reporter._queue) == 0  # all are added up
+        reporter.served(P, logits=np.log(P), id=["a", "b", "c"])
+        assert len(reporter._queue) == 3
+        assert reporter.flush() == 0
+        assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 33
+
+
+@pytest.mark.store
 def test_decisions_about_labels_are_counted_by_a_watch_as_well(
     tmp_path: Path, ring: Keyring, registry: CollectorRegistry
 ) -> None:
