@@ -80,7 +80,6 @@ nightly: $(DEVELOPED)
 	CALIB_SERVE_TEST_SIZE=nightly $(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(DEVELOPED)
-	VENV=$(VENV) scripts/system_tools.sh
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
 
 .PHONY: check-types check-rest
@@ -90,6 +89,7 @@ check-types:
 check-rest:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	VENV=$(VENV) scripts/system_tools.sh
 	scripts/check_prometheus.sh
 
 coverage: $(DEVELOPED)
