@@ -186,9 +186,10 @@ class Reporter:
     counted in ``registry`` in any case.
 
     ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
-    ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``shadow``: an artifact,
-    or its folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only
-    its fingerprint, where its probabilities come with them.
+    ``samples``: a folder for a share ``sample_rate`` of logits, to refit on, where a watch that was given the
+    same folder puts their labels; not with ``watch``, which keeps both. ``shadow``: an artifact, or its
+    folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
+    fingerprint, where its probabilities come with them.
 
     What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence. Predictions with
     an ``id``, or with ``logits`` that it may keep, go one by one. ``most``: sums, and such predictions, that
@@ -237,6 +238,10 @@ class Reporter:
         if watch is not None and ring is None:
             raise InputError(
                 f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
+            )
+        if watch is not None and samples is not None:
+            raise InputError(
+                "samples are kept where labels are counted: say so to the watch, which gets the logits"
             )
         self._sink = RegistrySink(registry)
         self.registry = self._sink.registry

@@ -20,6 +20,7 @@ from calib_serve import Artifact, Keyring, Reporter, Watch
 from calib_serve.artifact import ModelFacts
 from calib_serve.errors import InputError, ServerError
 from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.samples import read_samples
 
 MODEL = {"model": "digits", "version": "1.0"}
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]])
@@ -249,12 +250,26 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
         assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 3
         assert all(one.accepted for one in reporter.labels([{"receipt": r, "label": 0} for r in receipts]))
         watch.samples.flush()  # type: ignore[union-attr]
-    from calib_serve.watch.samples import read_samples
-
     found = read_samples(tmp_path / "s", **MODEL)
     assert sorted(found.logits.tolist()) == [
         pytest.approx(row, abs=1e-2) for row in sorted(np.log(P).tolist())
     ]
+
+
+@pytest.mark.store
+def test_samples_of_a_reporter_find_their_labels_at_a_watch(
+    tmp_path: Path, ring: Keyring, registry: CollectorRegistry
+) -> None:
+    kept = {"samples": tmp_path / "s", "sample_rate": 1.0}
+    with Reporter(3, **MODEL, keyring=ring, registry=registry, **kept) as reporter:
+        receipts = reporter.served(P, logits=np.log(P))
+    with Watch.open({("digits", "1.0"): 3}, keyring=ring, ledger=tmp_path / "l.db", **kept) as watch:
+        assert all(one.accepted for one in watch.labels([{"receipt": r, "label": 2} for r in receipts]))
+        with pytest.raises(InputError, match="say so to the watch"):
+            Reporter(3, **MODEL, keyring=ring, registry=registry, watch=watch, **kept)
+    found = read_samples(tmp_path / "s", **MODEL)
+    assert found.labels.tolist() == [2, 2, 2]
+    assert np.sort(found.logits, axis=0) == pytest.approx(np.sort(np.log(P), axis=0), abs=1e-2)
 
 
 @pytest.mark.store
