@@ -206,3 +206,11 @@ def test_a_method_option_that_cannot_be_right_is_refused(scores: Path, word: str
     done = invoke(["fit", "s.npz", "-o", "a", "--method", "vector", "--option", word])
     assert done.exit_code == 2, done.output
     assert not (scores / "a").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_command_takes_the_version_of_a_model_for_a_question_after_its_own(name: str) -> None:
+    """``refit --version 2``, typed for ``--new-version 2``, would tell the program's and end well."""
+    below = [word for word in program(name)[name] if not word.startswith("-")]
+    for one in ([name], *([name, word] for word in below)):
+        assert invoke([*one, "--version", "2"]).exit_code, one

@@ -120,6 +120,7 @@ def command(name: str, example: str, *, details: str = "") -> App:
     summary = next(names[name] for names in COMMANDS.values() if name in names)
     return _Command(
         name=name,
+        version_flags=(),  # "refit --version 2" means another version
         help=f"{summary}\n\n{details}".strip(),
         help_prologue=shown_example(example),
         help_format="plaintext",
