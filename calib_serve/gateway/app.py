@@ -349,7 +349,10 @@ def open_gateway(
         calibrations, guard = Calibrations(found), Guard(tokens, hosts)
         registry.register(counts)
         if isinstance(watch, Watch):
-            own = of_watch_inside(create_app(watch, tokens=tokens, hosts=hosts, registry=registry))
+            most = options.max_versions
+            own = of_watch_inside(
+                create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
+            )
         else:
             elsewhere = reach(watch, folder=True)
             own = of_watch_elsewhere(elsewhere, registry, guard)
