@@ -198,6 +198,42 @@ def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
     np.testing.assert_array_equal(run(made, {"x": X})["s"], run(model, {"x": X})["s"])
 
 
+BEFORE = "it is made of 'a', which is before the scores that are calibrated"
+SHOWS = (
+    "it shows 'z' as it was before the calibration; name it with --output-name (output_name=) to calibrate "
+    "it and what is made of it"
+)
+OF_SHOWN = "it is made of 'z' by what shows it as it was before the calibration"
+BEHIND = "it is made of the logits 'z', and behind a {} there are no calibrated ones"
+
+
+@pytest.mark.parametrize(
+    ("made", "step", "left"),
+    [
+        ("a = MatMul(x, w) z = Identity(a) o = Neg(a)", BIAS, {"o": BEFORE}),
+        ("z = MatMul(x, w) s = Identity(z) o = Neg(s)", BIAS, {"o": OF_SHOWN, "s": SHOWS}),
+        ("z = MatMul(x, w) o = Neg(z)", BIAS, {"z": SHOWS}),
+        ("z = MatMul(x, w) o = Neg(z)", TABLE, {"o": BEHIND.format("table")}),
+        ("z = MatMul(x, w) o = Neg(z)", Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),
+         {"o": BEHIND.format("mixture")}),
+    ],
+)  # fmt: skip
+def test_why_an_output_is_left_raw_is_said_of_each_by_its_name(
+    made: str, step: object, left: dict[str, str], tmp_path: Path
+) -> None:
+    others = "".join(f", float[n, 3] {name}" for name in {"o": "", **left})
+    model = graph(LAYER + made + " y = Softmax(z)", outputs="float[n, 3] y" + others)
+    report, _ = fused(model, tmp_path, step, output_name="y")
+    assert {one.name: one.reason for one in report.statuses if one.status == "left raw"} == left
+    warned = [what for what in report.done if what.startswith("warning: ")]
+    assert warned == [f"warning: the output {name!r} is left raw: {why}" for name, why in left.items()]
+    with pytest.raises(FuseError) as refused:
+        fused(model, tmp_path, step, output_name="y", strict=True)
+    assert str(refused.value) == "--strict (strict=): " + "; ".join(
+        f"the output {name!r} would be left raw: {why}" for name, why in left.items()
+    )
+
+
 def test_the_places_that_scores_are_taken_from_are_no_scores(tmp_path: Path) -> None:
     body = "k = Abs(j) z = GatherElements <axis: int = 1> (x, k) y = Softmax(z) o = Neg(k)"
     model = graph(body, "float[n, 3] x, int64[n, 3] j", "float[n, 3] y, int64[n, 3] o")
@@ -308,8 +344,12 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
     assert marks["calib_serve.fingerprint"] == f"{first.fingerprint},{second.fingerprint}"
     assert two.model == one.model, "an artifact is of the original file"
     for name in ("y", "m", "b", None):
-        with pytest.raises(FuseError, match=r"is calibrated already .* name an output of other scores"):
+        with pytest.raises(FuseError) as refused:
             fuse_onnx(tmp_path / "one.onnx", second, tmp_path / "no.onnx", output_name=name)
+        assert str(refused.value) == (
+            f"{tmp_path / 'one.onnx'} is calibrated already ({first.fingerprint[:12]}); fuse into the "
+            "original, or name an output of other scores, --output-name (output_name=): ['q', 'd']"
+        )
     with pytest.raises(FuseError, match=r"is calibrated already .* fuse into the original$"):
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
 
@@ -361,6 +401,33 @@ def test_a_classifiers_label_follows_where_anybody_sees_it(
         np.testing.assert_array_equal(got[name], 4 + got["y"].argmax(axis=1))
         assert got[name].dtype == {"label": np.int64, "name": np.int32}[name]
     assert (got["y"].argmax(axis=1) != X.argmax(axis=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("step", "sizes", "status", "reason"),
+    [
+        (TWO, "", "follows", "made of calibrated scores"),
+        # The table's own comparisons are no threshold of the graph.
+        (TABLE, "", "follows", "made of calibrated scores"),
+        (TWO, ", 1, 1", "follows", "made of calibrated scores"),
+        (BIAS, ", 1, 1", "left raw",
+         "it is made of 'label', which is before the scores that are calibrated"),
+    ],
+)  # fmt: skip
+def test_a_classifiers_label_is_made_of_its_scores(
+    step: object, sizes: str, status: str, reason: str, tmp_path: Path
+) -> None:
+    wide = "k = Constant <value = int64[4] {0, 3, 1, 1}> () r = Reshape(s, k) "
+    body = wide + "y = Softmax <axis: int = 1> (r)" if sizes else "y = Softmax(s)"
+    model = graph(CLASSIFIER + body, outputs=f"float[n, 3{sizes}] y, int64[n] label")
+    report, _ = fused(model, tmp_path, step, output_name="y")
+    assert [(one.status, one.reason) for one in report.statuses[1:]] == [(status, reason)]
+
+
+def test_a_comparison_of_features_is_no_threshold_on_the_scores(tmp_path: Path) -> None:
+    body = "c = Greater(x, x) f = Cast <to: int = 1> (c) z = Add(x, f) y = Softmax(z) o = Neg(y)"
+    report, _ = fused(graph(body, outputs="float[n, 3] y, float[n, 3] o"), tmp_path, BIAS, output_name="y")
+    assert [one.reason for one in report.statuses] == ["by the artifact", "made of calibrated scores"]
 
 
 def test_labels_and_probabilities_follow_the_chosen_logits(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from fuse_artifacts import head
 from fuse_graphs import run
-from fuse_texts import LAYER, TWO, K, W, X, fused, graph, operators, value
+from fuse_texts import LAYER, TWO, K, W, X, editor, fused, graph, operators, value
 from onnx import TensorProto
 
 from calib_serve.artifact import Head, LogitMap
@@ -75,6 +75,26 @@ def test_what_is_no_linear_layer_is_said_in_a_sentence(body: str, why: str) -> N
     found = layer_of(body, "float[n, 3] x, float[3, 3] v, bool trains")
     assert isinstance(found, NotLinear)
     assert found.why == why
+
+
+@pytest.mark.parametrize(
+    ("layer", "takes", "after"),
+    [
+        ("y = Gemm(f, w)", True, ["Gemm"]),
+        ("y = MatMul(f, w)", False, ["MatMul"]),
+        ("p = MatMul(f, w) y = Add(p, b)", True, ["MatMul", "Add"]),
+    ],
+)
+def test_a_product_of_features_of_any_shape_takes_no_bias(layer: str, takes: bool, after: list[str]) -> None:
+    made = editor(LAYER + BIAS + "f = of.ours.Body(x) " + layer)
+    found = find_linear(made.graph.outputs[0])
+    assert isinstance(found, Linear)
+    assert found.rewrite(made, 2 * found.weight, OFFSET) is takes
+    assert [op for op in operators(made.graph) if op not in ("Constant", "Body")] == after
+    again = find_linear(made.graph.outputs[0])
+    assert isinstance(again, Linear)
+    np.testing.assert_array_equal(again.weight, found.weight * (2 if takes else 1))
+    assert takes == (again.bias is not None and bool((again.bias == OFFSET).all()))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.onnx._files import repaired
+from calib_serve.fuse.onnx._files import inferred_shapes, repaired
 from calib_serve.fuse.onnx._parity import check_repairs
 from calib_serve.metrics import softmax
 
@@ -357,6 +357,13 @@ def test_only_shapes_that_are_wrong_are_corrected() -> None:
     assert done == ["'a' was stated to be (?, 4), but is (n, 3): corrected"]
     assert made.graph.output == before.graph.output
     assert list(made.graph.value_info)[1:] == list(before.graph.value_info)[1:]
+
+
+def test_sizes_that_the_graph_computes_are_inferred() -> None:
+    numbers = "i = Constant <value = int64[1] {0}> () k = Constant <value = int64[1] {3}> () "
+    sizes = "s = Shape(x) n = Gather(s, i) c = Concat <axis: int = 0> (n, k) r = Reshape(x, c) "
+    model = graph(numbers + sizes + "y = Softmax(r)", "float[n, 3, 1, 1] x", "y")
+    assert inferred_shapes(model)["y"] == ["n", 3]
 
 
 def compared(old: str, new: str, folder: Path, outputs: str = "float[n, 3] y", **facts: Any) -> None:

@@ -273,7 +273,9 @@ class _Walk:
         inputs = reads(node)
         source = next((self.raw[v] for v in inputs if v in self.raw), None)
         calibrated = any(v in self.made for v in inputs)
-        if node.op_type in _COMPARISONS or any(v in self.compared for v in inputs):
+        # A table compares too, and what is compared before the scores is none of them.
+        threshold = node.op_type in _COMPARISONS and calibrated and node not in self.ours
+        if threshold or any(v in self.compared for v in inputs):
             self.compared |= set(node.outputs)
         if any(v in self.moved for v in inputs):
             self.moved |= set(node.outputs)

@@ -337,8 +337,4 @@ def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
         near.update(edge)
     named = [v for node in graph for v in node.outputs if v.name == features]
     made = [(v, v.producer()) for v in dict.fromkeys((*near, *named))]
-    return [
-        v
-        for v, node in made
-        if node is not None and node.op_type != "ZipMap" and (v.dtype is None or v.shape is None)
-    ]
+    return [v for v, node in made if node is not None and (v.dtype is None or v.shape is None)]
