@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact, head, output_steps
 from fuse_graphs import Builder, run
@@ -25,6 +26,9 @@ from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import _fuse as graph_module
 from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.onnx._follow import find_sources
+from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.onnx._tail import find_tail
 from calib_serve.metrics import softmax
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
@@ -179,18 +183,20 @@ def test_what_reads_pooled_logits_reads_the_calibrated_ones_from_one_node(tmp_pa
 @pytest.mark.parametrize(
     ("view", "shown"),
     [
-        ("Identity(z)", "float[n, 3]"),
-        ("Cast <to: int = 11> (z)", "double[n, 3]"),
-        ("Transpose(z)", "float[3, n]"),
-        ("Unsqueeze(z, one)", "float[n, 1, 3]"),
-        ("Reshape(z, flat)", "float[m]"),
+        ("s = Identity(z)", "float[n, 3]"),
+        ("s = Cast <to: int = 11> (z)", "double[n, 3]"),
+        ("s = Transpose(z)", "float[3, n]"),
+        ("s = Unsqueeze(z, one)", "float[n, 1, 3]"),
+        ("t = Unsqueeze(z, one) s = Squeeze(t, one)", "float[n, 3]"),
+        ("s = Flatten(z)", "float[n, 3]"),
+        ("s = Reshape(z, flat)", "float[m]"),
     ],
 )
 def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
     view: str, shown: str, tmp_path: Path
 ) -> None:
     numbers = "one = Constant <value = int64[1] {1}> () flat = Constant <value = int64[1] {-1}> () "
-    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) s = {view}"
+    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) {view}"
     model = graph(body, outputs=f"float[n, 3] y, {shown} s")
     report, made = fused(model, tmp_path, BIAS, output_name="y")
     assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
@@ -232,6 +238,27 @@ def test_why_an_output_is_left_raw_is_said_of_each_by_its_name(
     assert str(refused.value) == "--strict (strict=): " + "; ".join(
         f"the output {name!r} would be left raw: {why}" for name, why in left.items()
     )
+
+
+@pytest.mark.parametrize(
+    ("op", "makes"),
+    [
+        *((op, True) for op in ("Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN")),
+        *((op, True) for op in ("MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger")),
+        *((op, True) for op in ("If", "Loop", "Scan", "of.ours.Body", "ai.onnx.ml.LinearClassifier")),
+        *((op, False) for op in ("Neg", "QuantizeLinear", "DequantizeLinear", "ai.onnx.ml.Normalizer")),
+        *((f"com.microsoft.{op}", False) for op in ("QuantizeLinear", "DequantizeLinear")),
+        ("ai.onnx.ml.ZipMap", False),
+    ],
+)
+def test_what_the_last_layer_reads_are_features_and_no_scores(op: str, makes: bool) -> None:
+    layer = ir.from_proto(graph(f"f = Neg(x) z = {op}(f) y = Softmax(z)"))
+    z = layer.graph[1].outputs[0]
+    z.dtype, z.shape = ir.DataType.FLOAT, ir.Shape((None, 3))
+    made = Editor(layer)
+    fitted = artifact(TWO, classes=3, outputs=None)
+    sources = find_sources(find_tail(made, output="y", outputs=None, artifact=fitted))
+    assert sources.names == ({"z"} if makes else {"z", "f"})
 
 
 def test_the_places_that_scores_are_taken_from_are_no_scores(tmp_path: Path) -> None:
@@ -438,6 +465,27 @@ def test_labels_and_probabilities_follow_the_chosen_logits(tmp_path: Path) -> No
     np.testing.assert_array_equal(got["label"], 4 + got["logits"].argmax(axis=1))
     np.testing.assert_allclose(got["probabilities"], softmax(got["logits"]), atol=1e-6)
     assert (got["label"] != 4 + X.argmax(axis=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("op", "ordered"),
+    [
+        ("Identity(a)", True), ("Cast <to: int = 1> (a)", True), ("Exp(a)", True), ("Log(a)", True),
+        ("Softmax(a)", True), ("LogSoftmax(a)", True), ("Sigmoid(a)", True), ("Div(a, two)", True),
+        ('ai.onnx.ml.Normalizer <norm: string = "L1"> (a)', True), ("Sub(a, two)", True),
+        ("Max(a, tiny)", True), ("Neg(a)", False), ("Abs(a)", False),
+    ],
+)  # fmt: skip
+def test_labels_follow_where_the_scores_are_made_in_the_order_of_what_decides_them(
+    op: str, ordered: bool, tmp_path: Path
+) -> None:
+    numbers = "two = Constant <value = float {2}> () tiny = Constant <value = float {1e-4}> () "
+    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
+    body = f"{numbers} a = Exp(x) z = {op} y = Softmax(z) {label}"
+    report, made = fused(graph(body, outputs=SHOWN), tmp_path, BIAS, output_name="y")
+    assert report.statuses[1].status == ("follows" if ordered else "left raw")
+    got = run(made, {"x": X})
+    assert bool((got["label"] == got["y"].argmax(axis=1)).all()) is ordered
 
 
 @pytest.mark.parametrize("step", [BIAS, TWO])

@@ -289,8 +289,11 @@ def test_a_report_is_shown_line_by_line(tmp_path: Path) -> None:
     ]
     told = [text for _, text in rows]
     assert told[2] == f"{report.nodes_before} -> {report.nodes_after}" == "4 -> 6"
-    assert [text.partition(":")[0] for text in told[3:7]] == [
-        *("calibrated", "follows", "independent", "left raw")
+    assert told[3:7] == [
+        "calibrated: by the artifact",
+        "follows: made of calibrated scores",
+        "independent: independent of the scores",
+        "left raw: kept raw, as --keep-raw (keep_raw=) says",
     ]
     assert told[-1] == "1 outputs that follow agree"
 

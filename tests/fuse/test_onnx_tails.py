@@ -24,6 +24,7 @@ OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
 STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
+ROWS = "rows = Constant <value = int64[2] {-1, 3}> () axis = Constant <value = int64[1] {1}> () "
 ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
 
 
@@ -37,6 +38,12 @@ def found(made: Editor, **options: object) -> Tail:
         ("y = Identity(x)", "x", ["Identity"]),
         ("z = Neg(x) y = Identity(z)", "z", ["Identity"]),
         ("y = Neg(x)", "y", []),
+        ("z = Neg(x) y = Flatten(z)", "y", []), (ROWS + "z = Neg(x) y = Reshape(z, rows)", "y", []),
+        (ROWS + "z = Neg(x) u = Unsqueeze(z, axis) y = Squeeze(u, axis)", "y", []),
+        ("z = Neg(x) p = Softmax(z) y = Flatten(p)", "z", ["Softmax", "Flatten"]),
+        (ROWS + "z = Neg(x) p = Softmax(z) y = Reshape(p, rows)", "z", ["Softmax", "Reshape"]),
+        (ROWS + "z = Neg(x) p = Softmax(z) u = Unsqueeze(p, axis) y = Squeeze(u, axis)", "z",
+         ["Softmax", "Unsqueeze", "Squeeze"]),
         ("z = Neg(x) y = Softmax(z)", "z", ["Softmax"]),
         ("z = Neg(x) p = Softmax(z) y = Identity(p)", "z", ["Softmax", "Identity"]),
         ("z = Neg(x) p = Softmax(z) c = Cast <to: int = 11> (p) y = Cast <to: int = 1> (c)", "z",

@@ -92,10 +92,8 @@ def reads(node: ir.Node) -> list[ir.Value]:
     """Return every value that a node reads, the nodes of its bodies included."""
     found = [v for v in node.inputs if v is not None]
     for one in node.attributes.values():
-        bodies = [one.value] if one.type == ir.AttributeType.GRAPH else []
-        bodies += one.value if one.type == ir.AttributeType.GRAPHS else []
-        for body in bodies:
-            found += [v for inner in body for v in reads(inner)] + list(body.outputs)
+        if one.type == ir.AttributeType.GRAPH:
+            found += [v for inner in one.value for v in reads(inner)] + list(one.value.outputs)
     return found
 
 
