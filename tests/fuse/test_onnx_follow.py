@@ -324,6 +324,7 @@ def test_followers_follow_whatever_is_returned_and_kept(step: object, returns: s
     np.testing.assert_allclose(got["l"], np.log(probs), atol=1e-5)
     statuses = {one.name: one.status for one in report.statuses}
     assert (statuses["m"], statuses["l"]) == ("follows", "follows")
+    assert list(report.outputs) == [*statuses] == [one.name for one in made.graph.output]
     if keep:
         np.testing.assert_array_equal(got["raw_y"], raw["y"])
         assert statuses["raw_y"] == "left raw"
@@ -379,6 +380,14 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
         )
     with pytest.raises(FuseError, match=r"is calibrated already .* fuse into the original$"):
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
+
+
+def test_shapes_are_looked_for_near_the_outputs_and_of_the_features_that_are_named() -> None:
+    chain = " ".join(f"v{i} = of.ours.Body(v{i - 1})" for i in range(1, 10))
+    made = ir.from_proto(graph(f"v0 = Neg(x) {chain} y = Neg(v9)"))
+    near = [f"v{i}" for i in range(9, 3, -1)]
+    assert [v.name for v in graph_module._unknown(made.graph, None)] == near
+    assert [v.name for v in graph_module._unknown(made.graph, "v1")] == [*near, "v1"]
 
 
 @pytest.mark.parametrize("off", [1.0, 3e-4])

@@ -155,19 +155,23 @@ ONES = np.ones(3)
 
 
 @pytest.mark.parametrize(
-    ("body", "step", "said"),
+    ("body", "shown", "step", "said"),
     [
-        ("f = of.ours.Body(x) z = MatMul(f, w)", LogitMap(ONES, OFFSET),
+        ("f = of.ours.Body(x) z = MatMul(f, w)", "", LogitMap(ONES, OFFSET),
          "one Add (its bias has no place in a MatMul)"),
-        ("z = MatMul(x, w)", LogitMap(np.eye(3), OFFSET, "log_probs"),
+        ("z = MatMul(x, w)", "", LogitMap(np.eye(3), OFFSET, "log_probs"),
          "LogSoftmax and one Gemm (it acts on log-probabilities)"),
-        ("z = MatMul(x, w) a = Identity(z) b = Identity(z)", LogitMap(ONES, OFFSET),
+        ("z = MatMul(x, w)", "z", LogitMap(ONES, OFFSET),
+         "one Add (the graph output 'z' also reads the logits)"),
+        ("z = MatMul(x, w) a = Identity(z) b = Identity(z)", "ab", LogitMap(ONES, OFFSET),
          "one Add (Identity 'a', Identity 'b' also reads the logits)"),
     ],
 )  # fmt: skip
-def test_why_a_map_is_not_in_the_last_layer_is_said(body: str, step: LogitMap, said: str) -> None:
-    made = editor(f"{LAYER} {body} y = Softmax(z)", outputs="float[n, 3] y, float[n, 3] a, float[n, 3] b")
-    value(made, "z").type, value(made, "z").shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape((None, 3))
+def test_why_a_map_is_not_in_the_last_layer_is_said(body: str, shown: str, step: LogitMap, said: str) -> None:
+    outputs = ", ".join(f"float[n, 3] {name}" for name in ["y", *shown])
+    made = editor(f"{LAYER} {body} y = Softmax(z)", outputs=outputs)
+    z = value(made, "z")
+    z.dtype, z.shape = ir.DataType.FLOAT, ir.Shape((None, 3))
     tail = find_tail(made, output="y", outputs=None, artifact=artifact(step, classes=3))
     assert map_logits(made, tail, step=step)[1] == f"logit map put in as {said}"
 

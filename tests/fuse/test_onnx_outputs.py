@@ -137,6 +137,21 @@ def test_no_name_is_given_twice_whatever_has_it() -> None:
     assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"
 
 
+def test_what_is_added_is_named_by_what_it_is(tmp_path: Path) -> None:
+    model = graph("[last] z = Neg(x) y = Softmax(z)")
+    said = "logit map put in as one Mul (the logits come from Neg 'last', not from a Gemm or MatMul)"
+    assert fused(model, tmp_path, TWO)[0].done == (said,)
+    report, made = fused(model, tmp_path, TWO, keep_raw=True)
+    assert report.done == (
+        "logit map put in as one Mul (Softmax 'calib_serve.Softmax' also reads the logits)",
+        "the raw scores are output 'raw_y'",
+    )
+    assert [node.name for node in made.graph.node if node.name] == [
+        "last", "calib_serve.Mul", "calib_serve.Softmax"
+    ]  # fmt: skip
+    assert [one.name for one in made.graph.initializer] == ["calib_serve.scale"]
+
+
 def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
     model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
     _, made = fused(model, tmp_path, TWO, returns="probabilities")

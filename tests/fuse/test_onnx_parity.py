@@ -270,6 +270,11 @@ def test_what_onnxruntime_cannot_run_onnx_itself_does_and_the_report_says_so(
     assert (found.engine, found.max_abs_diff) == (engines, 0.0)
 
 
+def test_what_another_engine_says_is_one_line_of_at_most_300_characters() -> None:
+    assert parity.one_line(ValueError(" a\n  b \tc\n")) == "a b c"
+    assert parity.one_line(ValueError("x" * 400)) == "x" * 300
+
+
 def test_graphs_are_run_as_they_are_written_on_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

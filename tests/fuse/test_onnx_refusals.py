@@ -67,8 +67,9 @@ REFUSED = [
             "(q, s, o, s, o) y = DequantizeLinear(p, s, o)"),
     # What the artifact was fitted on.
     Refused("Sigmoid a class", "z = Neg(x) y = Sigmoid(z)"),
-    Refused("scores of classes", fitted=OF_LABELS),
-    Refused("scores of labels", "y = Neg(x)", options={"outputs": "label_logits"}),
+    Refused("^the output 'y' holds probabilities, scores of classes, and", fitted=OF_LABELS),
+    Refused("^the output 'y' holds label_logits, scores of labels, and", "y = Neg(x)",
+            options={"outputs": "label_logits"}),
     Refused("fitted on logits, and the graph has probabilities", HIDDEN, artifact(EACH, classes=K),
             options={"outputs": "probabilities"}),
     Refused("artifact.model.outputs", "y = Neg(x)", artifact(EACH, classes=K, outputs=None)),
