@@ -254,6 +254,25 @@ def test_types_of_inputs_and_outputs_stay_as_the_file_states_them(
     assert stated(made) == stated(model)
 
 
+@pytest.mark.parametrize(
+    ("body", "sizes", "classes"),
+    [
+        ("confidence = Softmax(z)", "n, 3", 3),
+        ("probabilities = Softmax <axis: int = 1> (z)", "n, 3, 1, 1", 3),
+        ("bin = Sigmoid(z)", "n", 2),
+    ],
+)
+def test_an_output_of_another_kind_under_the_same_name_has_its_own_type(
+    body: str, sizes: str, classes: int, tmp_path: Path
+) -> None:
+    model = graph(f"z = Neg(x) {body}", f"float[{sizes}] x", f"float[{sizes}] {body.split(maxsplit=1)[0]}")
+    _, made = fused(model, tmp_path, TWO, returns="all", classes=classes)
+    assert [onnx.helper.printable_value_info(one) for one in made.graph.output] == [
+        f"%logits[FLOAT, nx{classes}]", f"%probabilities[FLOAT, nx{classes}]", "%confidence[FLOAT, n]",
+        "%predicted[INT64, n]", "%bin[INT64, n]",
+    ]  # fmt: skip
+
+
 def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> None:
     chain = " ".join(f"v{i} = Neg(v{i - 1})" for i in range(1, 9))
     model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")

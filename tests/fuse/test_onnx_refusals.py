@@ -86,6 +86,10 @@ REFUSED = [
     Refused("no tensor 'w'", fitted=HEAD, options={"features": "w"}),
     Refused(r"reads features \(n, 3\)", "f = Concat <axis: int = 1> (x, x) y = Neg(x)", HEAD,
             options={"features": "f"}),
+    Refused(r"reads features \(n, 3\), but 'f' is FLOAT \[n,3,1\]", "k = Constant <value = int64[1] {2}> () "
+            "f = Unsqueeze(x, k) y = Neg(x)", HEAD, options={"features": "f"}),
+    Refused(r"reads features \(n, 3\), but 'f' is FLOAT None", "f = Reshape(x, s) y = Neg(x)", HEAD,
+            "float[n, 3] x, int64[k] s", options={"features": "f"}),
     Refused("features", "i = Cast <to: int = 7> (x) y = Neg(x)", HEAD, options={"features": "i"}),
     Refused("no Softmax makes", HIDDEN, HEAD, options={"outputs": "probabilities", "features": "x"}),
     # Input shifts and normalisations.
