@@ -54,6 +54,8 @@ REFUSED = [
             options={"output_name": "y"}),
     Refused(r"not \(n, K\)", "y = Neg(x)", inputs="float[n, 3, 2] x", outputs="float[n, 3, 2] y",
             options={"output_name": "y"}),
+    Refused(r"have shape \[n\], not \(n, K\)", "y = Neg(x)", inputs="float[n] x", outputs="float[n] y",
+            options={"output_name": "y"}),
     Refused("axis 0", "z = Neg(x) y = Softmax <axis: int = 0> (z)"),
     Refused("axis -1 of 4", SOFTMAX, inputs="float[n, 3, 1, 1] x", outputs="float[n, 3, 1, 1] y"),
     Refused("by a Softmax", options={"outputs": "logits"}),
@@ -65,6 +67,9 @@ REFUSED = [
     Refused("256 steps", "s = Constant <value = float {0.01}> () o = Constant <value = uint8 {0}> () "
             "q = QuantizeLinear(x, s, o) p = com.microsoft.QLinearSoftmax <axis: int = 1, opset: int = 13> "
             "(q, s, o, s, o) y = DequantizeLinear(p, s, o)"),
+    Refused("256 steps", "s = Constant <value = float {0.01}> () o = Constant <value = uint8 {0}> () "
+            "q = QuantizeLinear(x, s, o) p = com.microsoft.QLinearSigmoid(q, s, o, s, o) "
+            "y = DequantizeLinear(p, s, o)"),
     # What the artifact was fitted on.
     Refused("Sigmoid a class", "z = Neg(x) y = Sigmoid(z)"),
     Refused("^the output 'y' holds probabilities, scores of classes, and", fitted=OF_LABELS),
@@ -98,6 +103,8 @@ REFUSED = [
     Refused("several inputs", "z = Sub(a, b) y = Softmax(z)", SHIFTED, "float[n, 3] a, float[n, 3] b"),
     Refused("no input 'w'", fitted=SHIFTED, options={"input_name": "w"}),
     Refused("3 channels, .* 2", options={"normalization": NORMAL}),
+    Refused(r"needs an input \(n, C, ...\), 'x' is \[n\]", "y = Sigmoid(x)", inputs="float[n] x",
+            outputs="float[n] y", fitted=artifact(TWO, classes=2), options={"normalization": NORMAL}),
     Refused("no raw scores", fitted=SHIFTED, options={"keep_raw": True}),
     # Names, types and options.
     Refused("called 'bin'", "z = Neg(bin) y = Softmax(z)", inputs="float[n, 3] bin",
@@ -115,6 +122,8 @@ REFUSED = [
     Refused("unknown type|cannot", FUNCTION + "y = Softmax(z)"),
     Refused("run|parity", FUNCTION + "y = Softmax(x)", outputs="float[n, 3] y, float[n, 3] z",
             options={"output_name": "y"}),
+    Refused("cannot run|perm|axes", "t = Transpose <perm: ints = [0, 2, 1]> (x) y = Neg(t)",
+            SHIFTED),
     Refused("inputs", options={"inputs": {"w": np.ones((2, 3), "f4")}}),
     Refused(r"'z' gives no rows .*, \(0, 3\)", options={"inputs": {"x": np.ones((0, 3), "f4")}}),
     # What the file says of its output is not what it gives: a single number.
@@ -136,7 +145,7 @@ def test_what_cannot_be_fused_is_refused_in_a_sentence_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "1,2,3", "a,b", "1/,2", "1;2", "1,0", "1,-1", "nan,1", "1/2,1/2/3"]
+    "text", ["", "1", "1,2,3", "a,b", "1/,2", "1;2", "1,0", "1,2/-1", "nan,1", "1/2,1/2/3"]
 )
 def test_a_normalisation_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(FuseError, match="normalization"):

@@ -90,6 +90,36 @@ def test_the_logits_are_behind_what_leaves_scores_as_they_are(
     one.check()
 
 
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ("", "the shape of 'z' is not known"), ("<axis: int = 1>", "the shape of 'z' is not known"),
+        ("<axis: int = -1>", "the shape of 'z' is not known"),
+        ("<axis: int = 0>", "Softmax 'y' works on axis 0"),
+    ],
+)  # fmt: skip
+def test_scores_of_a_shape_that_no_run_tells_are_refused(attributes: str, said: str) -> None:
+    made = editor(f"z = of.ours.Body(x) y = Softmax {attributes} (z)")
+    value(made, "z").dtype = ir.DataType.FLOAT
+    with pytest.raises(FuseError, match=f"^{said}"):
+        found(made)
+
+
+def test_a_factor_of_1_that_adds_an_axis_is_no_way_out() -> None:
+    one = "one = Constant <value = float[1, 1, 1] {1.0}> () z = Neg(x) p = Softmax(z) y = Mul(p, one)"
+    with pytest.raises(FuseError, match=r"have shape \[1,n,3\], not \(n, K\)"):
+        found(editor(one, outputs="float[1, n, 3] y"))
+
+
+def test_quantised_probabilities_are_taken_where_somebody_says_so() -> None:
+    made = editor(
+        STEPS
+        + "q = QuantizeLinear(z, s, zero) p = com.microsoft.QLinearSoftmax <axis: int = 1, opset: int = "
+        "13> (q, s, zero, s, zero) y = DequantizeLinear(p, s, zero)"
+    )
+    assert found(made, outputs="probabilities").outputs == "probabilities"
+
+
 def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None:
     body = (
         "go = Constant <value = bool {1}> () y = Loop <body = turn (int64 i, bool on, float[n, 3] state) => "
@@ -230,6 +260,7 @@ def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on, kind, a
         ((LogitMap(np.array([3.0, 4.0]), np.array([1.0, 0.0])), LogitMap.temperature(2.0)), 2.0, -0.5),
         ((LogitMap(np.array([3.0, 4.0]), None, "log_probs"),), None, None),
         ((LogitMap.temperature(2.0), LogitMap(np.array([3.0, 4.0]), None, "log_probs")), None, None),
+        ((LogitMap(np.array(1.0), None, "log_probs", 0.05),), None, None),
         ((), 1.0, None),
     ],
 )
