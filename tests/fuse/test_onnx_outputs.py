@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operators, value
@@ -152,6 +153,45 @@ def test_what_is_added_is_named_by_what_it_is(tmp_path: Path) -> None:
     assert [one.name for one in made.graph.initializer] == ["calib_serve.scale"]
 
 
+SOFTMAX = "z = Neg(x) y = Softmax(z)"
+BARE = "z = Neg(x) s = {}(z) k = Neg(s) y = Neg(k)"
+BY_LABELS: dict[str, Any] = {"fitted": of(TWO, outputs="label_logits"), "outputs": "label_probabilities"}
+
+
+@pytest.mark.parametrize(
+    ("body", "sizes", "options", "done"),
+    [
+        (SOFTMAX, "n, 3", {"fitted": of(Mixture([1.0, 0.25], [0.5, 0.4, 0.1]))},
+         ["mixture put in as standard operators"]),
+        (SOFTMAX, "n, 3", {"fitted": of(TOP), "returns": "all"},
+         ["prob table put in as standard operators; outputs logits, probabilities, confidence, predicted, "
+          "bin"]),
+        (SOFTMAX, "n, 3", {"fitted": of(), "returns": "probabilities"}, ["output 'probabilities'"]),
+        (SOFTMAX, "n, 3", {"fitted": deciding(of(), "raps")},
+         ["outputs set, abstain by the calibrated probabilities"]),
+        (BARE.format("Softmax"), "n, 3", {"outputs": "probabilities"},
+         ["'y' holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"]),
+        (BARE.format("LogSoftmax"), "n, 3", {"outputs": "log_probs"},
+         ["'y' holds log-probabilities: normalised again after calibration (LogSoftmax added)"]),
+        (BARE.format("Sigmoid"), "n, 3", BY_LABELS,
+         ["'y' holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"]),
+        ("z = Neg(x) y = Softmax <axis: int = 1> (z)", "n, 3, 1, 1", {"fitted": of(TOP)},
+         ["scores of another shape than (n, K) flattened (Flatten, Unsqueeze added)",
+          "prob table put in as standard operators"]),
+        ("z = Neg(x) y = Sigmoid(z)", "n", {"fitted": of(TOP, classes=2)},
+         ["scores of another shape than (n, K) flattened (Flatten, Squeeze added)",
+          "one score a sample made two, as the calibration acts on both classes",
+          "prob table put in as standard operators"]),
+    ],
+)  # fmt: skip
+def test_what_is_put_in_is_said_pass_by_pass(
+    body: str, sizes: str, options: dict[str, Any], done: list[str], tmp_path: Path
+) -> None:
+    model = graph(body, f"float[{sizes}] x", f"float[{sizes}] y")
+    report, _ = fused_with(model, tmp_path, **{"fitted": of(TWO), **options})
+    assert [what for what in report.done if not what.startswith("logit map ")] == done
+
+
 def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
     model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
     _, made = fused(model, tmp_path, TWO, returns="probabilities")
@@ -278,9 +318,6 @@ def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> Non
     model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")
     report, _ = fused(model, tmp_path, InputShift(DELTA))
     assert report.done == ("shift folded into Gemm 'v0'",)
-
-
-SOFTMAX = "z = Neg(x) y = Softmax(z)"
 
 
 def names(folder: Path) -> list[str]:
