@@ -460,6 +460,15 @@ def test_a_classifiers_label_is_made_of_its_scores(
     assert [(one.status, one.reason) for one in report.statuses[1:]] == [(status, reason)]
 
 
+def test_labels_are_said_to_follow_after_what_they_follow(tmp_path: Path) -> None:
+    model = graph(CLASSIFIER + "y = Softmax(s)", outputs=SHOWN)
+    report, _ = fused(model, tmp_path, TABLE, output_name="y", returns="probabilities")
+    assert report.done == (
+        "prob table put in as standard operators; output 'probabilities'",
+        "labels by LinearClassifier 'label' follow the calibrated scores",
+    )
+
+
 def test_a_comparison_of_features_is_no_threshold_on_the_scores(tmp_path: Path) -> None:
     body = "c = Greater(x, x) f = Cast <to: int = 1> (c) z = Add(x, f) y = Softmax(z) o = Neg(y)"
     report, _ = fused(graph(body, outputs="float[n, 3] y, float[n, 3] o"), tmp_path, BIAS, output_name="y")

@@ -192,6 +192,11 @@ def test_what_is_put_in_is_said_pass_by_pass(
     assert [what for what in report.done if not what.startswith("logit map ")] == done
 
 
+def test_raw_scores_are_kept_beside_a_shift_of_zeros(tmp_path: Path) -> None:
+    _, made = fused(graph(SOFTMAX), tmp_path, InputShift(np.zeros(K)), TWO, keep_raw=True)
+    np.testing.assert_allclose(run(made, {"x": X})["raw_y"], softmax(-X), atol=1e-6)
+
+
 def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
     model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
     _, made = fused(model, tmp_path, TWO, returns="probabilities")

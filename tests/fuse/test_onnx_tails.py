@@ -16,14 +16,15 @@ from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, ignores_shift, of_one_column
 from calib_serve.metrics import softmax
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 
 OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
-STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
+SCALE = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () "
+STEPS = SCALE + "z = Neg(x) "
 ROWS = "rows = Constant <value = int64[2] {-1, 3}> () axis = Constant <value = int64[1] {1}> () "
 ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
 
@@ -103,6 +104,35 @@ def test_scores_of_a_shape_that_no_run_tells_are_refused(attributes: str, said: 
     value(made, "z").dtype = ir.DataType.FLOAT
     with pytest.raises(FuseError, match=f"^{said}"):
         found(made)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [("y = Cast <to: int = 1> (x)", "int64"), (SCALE + "y = DequantizeLinear(x, s, zero)", "uint8")],
+)
+def test_what_makes_floats_of_an_input_that_is_none_makes_the_scores(body: str, kind: str) -> None:
+    one = found(editor(body, f"{kind}[n, 3] x"))
+    assert (one.logits.name, one.path) == ("y", ())
+
+
+@pytest.mark.parametrize(
+    ("body", "ignores"),
+    [
+        ("o = ArgMax(x)", True), ("o = Hardmax(x)", True), ("o = Softmax(x)", True),
+        ("o = LogSoftmax(x)", True), ("v, o = TopK(x, k)", True), ("o, i = TopK(x, k)", False), ("v, i = TopK(x, k) o = Neg(v)", False),
+        ("o = of.ours.ArgMax(x)", False), ("o = Neg(x)", False), ("o = Sigmoid(x)", False),
+    ],
+)  # fmt: skip
+def test_a_constant_added_to_a_row_moves_no_decision_and_no_softmax(body: str, ignores: bool) -> None:
+    made = editor(body, "float[n, 3] x, int64[1] k", "float[n, 3] o")
+    assert ignores_shift(made.graph[0]) is ignores
+
+
+def test_a_view_of_the_logits_that_nobody_shows_reads_calibrated_ones() -> None:
+    made = editor(
+        "z = Neg(x) y = Softmax(z) u = Identity(z) e = Exp(u)", outputs="float[n, 3] y, float[n, 3] e"
+    )
+    assert found(made).strangers(found(made).logits) == []
 
 
 def test_a_factor_of_1_that_adds_an_axis_is_no_way_out() -> None:
