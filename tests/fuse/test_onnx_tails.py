@@ -119,7 +119,8 @@ def test_what_makes_floats_of_an_input_that_is_none_makes_the_scores(body: str, 
     ("body", "ignores"),
     [
         ("o = ArgMax(x)", True), ("o = Hardmax(x)", True), ("o = Softmax(x)", True),
-        ("o = LogSoftmax(x)", True), ("v, o = TopK(x, k)", True), ("o, i = TopK(x, k)", False), ("v, i = TopK(x, k) o = Neg(v)", False),
+        ("o = LogSoftmax(x)", True), ("v, o = TopK(x, k)", True),
+        ("o, i = TopK(x, k)", False), ("v, i = TopK(x, k) o = Neg(v)", False),
         ("o = of.ours.ArgMax(x)", False), ("o = Neg(x)", False), ("o = Sigmoid(x)", False),
     ],
 )  # fmt: skip
