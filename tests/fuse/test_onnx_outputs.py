@@ -192,6 +192,17 @@ def test_what_is_put_in_is_said_pass_by_pass(
     assert [what for what in report.done if not what.startswith("logit map ")] == done
 
 
+def test_a_number_acts_on_scores_of_any_shape_but_on_log_probabilities_of_rows(tmp_path: Path) -> None:
+    x = X.reshape(-1, 3, 1, 1)
+    step = LogitMap(np.array(0.5), None, "log_probs")
+    sizes = ("float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y")
+    _, made = fused_with(graph("y = Neg(x)", *sizes), tmp_path, of(step))
+    assert operators(made)[1:3] == ["Flatten", "LogSoftmax"]
+    np.testing.assert_allclose(run(made, {"x": x})["y"][:, :, 0, 0], np.log(softmax(-X)) / 2, atol=1e-6)
+    _, made = fused_with(graph("z = Neg(x) y = Softmax <axis: int = 1> (z)", *sizes), tmp_path, of(step))
+    assert operators(made) == ["Neg", "Mul", "Softmax"]
+
+
 def test_raw_scores_are_kept_beside_a_shift_of_zeros(tmp_path: Path) -> None:
     _, made = fused(graph(SOFTMAX), tmp_path, InputShift(np.zeros(K)), TWO, keep_raw=True)
     np.testing.assert_allclose(run(made, {"x": X})["raw_y"], softmax(-X), atol=1e-6)
