@@ -13,7 +13,7 @@ from fuse_graphs import run
 from fuse_texts import LAYER, TWO, K, W, X, editor, fused, graph, operators, value
 from onnx import TensorProto
 
-from calib_serve.artifact import Head, LogitMap
+from calib_serve.artifact import Head, LogitMap, Mixture
 from calib_serve.errors import ModelError
 from calib_serve.fuse.onnx._graph import Editor, constant
 from calib_serve.fuse.onnx._layers import Linear, NotLinear, find_linear, map_logits
@@ -244,6 +244,15 @@ def test_a_head_is_the_last_layer_where_that_reads_its_features(
     assert report.done == ("head put into Gemm 'z'" if folded else said,)
     read = {None: -X, "f": -X, "z": -X @ W, "g": np.abs(X)}[features]
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(by_hand(ONE, read)), atol=1e-5)
+
+
+def test_what_needed_no_node_is_told_apart(tmp_path: Path) -> None:
+    model = graph(LAYER + "z = MatMul(x, w) y = Softmax(z)")
+    report, _ = fused(model, tmp_path, ONE, TWO, Mixture([1.0, 0.5], [0.5, 0.3, 0.2]))
+    assert report.folded == report.done[:2] == ("head put into Gemm 'z'", "logit map folded into Gemm 'z'")
+    assert report.as_dict()["folded"] == [*report.folded]
+    assert report.as_dict()["nodes_before"] == 3
+    assert fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, TWO)[0].folded == ()
 
 
 def test_a_head_leaves_the_layer_whose_logits_are_shown(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +153,7 @@ def fuse_onnx(
         probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
             write(model, partial, out=out)
-            quantized = _write_probe(source, probe, out, [plan.source, scores])
+            quantized = _write_probe(source, probe, out, {plan.source, scores})
             if unknown is not None:
                 check_response(artifact, response_of(probe, plan, scores, unknown), source)
             parity = measure(
@@ -310,7 +310,7 @@ def _learn_shapes(
                 value.shape = ir.Shape((None, result.shape[1]))
 
 
-def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) -> bool:
+def _write_probe(source: Path, probe: Path, out: Path, wanted: Collection[str]) -> bool:
     """Write the raw graph with more outputs; returns whether it is quantised."""
     model = read(source)
     graph = model.graph
