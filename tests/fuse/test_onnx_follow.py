@@ -382,6 +382,23 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
 
 
+def test_no_graph_that_is_run_shows_a_tensor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[list[str | None]] = []
+
+    def noted(model: ir.Model, *where: Any, **options: Any) -> None:
+        shown.append([v.name for v in model.graph.outputs])
+        write(model, *where, **options)
+
+    write = graph_module.write
+    monkeypatch.setattr(graph_module, "write", noted)
+    model = graph(
+        LAYER + "z = MatMul(x, w) y = Softmax(z) o = Neg(y)", outputs="float[n, 3] y, float[n, 3] o"
+    )
+    report, _ = fused(model, tmp_path, BIAS, output_name="y")
+    assert report.followers == 1
+    assert shown == [["y", "o"], ["y", "o", "z"], ["y", "o"], ["y", "o"]]
+
+
 def test_shapes_are_looked_for_near_the_outputs_and_of_the_features_that_are_named() -> None:
     chain = " ".join(f"v{i} = of.ours.Body(v{i - 1})" for i in range(1, 10))
     made = ir.from_proto(graph(f"v0 = Neg(x) {chain} y = Neg(v9)"))

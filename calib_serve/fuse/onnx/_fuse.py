@@ -261,7 +261,7 @@ def _check_followers(
         if str(value.name) in used:
             numbers = found[used[str(value.name)]]
             kind = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
-            new = ir.Value(name=f"calib_serve.of.{value.name}", type=kind, shape=ir.Shape(numbers.shape))
+            new = ir.Value(name=f"calib_serve.of.{value.name}", type=kind)
             for use in list(value.uses()):
                 use.node.replace_input_with(use.idx, new)
             raw.graph.inputs.append(new)
