@@ -486,6 +486,14 @@ def test_labels_are_said_to_follow_after_what_they_follow(tmp_path: Path) -> Non
     )
 
 
+def test_what_is_made_of_a_threshold_and_of_something_else_says_so(tmp_path: Path) -> None:
+    body = "half = Constant <value = float {0.5}> () z = Neg(x) y = Softmax(z) c = Greater(y, half) "
+    model = graph(body + "k = Cast <to: int = 1> (c) o = Mul(k, x)", outputs="float[n, 3] y, float[n, 3] o")
+    report, _ = fused(model, tmp_path, BIAS, output_name="y")
+    said = "made of calibrated scores; a threshold on the way is now on calibrated scores"
+    assert [one.reason for one in report.statuses] == ["by the artifact", said]
+
+
 def test_a_comparison_of_features_is_no_threshold_on_the_scores(tmp_path: Path) -> None:
     body = "c = Greater(x, x) f = Cast <to: int = 1> (c) z = Add(x, f) y = Softmax(z) o = Neg(y)"
     report, _ = fused(graph(body, outputs="float[n, 3] y, float[n, 3] o"), tmp_path, BIAS, output_name="y")
@@ -688,12 +696,13 @@ def test_raw_scores_of_a_tensor_inside_are_kept(tmp_path: Path) -> None:
 
 
 def test_what_reads_a_shifted_input_is_said_to_move(tmp_path: Path) -> None:
-    body = LAYER + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) e = Neg(f) g = Neg(o)"
-    model = graph(body, WITH_OTHERS, "float[n, 3] y, float[n, 3] e, float[n, 3] g")
+    body = LAYER + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) e = Neg(f) m = Mul(f, o) g = Neg(o)"
+    model = graph(body, WITH_OTHERS, "float[n, 3] y, float[n, 3] e, float[n, 3] m, float[n, 3] g")
     shift = InputShift(np.array([0.5, -1.0, 0.25]))
     report, made = fused(model, tmp_path, shift, TWO, output_name="y", input_name="x")
     assert [(s.status, s.reason) for s in report.statuses] == [
         ("calibrated", "by the artifact"),
+        ("follows", "computed from the shifted input"),
         ("follows", "computed from the shifted input"),
         ("independent", "independent of the scores"),
     ]
