@@ -477,6 +477,25 @@ def test_a_classifiers_label_is_made_of_its_scores(
     assert [(one.status, one.reason) for one in report.statuses[1:]] == [(status, reason)]
 
 
+@pytest.mark.parametrize("inner", ["ArgMax <axis: int = 1, keepdims: int = 0>", "of.ours.ArgMax"])
+def test_a_decision_in_a_branch_or_by_an_operator_of_others_is_left_as_it_is(
+    inner: str, tmp_path: Path
+) -> None:
+    label = f"d = {inner} (a) label = Neg(d)"
+    if "axis" in inner:
+        label = (
+            f"u = Constant <value = bool {{1}}> () label = If (u) <then_branch = g1 () => (int64[n] d) "
+            f"{{ d = {inner} (a) }}, else_branch = g2 () => (int64[n] e) {{ e = {inner} (x) }}>"
+        )
+    model = graph(LAYER + "a = MatMul(x, w) z = Identity(a) y = Softmax(z) " + label, outputs=SHOWN)
+    least = [helper.make_node("ArgMin", ["b"], ["c"], axis=1, keepdims=0)]
+    opset = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("of.ours", "ArgMax", ["b"], ["c"], least, opset))
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [(one.status, one.reason) for one in report.statuses[1:]] == [("left raw", BEFORE)]
+    np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
+
+
 def test_labels_are_said_to_follow_after_what_they_follow(tmp_path: Path) -> None:
     model = graph(CLASSIFIER + "y = Softmax(s)", outputs=SHOWN)
     report, _ = fused(model, tmp_path, TABLE, output_name="y", returns="probabilities")

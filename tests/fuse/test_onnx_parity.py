@@ -16,6 +16,7 @@ from fuse_graphs import run
 from fuse_texts import TWO, fused, graph
 from gpus import needs_gpu_of_onnxruntime
 from numpy.typing import NDArray
+from onnx.external_data_helper import set_external_data
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
@@ -273,6 +274,17 @@ def test_the_same_numbers_are_generated_each_time_whatever_their_type() -> None:
 def test_inputs_that_cannot_be_generated_are_asked_for(inputs: str, samples: int, said: str) -> None:
     with pytest.raises(FuseError, match=rf"^{said}.*--inputs \(inputs=\)$"):
         inputs_of(inputs, samples=samples)
+
+
+def test_numbers_in_another_file_are_not_loaded_to_learn_of_inputs_and_outputs(tmp_path: Path) -> None:
+    model, path = graph("z = MatMul(x, w)", outputs="float[n, 3] z"), tmp_path / "raw.onnx"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype="f4"), "w"))
+    set_external_data(model.graph.initializer[0], "gone.bin")
+    model.graph.initializer[0].ClearField("raw_data")
+    path.write_bytes(model.SerializeToString())
+    assert parity.response_of(path, planned(), "z", X) is None, "it cannot run"
+    with pytest.raises(FuseError, match="parity cannot be measured"):
+        parity.check_repairs(path, path, planned(), {"x": X})
 
 
 def test_an_input_without_a_shape_is_asked_for() -> None:

@@ -443,6 +443,7 @@ def test_small_numbers_may_be_off_by_the_rounding_of_the_type(tmp_path: Path) ->
         (np.ones((2, 1)), np.ones((2, 3)), False),
         (np.array(["a", "b"], object), np.array(["a", "c"], object), False),
         (np.array(["a", "b"]), np.array(["a", "c"]), False),
+        (np.array([b"a", b"b"]), np.array([b"a", b"c"]), False),
         (np.array([True, False]), np.array([True, True]), False),
         ([np.ones(2), np.ones(2)], [np.ones(2), np.zeros(2)], False),
         ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}, True),
