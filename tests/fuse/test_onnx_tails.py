@@ -18,6 +18,7 @@ from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, ignores_shift, of_one_column
 from calib_serve.metrics import softmax
+from calib_serve.scores import Outputs
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
@@ -219,6 +220,63 @@ def test_an_output_of_the_largest_scores_alone_follows_those_that_it_is_chosen_f
     assert [(one.name, one.status) for one in report.statuses] == [("y", "follows")]
     want = -np.sort(-softmax(step.bias - X), axis=1)[:, columns]
     np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-6)
+
+
+WIDE = "k = Constant <value = int64[1] {1}> () z = Neg(x) "
+BOTH = WIDE + "u = Unsqueeze(z, k) p = Softmax(u) q = Neg(u)"
+LEAST = WIDE + "p = Softmax(z) q = ReduceMin <axes: ints = [1], keepdims: int = 0> (p)"
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "fitted_on", "chosen"),
+    [
+        # The one that an activation makes, of two that could be scores by their shapes.
+        (BOTH, "float[n, 1, 3] p, float[n, 1, 3] q", None, "p"),
+        (BOTH, "float[n, 1, 3] q, float[n, 1, 3] p", None, "p"),
+        # Without an activation, the only one.
+        (WIDE + "q = Unsqueeze(z, k) o = Concat <axis: int = 1> (z, z)", "float[n, 6] o, float[n, 1, 3] q",
+         None, "q"),
+        # What is made of scores inside is not taken for these.
+        (WIDE + "p = Softmax(z) u = Unsqueeze(p, k) q = Neg(u)", "float[n, 1, 3] q", None, "p"),
+        (WIDE + "p = Softmax(z) i = Identity(p) o = Concat <axis: int = 1> (i, i)", "float[n, 6] o", None,
+         "p"),
+        # But one column is what the output shows.
+        (LEAST, "float[n] q", "probability", "q"), (LEAST, "float[n] q", "logits", "p"),
+    ],
+)  # fmt: skip
+def test_where_no_output_is_of_rows_of_scores_the_activation_tells_them(
+    body: str, outputs: str, fitted_on: Outputs, chosen: str
+) -> None:
+    two = body == LEAST
+    fitted = artifact(LogitMap.temperature(2.0), classes=2 if two else 3, outputs=fitted_on)
+    made = editor(body, "float[n, 2] x" if two else "float[n, 3] x", outputs)
+    assert found(made, output=None, artifact=fitted).output.name == chosen
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "p = Softmax(x) q = Softmax(z) o = Concat <axis: int = 1> (p, q)",
+        "p = Softmax(x) q = Softmax(p) o = Concat <axis: int = 1> (p, q)",
+    ],
+)
+def test_of_several_activations_inside_one_must_be_named(body: str) -> None:
+    with pytest.raises(FuseError, match=r"--output-name \(output_name=\), one of \['q', 'p'\], or fit"):
+        found(editor(WIDE + body, outputs="float[n, 6] o"), output=None)
+
+
+@pytest.mark.parametrize(
+    "few",
+    [
+        "i = Constant <value = int64[2] {0, 1}> () y = Gather <axis: int = 1> (p, i)",
+        "a = Constant <value = int64[1] {0}> () b = Constant <value = int64[1] {2}> () y = Slice(p, a, b, k)",
+    ],
+)
+def test_an_output_of_some_classes_follows_the_scores_of_all(few: str, tmp_path: Path) -> None:
+    step = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
+    report, made = fused(graph(WIDE + "p = Softmax(z) " + few, outputs="float[n, 2] y"), tmp_path, step)
+    assert [(one.name, one.status) for one in report.statuses] == [("y", "follows")]
+    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(step.bias - X)[:, :2], atol=1e-6)
 
 
 def test_the_classes_of_an_output_in_another_order_are_calibrated_in_that_order(tmp_path: Path) -> None:
