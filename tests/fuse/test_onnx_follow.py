@@ -496,6 +496,15 @@ def test_a_decision_in_a_branch_or_by_an_operator_of_others_is_left_as_it_is(
     np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
 
 
+def test_a_label_that_the_scores_are_made_of_is_not_made_of_them(tmp_path: Path) -> None:
+    body = CLASSIFIER + "c = Cast <to: int = 1> (label) z = Sub(c, x) y = Softmax(z)"
+    model = graph(body, "float[3, 3] x", "float[3, 3] y, int64[3] label")
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "independent"]
+    feeds = {"x": X[:3]}
+    np.testing.assert_array_equal(run(made, feeds)["label"], run(model, feeds)["label"])
+
+
 def test_labels_are_said_to_follow_after_what_they_follow(tmp_path: Path) -> None:
     model = graph(CLASSIFIER + "y = Softmax(s)", outputs=SHOWN)
     report, _ = fused(model, tmp_path, TABLE, output_name="y", returns="probabilities")

@@ -201,6 +201,47 @@ def test_a_number_acts_on_scores_of_any_shape_but_on_log_probabilities_of_rows(t
     np.testing.assert_allclose(run(made, {"x": x})["y"][:, :, 0, 0], np.log(softmax(-X)) / 2, atol=1e-6)
     _, made = fused_with(graph("z = Neg(x) y = Softmax <axis: int = 1> (z)", *sizes), tmp_path, of(step))
     assert operators(made) == ["Neg", "Mul", "Softmax"]
+    _, made = fused_with(graph("y = Neg(x)", *sizes), tmp_path, of(TWO))
+    assert operators(made) == ["Neg", "Mul"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axis"),
+    [("n, 1, 3", 2), ("n, 1, 3", -1), ("n, 1, 1, 3", 3), ("n, 3, 1", 1), ("n, 1, 3, 1", -2)],
+)
+def test_classes_are_along_any_axis_that_is_the_only_wide_one(sizes: str, axis: int, tmp_path: Path) -> None:
+    step = LogitMap(np.ones(K), np.array([1.0, 0.0, -1.0]))
+    body = f"z = Neg(x) y = Softmax <axis: int = {axis}> (z) o = Neg(y) e = Exp(z)"
+    outputs = ", ".join(f"float[{sizes}] {name}" for name in "yoe")
+    model = graph(body, f"float[{sizes}] x", outputs)
+    report, made = fused(model, tmp_path, step, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows", "follows"]
+    x = X.reshape([len(X), *(int(n) for n in sizes.split(", ")[1:])])
+    got = run(made, {"x": x})
+    for name, want in (
+        ("y", softmax(step.bias - X)),
+        ("o", -softmax(step.bias - X)),
+        ("e", np.exp(step.bias - X)),
+    ):
+        np.testing.assert_allclose(got[name], want.reshape(x.shape), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [Mixture([1.0, 0.25], [0.5, 0.4, 0.1]), TOP])
+@pytest.mark.parametrize("sizes", ["n, 1", "n"])
+def test_what_reads_one_logit_reads_that_of_the_calibrated_probability(
+    sizes: str, step: Any, tmp_path: Path
+) -> None:
+    model = graph(
+        "z = Neg(x) y = Sigmoid(z) o = Neg(z)", f"float[{sizes}] x", f"float[{sizes}] y, float[{sizes}] o"
+    )
+    report, made = fused(model, tmp_path, step, output_name="y", classes=2)
+    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
+    x = X[:, :1] if "1" in sizes else X[:, 0]
+    got = run(made, {"x": x})
+    logits = np.stack([np.zeros(len(X)), -X[:, 0]], axis=1)
+    want = artifact(step, classes=2).of_logits(logits)[:, 1].reshape(x.shape)
+    np.testing.assert_allclose(got["y"], want, atol=1e-5)
+    np.testing.assert_allclose(got["o"], np.log(1 - want) - np.log(want), atol=1e-4)
 
 
 def test_raw_scores_are_kept_beside_a_shift_of_zeros(tmp_path: Path) -> None:
