@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact, head, output_steps
 from fuse_graphs import Builder, run
-from fuse_texts import LAYER, TWO, fused, graph, operators
+from fuse_texts import LAYER, TWO, editor, fused, graph, operators
 from onnx import TensorProto, helper
 from skl2onnx import to_onnx
 from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, RandomForestClassifier
@@ -26,7 +26,7 @@ from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import _fuse as graph_module
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.onnx._follow import find_sources
+from calib_serve.fuse.onnx._follow import find_sources, reaches
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._tail import find_tail
 from calib_serve.metrics import softmax
@@ -156,13 +156,23 @@ def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
     assert agrees == (status == "follows")
 
 
-def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scores", "before", "behind"),
+    [
+        ("y = Softmax <axis: int = 1> (z)", ", 1, 1", ", 1, 1"),
+        ("p = Softmax <axis: int = 1> (z) y = Flatten(p)", ", 1, 1", ""),
+        ("k = Constant <value = int64[4] {0, 3, 1, 1}> () p = Softmax(z) y = Reshape(p, k)", "", ", 1, 1"),
+    ],
+)
+def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(
+    scores: str, before: str, behind: str, tmp_path: Path
+) -> None:
     label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
-    body = f"a = Neg(x) z = Identity(a) y = Softmax <axis: int = 1> (z) {label}"
-    model = graph(body, "float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y, int64[n, 1, 1] label")
+    body = f"a = Neg(x) z = Identity(a) {scores} {label}"
+    model = graph(body, f"float[n, 3{before}] x", f"float[n, 3{behind}] y, int64[n{before}] label")
     report, made = fused(model, tmp_path, BIAS, output_name="y")
     assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
-    x = X.reshape(-1, 3, 1, 1)
+    x = X.reshape(-1, 3, 1, 1) if before else X
     np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
 
 
@@ -503,6 +513,24 @@ def test_a_label_that_the_scores_are_made_of_is_not_made_of_them(tmp_path: Path)
     assert [one.status for one in report.statuses] == ["calibrated", "independent"]
     feeds = {"x": X[:3]}
     np.testing.assert_array_equal(run(made, feeds)["label"], run(model, feeds)["label"])
+
+
+def test_probabilities_that_are_shown_as_whole_numbers_decide_no_label(tmp_path: Path) -> None:
+    body = CLASSIFIER + "logits = Identity(s) p = Softmax(s) probabilities = Cast <to: int = 7> (p)"
+    shown = "float[n, 3] logits, int64[n, 3] probabilities, int64[n] label"
+    report, _ = fused(graph(body, outputs=shown), tmp_path, BIAS, output_name="logits", outputs="logits")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows", "left raw"]
+
+
+def test_tensors_that_are_read_twice_are_followed_once() -> None:
+    doubled = " ".join(f"v{i} = Add(v{i - 1}, v{i - 1})" for i in range(1, 50))
+    made = editor(
+        f"v0 = Neg(x) {doubled} y = Softmax(v49) o = Concat <axis: int = 1> (y, y)", outputs="float[n, 6] o"
+    )
+    tail = find_tail(made, output=None, outputs=None, artifact=artifact(TWO, classes=3, outputs=None))
+    assert tail.output.name == "y"
+    assert find_sources(tail).names == {f"v{i}" for i in range(50)}
+    assert not reaches(tail.output, {"nothing"})
 
 
 def test_labels_are_said_to_follow_after_what_they_follow(tmp_path: Path) -> None:

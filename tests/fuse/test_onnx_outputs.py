@@ -178,6 +178,8 @@ BY_LABELS: dict[str, Any] = {"fitted": of(TWO, outputs="label_logits"), "outputs
         ("z = Neg(x) y = Softmax <axis: int = 1> (z)", "n, 3, 1, 1", {"fitted": of(TOP)},
          ["scores of another shape than (n, K) flattened (Flatten, Unsqueeze added)",
           "prob table put in as standard operators"]),
+        ("z = Neg(x) y = Sigmoid(z)", "n", {"fitted": of(TWO, classes=2)},
+         ["scores of another shape than (n, K) flattened (Flatten, Squeeze added)"]),
         ("z = Neg(x) y = Sigmoid(z)", "n", {"fitted": of(TOP, classes=2)},
          ["scores of another shape than (n, K) flattened (Flatten, Squeeze added)",
           "one score a sample made two, as the calibration acts on both classes",

@@ -140,7 +140,7 @@ def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
     node = value.producer()
     if node is not None and node.op_type == "ZipMap" and node.inputs[0] is not None:
         value = node.inputs[0]
-    return value if _may_be_whole(tail.logits) and _may_be_whole(value) and value.dtype in FLOATS else None
+    return value if _may_be_whole(value) and value.dtype in FLOATS else None
 
 
 def _may_be_whole(value: ir.Value) -> bool:
@@ -167,7 +167,8 @@ def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> 
 
 def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
     """Let each ArgMax that still reads the uncalibrated ``value`` read the calibrated ``scores``."""
-    if value is scores:
+    # Of pooled scores (n, K, 1, 1), a decision has another shape than that of the (n, K) behind them.
+    if value is scores or not _may_be_whole(value):
         return []
     deciding = [
         n
