@@ -179,10 +179,12 @@ def test_a_shift_is_added_in_front_of_what_does_not_take_it(body: str, tmp_path:
     assert operators(made) == ["Add", *operators(raw)]
 
 
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "MatMul", "Gemm"])
 def test_a_shift_is_not_put_into_what_comes_from_outside(op: str, tmp_path: Path) -> None:
-    raw = model(f"m = {op}(x, given) y = Add(m, c)", "float[n, 3] x, float[3] given")
-    check(raw, tmp_path, DELTA, "shift added to input 'x'", {"given": ROW})
+    given = CONSTANTS["w"].astype("f4") if op in ("MatMul", "Gemm") else ROW
+    sizes = ", ".join(map(str, given.shape))
+    raw = model(f"m = {op}(x, given) y = Add(m, c)", f"float[n, 3] x, float[{sizes}] given")
+    check(raw, tmp_path, DELTA, "shift added to input 'x'", {"given": given})
 
 
 def test_a_shift_is_not_put_into_what_differs_between_samples(tmp_path: Path) -> None:
