@@ -125,7 +125,7 @@ def test_a_shift_of_every_place_goes_along_with_what_only_moves_numbers(
 @pytest.mark.parametrize(
     "conv",
     [
-        "a = Conv(x, k)", "a = Conv(x, k, )", "a = Conv(x, k, b)",
+        "a = Conv(x, k)", "a = Conv(x, k, nothing)", "a = Conv(x, k, b)",
         "a = Conv <pads: ints = [0, 0, 0, 0], group: int = 1> (x, k)",
         'a = Conv <auto_pad: string = "VALID", strides: ints = [2, 1]> (x, k, b)',
         'a = Conv <auto_pad: string = "NOTSET"> (x, k)',

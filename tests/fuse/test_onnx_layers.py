@@ -91,7 +91,7 @@ def added(shape: str, numbers: str = "2") -> str:
     [
         (LAYER + "y = Gemm(x, w)", 1.0, None), (LAYER + "y = MatMul(x, w)", 1.0, None),
         (LAYER + "y = Gemm <alpha: float = 0.5, transB: int = 1> (x, w)", 0.5, None),
-        (LAYER + "y = Gemm(x, w, )", 1.0, None), (GEMM + FLAGS + "y = Dropout(z, , no)", 1.0, ROW),
+        (LAYER + "y = Gemm(x, w, nothing)", 1.0, None), (GEMM + FLAGS + "y = Dropout(z, , no)", 1.0, ROW),
         (GEMM + "y = Identity(z)", 1.0, ROW), (GEMM + "y = Dropout(z)", 1.0, ROW),
         (GEMM + RATIO + "y = Dropout(z, r)", 1.0, ROW),
         (GEMM + RATIO + FLAGS + "d = Dropout(z, r, no) y = Identity(d)", 1.0, ROW),

@@ -92,7 +92,7 @@ C = np.array([1.0, -2.0, 3.0])
     ("layer", "bias"),
     [
         ("y = Gemm(x, w)", 0 * C),
-        ("y = Gemm(x, w, )", 0 * C),
+        ("y = Gemm(x, w, nothing)", 0 * C),
         ("y = Gemm(x, w, b)", B8),
         ("y = Gemm <alpha: float = 0.5, beta: float = 4.0> (x, w, c)", 4 * C),
         ("y = MatMul(x, w)", 0 * C),

@@ -192,7 +192,7 @@ def test_scores_of_a_classifier_operator_are_probabilities_unless_told(maker: st
         (3, "float[n, 3, 1, 1] y, float[n, 1] z", "y"), (3, "float16[n, 3] y, int32[n, 3] z", "y"),
         (3, "bfloat16[n, 3] y, float[3] z", "y"), (3, "double[n, 3] y, float z", "y"),
         (2, "float[n, 1] y, float[n, 3] z", "y"), (2, "float[n, 2] y, float[n, 4] z", "y"),
-        (2, "float[n, 1, 1] y, float[n, 0] z", "y"),
+        (2, "float[n, 1, 1] y, float[n, 0] z", "y"), (3, "float[n, 1, k] y, float[n, 4] z", "y"),
     ],
 )  # fmt: skip
 def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: str, chosen: str) -> None:
