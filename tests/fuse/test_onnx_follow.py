@@ -140,6 +140,17 @@ def test_what_is_made_of_a_new_head_s_scores_follows_them(
     assert (got["label"] != run(str(tmp_path / "raw.onnx"), {"x": X})["label"]).any()
 
 
+def test_a_label_before_the_scores_that_a_new_head_replaces_is_said_to_be_raw(tmp_path: Path) -> None:
+    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
+    model = graph(
+        LAYER + f"f = Tanh(x) a = MatMul(f, w) z = Identity(a) y = Softmax(z) {label}", outputs=SHOWN
+    )
+    new = head(3, 3, 1, np.random.default_rng(0))
+    report, made = fused(model, tmp_path, new, output_name="y", features="f")
+    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
+    np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
+
+
 @pytest.mark.parametrize(("decided", "status"), [("z", "left raw"), ("e", "left raw"), ("d", "follows")])
 def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
     decided: str, status: str, tmp_path: Path

@@ -465,6 +465,16 @@ def test_a_run_that_tells_shapes_is_of_the_inputs_that_are_given(tmp_path: Path)
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-5)
 
 
+def test_a_run_that_tells_shapes_takes_the_shift_s_shape_for_inputs_of_its_rank(tmp_path: Path) -> None:
+    body = (
+        LEARNED.split("y = ", maxsplit=1)[0]
+        + "s = ReduceSum <keepdims: int = 0> (o) a = Add(z, s) y = Softmax(a)"
+    )
+    model = graph(body, "float[n, features] x, float[n, a, b] o")
+    report, _ = fused_with(model, tmp_path, of(InputShift(DELTA)), input_name="x")
+    assert report.done == ("shift added to input 'x'",)
+
+
 def test_a_repair_is_told_and_one_that_changes_what_the_file_gives_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
