@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact, head, output_steps
 from fuse_graphs import Builder, run
-from fuse_texts import LAYER, TWO, fused, graph, operators
+from fuse_texts import LAYER, TWO, editor, fused, graph, operators
 from onnx import TensorProto, helper
 from skl2onnx import to_onnx
 from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, RandomForestClassifier
@@ -25,6 +26,9 @@ from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import _fuse as graph_module
 from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.onnx._follow import find_sources, reaches
+from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.onnx._tail import find_tail
 from calib_serve.metrics import softmax
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
@@ -136,6 +140,17 @@ def test_what_is_made_of_a_new_head_s_scores_follows_them(
     assert (got["label"] != run(str(tmp_path / "raw.onnx"), {"x": X})["label"]).any()
 
 
+def test_a_label_before_the_scores_that_a_new_head_replaces_is_said_to_be_raw(tmp_path: Path) -> None:
+    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
+    model = graph(
+        LAYER + f"f = Tanh(x) a = MatMul(f, w) z = Identity(a) y = Softmax(z) {label}", outputs=SHOWN
+    )
+    new = head(3, 3, 1, np.random.default_rng(0))
+    report, made = fused(model, tmp_path, new, output_name="y", features="f")
+    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
+    np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
+
+
 @pytest.mark.parametrize(("decided", "status"), [("z", "left raw"), ("e", "left raw"), ("d", "follows")])
 def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
     decided: str, status: str, tmp_path: Path
@@ -152,13 +167,23 @@ def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
     assert agrees == (status == "follows")
 
 
-def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scores", "before", "behind"),
+    [
+        ("y = Softmax <axis: int = 1> (z)", ", 1, 1", ", 1, 1"),
+        ("p = Softmax <axis: int = 1> (z) y = Flatten(p)", ", 1, 1", ""),
+        ("k = Constant <value = int64[4] {0, 3, 1, 1}> () p = Softmax(z) y = Reshape(p, k)", "", ", 1, 1"),
+    ],
+)
+def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(
+    scores: str, before: str, behind: str, tmp_path: Path
+) -> None:
     label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
-    body = f"a = Neg(x) z = Identity(a) y = Softmax <axis: int = 1> (z) {label}"
-    model = graph(body, "float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y, int64[n, 1, 1] label")
+    body = f"a = Neg(x) z = Identity(a) {scores} {label}"
+    model = graph(body, f"float[n, 3{before}] x", f"float[n, 3{behind}] y, int64[n{before}] label")
     report, made = fused(model, tmp_path, BIAS, output_name="y")
     assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
-    x = X.reshape(-1, 3, 1, 1)
+    x = X.reshape(-1, 3, 1, 1) if before else X
     np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
 
 
@@ -179,23 +204,82 @@ def test_what_reads_pooled_logits_reads_the_calibrated_ones_from_one_node(tmp_pa
 @pytest.mark.parametrize(
     ("view", "shown"),
     [
-        ("Identity(z)", "float[n, 3]"),
-        ("Cast <to: int = 11> (z)", "double[n, 3]"),
-        ("Transpose(z)", "float[3, n]"),
-        ("Unsqueeze(z, one)", "float[n, 1, 3]"),
-        ("Reshape(z, flat)", "float[m]"),
+        ("s = Identity(z)", "float[n, 3]"),
+        ("s = Cast <to: int = 11> (z)", "double[n, 3]"),
+        ("s = Transpose(z)", "float[3, n]"),
+        ("s = Unsqueeze(z, one)", "float[n, 1, 3]"),
+        ("t = Unsqueeze(z, one) s = Squeeze(t, one)", "float[n, 3]"),
+        ("s = Flatten(z)", "float[n, 3]"),
+        ("s = Reshape(z, flat)", "float[m]"),
     ],
 )
 def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
     view: str, shown: str, tmp_path: Path
 ) -> None:
     numbers = "one = Constant <value = int64[1] {1}> () flat = Constant <value = int64[1] {-1}> () "
-    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) s = {view}"
+    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) {view}"
     model = graph(body, outputs=f"float[n, 3] y, {shown} s")
     report, made = fused(model, tmp_path, BIAS, output_name="y")
     assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
     assert "it shows 'z' as it was before the calibration" in report.statuses[1].reason
     np.testing.assert_array_equal(run(made, {"x": X})["s"], run(model, {"x": X})["s"])
+
+
+BEFORE = "it is made of 'a', which is before the scores that are calibrated"
+SHOWS = (
+    "it shows 'z' as it was before the calibration; name it with --output-name (output_name=) to calibrate "
+    "it and what is made of it"
+)
+OF_SHOWN = "it is made of 'z' by what shows it as it was before the calibration"
+BEHIND = "it is made of the logits 'z', and behind a {} there are no calibrated ones"
+
+
+@pytest.mark.parametrize(
+    ("made", "step", "left"),
+    [
+        ("a = MatMul(x, w) z = Identity(a) o = Neg(a)", BIAS, {"o": BEFORE}),
+        ("z = MatMul(x, w) s = Identity(z) o = Neg(s)", BIAS, {"o": OF_SHOWN, "s": SHOWS}),
+        ("z = MatMul(x, w) o = Neg(z)", BIAS, {"z": SHOWS}),
+        ("z = MatMul(x, w) o = Neg(z)", TABLE, {"o": BEHIND.format("table")}),
+        ("z = MatMul(x, w) o = Neg(z)", Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),
+         {"o": BEHIND.format("mixture")}),
+    ],
+)  # fmt: skip
+def test_why_an_output_is_left_raw_is_said_of_each_by_its_name(
+    made: str, step: object, left: dict[str, str], tmp_path: Path
+) -> None:
+    others = "".join(f", float[n, 3] {name}" for name in {"o": "", **left})
+    model = graph(LAYER + made + " y = Softmax(z)", outputs="float[n, 3] y" + others)
+    report, _ = fused(model, tmp_path, step, output_name="y")
+    assert {one.name: one.reason for one in report.statuses if one.status == "left raw"} == left
+    warned = [what for what in report.done if what.startswith("warning: ")]
+    assert warned == [f"warning: the output {name!r} is left raw: {why}" for name, why in left.items()]
+    with pytest.raises(FuseError) as refused:
+        fused(model, tmp_path, step, output_name="y", strict=True)
+    assert str(refused.value) == "--strict (strict=): " + "; ".join(
+        f"the output {name!r} would be left raw: {why}" for name, why in left.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "makes"),
+    [
+        *((op, True) for op in ("Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN")),
+        *((op, True) for op in ("MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger")),
+        *((op, True) for op in ("If", "Loop", "Scan", "of.ours.Body", "ai.onnx.ml.LinearClassifier")),
+        *((op, False) for op in ("Neg", "QuantizeLinear", "DequantizeLinear", "ai.onnx.ml.Normalizer")),
+        *((f"com.microsoft.{op}", False) for op in ("QuantizeLinear", "DequantizeLinear")),
+        ("ai.onnx.ml.ZipMap", False),
+    ],
+)
+def test_what_the_last_layer_reads_are_features_and_no_scores(op: str, makes: bool) -> None:
+    layer = ir.from_proto(graph(f"f = Neg(x) z = {op}(f) y = Softmax(z)"))
+    z = layer.graph[1].outputs[0]
+    z.dtype, z.shape = ir.DataType.FLOAT, ir.Shape((None, 3))
+    made = Editor(layer)
+    fitted = artifact(TWO, classes=3, outputs=None)
+    sources = find_sources(find_tail(made, output="y", outputs=None, artifact=fitted))
+    assert sources.names == ({"z"} if makes else {"z", "f"})
 
 
 def test_the_places_that_scores_are_taken_from_are_no_scores(tmp_path: Path) -> None:
@@ -261,6 +345,7 @@ def test_followers_follow_whatever_is_returned_and_kept(step: object, returns: s
     np.testing.assert_allclose(got["l"], np.log(probs), atol=1e-5)
     statuses = {one.name: one.status for one in report.statuses}
     assert (statuses["m"], statuses["l"]) == ("follows", "follows")
+    assert list(report.outputs) == [*statuses] == [one.name for one in made.graph.output]
     if keep:
         np.testing.assert_array_equal(got["raw_y"], raw["y"])
         assert statuses["raw_y"] == "left raw"
@@ -308,10 +393,39 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
     assert marks["calib_serve.fingerprint"] == f"{first.fingerprint},{second.fingerprint}"
     assert two.model == one.model, "an artifact is of the original file"
     for name in ("y", "m", "b", None):
-        with pytest.raises(FuseError, match=r"is calibrated already .* name an output of other scores"):
+        with pytest.raises(FuseError) as refused:
             fuse_onnx(tmp_path / "one.onnx", second, tmp_path / "no.onnx", output_name=name)
+        assert str(refused.value) == (
+            f"{tmp_path / 'one.onnx'} is calibrated already ({first.fingerprint[:12]}); fuse into the "
+            "original, or name an output of other scores, --output-name (output_name=): ['q', 'd']"
+        )
     with pytest.raises(FuseError, match=r"is calibrated already .* fuse into the original$"):
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q")
+
+
+def test_no_graph_that_is_run_shows_a_tensor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[list[str | None]] = []
+
+    def noted(model: ir.Model, *where: Any, **options: Any) -> None:
+        shown.append([v.name for v in model.graph.outputs])
+        write(model, *where, **options)
+
+    write = graph_module.write
+    monkeypatch.setattr(graph_module, "write", noted)
+    model = graph(
+        LAYER + "z = MatMul(x, w) y = Softmax(z) o = Neg(y)", outputs="float[n, 3] y, float[n, 3] o"
+    )
+    report, _ = fused(model, tmp_path, BIAS, output_name="y")
+    assert report.followers == 1
+    assert shown == [["y", "o"], ["y", "o", "z"], ["y", "o"], ["y", "o"]]
+
+
+def test_shapes_are_looked_for_near_the_outputs_and_of_the_features_that_are_named() -> None:
+    chain = " ".join(f"v{i} = of.ours.Body(v{i - 1})" for i in range(1, 10))
+    made = ir.from_proto(graph(f"v0 = Neg(x) {chain} y = Neg(v9)"))
+    near = [f"v{i}" for i in range(9, 3, -1)]
+    assert [v.name for v in graph_module._unknown(made.graph, None)] == near
+    assert [v.name for v in graph_module._unknown(made.graph, "v1")] == [*near, "v1"]
 
 
 @pytest.mark.parametrize("off", [1.0, 3e-4])
@@ -363,6 +477,96 @@ def test_a_classifiers_label_follows_where_anybody_sees_it(
     assert (got["y"].argmax(axis=1) != X.argmax(axis=1)).any()
 
 
+@pytest.mark.parametrize(
+    ("step", "sizes", "status", "reason"),
+    [
+        (TWO, "", "follows", "made of calibrated scores"),
+        # The table's own comparisons are no threshold of the graph.
+        (TABLE, "", "follows", "made of calibrated scores"),
+        (TWO, ", 1, 1", "follows", "made of calibrated scores"),
+        (BIAS, ", 1, 1", "left raw",
+         "it is made of 'label', which is before the scores that are calibrated"),
+    ],
+)  # fmt: skip
+def test_a_classifiers_label_is_made_of_its_scores(
+    step: object, sizes: str, status: str, reason: str, tmp_path: Path
+) -> None:
+    wide = "k = Constant <value = int64[4] {0, 3, 1, 1}> () r = Reshape(s, k) "
+    body = wide + "y = Softmax <axis: int = 1> (r)" if sizes else "y = Softmax(s)"
+    model = graph(CLASSIFIER + body, outputs=f"float[n, 3{sizes}] y, int64[n] label")
+    report, _ = fused(model, tmp_path, step, output_name="y")
+    assert [(one.status, one.reason) for one in report.statuses[1:]] == [(status, reason)]
+
+
+@pytest.mark.parametrize("inner", ["ArgMax <axis: int = 1, keepdims: int = 0>", "of.ours.ArgMax"])
+def test_a_decision_in_a_branch_or_by_an_operator_of_others_is_left_as_it_is(
+    inner: str, tmp_path: Path
+) -> None:
+    label = f"d = {inner} (a) label = Neg(d)"
+    if "axis" in inner:
+        label = (
+            f"u = Constant <value = bool {{1}}> () label = If (u) <then_branch = g1 () => (int64[n] d) "
+            f"{{ d = {inner} (a) }}, else_branch = g2 () => (int64[n] e) {{ e = {inner} (x) }}>"
+        )
+    model = graph(LAYER + "a = MatMul(x, w) z = Identity(a) y = Softmax(z) " + label, outputs=SHOWN)
+    least = [helper.make_node("ArgMin", ["b"], ["c"], axis=1, keepdims=0)]
+    opset = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("of.ours", "ArgMax", ["b"], ["c"], least, opset))
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [(one.status, one.reason) for one in report.statuses[1:]] == [("left raw", BEFORE)]
+    np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
+
+
+def test_a_label_that_the_scores_are_made_of_is_not_made_of_them(tmp_path: Path) -> None:
+    body = CLASSIFIER + "c = Cast <to: int = 1> (label) z = Sub(c, x) y = Softmax(z)"
+    model = graph(body, "float[3, 3] x", "float[3, 3] y, int64[3] label")
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "independent"]
+    feeds = {"x": X[:3]}
+    np.testing.assert_array_equal(run(made, feeds)["label"], run(model, feeds)["label"])
+
+
+def test_probabilities_that_are_shown_as_whole_numbers_decide_no_label(tmp_path: Path) -> None:
+    body = CLASSIFIER + "logits = Identity(s) p = Softmax(s) probabilities = Cast <to: int = 7> (p)"
+    shown = "float[n, 3] logits, int64[n, 3] probabilities, int64[n] label"
+    report, _ = fused(graph(body, outputs=shown), tmp_path, BIAS, output_name="logits", outputs="logits")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows", "left raw"]
+
+
+def test_tensors_that_are_read_twice_are_followed_once() -> None:
+    doubled = " ".join(f"v{i} = Add(v{i - 1}, v{i - 1})" for i in range(1, 50))
+    made = editor(
+        f"v0 = Neg(x) {doubled} y = Softmax(v49) o = Concat <axis: int = 1> (y, y)", outputs="float[n, 6] o"
+    )
+    tail = find_tail(made, output=None, outputs=None, artifact=artifact(TWO, classes=3, outputs=None))
+    assert tail.output.name == "y"
+    assert find_sources(tail).names == {f"v{i}" for i in range(50)}
+    assert not reaches(tail.output, {"nothing"})
+
+
+def test_labels_are_said_to_follow_after_what_they_follow(tmp_path: Path) -> None:
+    model = graph(CLASSIFIER + "y = Softmax(s)", outputs=SHOWN)
+    report, _ = fused(model, tmp_path, TABLE, output_name="y", returns="probabilities")
+    assert report.done == (
+        "prob table put in as standard operators; output 'probabilities'",
+        "labels by LinearClassifier 'label' follow the calibrated scores",
+    )
+
+
+def test_what_is_made_of_a_threshold_and_of_something_else_says_so(tmp_path: Path) -> None:
+    body = "half = Constant <value = float {0.5}> () z = Neg(x) y = Softmax(z) c = Greater(y, half) "
+    model = graph(body + "k = Cast <to: int = 1> (c) o = Mul(k, x)", outputs="float[n, 3] y, float[n, 3] o")
+    report, _ = fused(model, tmp_path, BIAS, output_name="y")
+    said = "made of calibrated scores; a threshold on the way is now on calibrated scores"
+    assert [one.reason for one in report.statuses] == ["by the artifact", said]
+
+
+def test_a_comparison_of_features_is_no_threshold_on_the_scores(tmp_path: Path) -> None:
+    body = "c = Greater(x, x) f = Cast <to: int = 1> (c) z = Add(x, f) y = Softmax(z) o = Neg(y)"
+    report, _ = fused(graph(body, outputs="float[n, 3] y, float[n, 3] o"), tmp_path, BIAS, output_name="y")
+    assert [one.reason for one in report.statuses] == ["by the artifact", "made of calibrated scores"]
+
+
 def test_labels_and_probabilities_follow_the_chosen_logits(tmp_path: Path) -> None:
     body = CLASSIFIER + "logits = Identity(s) probabilities = Softmax(s)"
     shown = "float[n, 3] logits, float[n, 3] probabilities, int64[n] label"
@@ -371,6 +575,27 @@ def test_labels_and_probabilities_follow_the_chosen_logits(tmp_path: Path) -> No
     np.testing.assert_array_equal(got["label"], 4 + got["logits"].argmax(axis=1))
     np.testing.assert_allclose(got["probabilities"], softmax(got["logits"]), atol=1e-6)
     assert (got["label"] != 4 + X.argmax(axis=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("op", "ordered"),
+    [
+        ("Identity(a)", True), ("Cast <to: int = 1> (a)", True), ("Exp(a)", True), ("Log(a)", True),
+        ("Softmax(a)", True), ("LogSoftmax(a)", True), ("Sigmoid(a)", True), ("Div(a, two)", True),
+        ('ai.onnx.ml.Normalizer <norm: string = "L1"> (a)', True), ("Sub(a, two)", True),
+        ("Max(a, tiny)", True), ("Neg(a)", False), ("Abs(a)", False),
+    ],
+)  # fmt: skip
+def test_labels_follow_where_the_scores_are_made_in_the_order_of_what_decides_them(
+    op: str, ordered: bool, tmp_path: Path
+) -> None:
+    numbers = "two = Constant <value = float {2}> () tiny = Constant <value = float {1e-4}> () "
+    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
+    body = f"{numbers} a = Exp(x) z = {op} y = Softmax(z) {label}"
+    report, made = fused(graph(body, outputs=SHOWN), tmp_path, BIAS, output_name="y")
+    assert report.statuses[1].status == ("follows" if ordered else "left raw")
+    got = run(made, {"x": X})
+    assert bool((got["label"] == got["y"].argmax(axis=1)).all()) is ordered
 
 
 @pytest.mark.parametrize("step", [BIAS, TWO])
@@ -538,12 +763,13 @@ def test_raw_scores_of_a_tensor_inside_are_kept(tmp_path: Path) -> None:
 
 
 def test_what_reads_a_shifted_input_is_said_to_move(tmp_path: Path) -> None:
-    body = LAYER + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) e = Neg(f) g = Neg(o)"
-    model = graph(body, WITH_OTHERS, "float[n, 3] y, float[n, 3] e, float[n, 3] g")
+    body = LAYER + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) e = Neg(f) m = Mul(f, o) g = Neg(o)"
+    model = graph(body, WITH_OTHERS, "float[n, 3] y, float[n, 3] e, float[n, 3] m, float[n, 3] g")
     shift = InputShift(np.array([0.5, -1.0, 0.25]))
     report, made = fused(model, tmp_path, shift, TWO, output_name="y", input_name="x")
     assert [(s.status, s.reason) for s in report.statuses] == [
         ("calibrated", "by the artifact"),
+        ("follows", "computed from the shifted input"),
         ("follows", "computed from the shifted input"),
         ("independent", "independent of the scores"),
     ]

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from fuse_graphs import run
-from fuse_texts import DELTA, IMPORTS, TWO, K, X, fused, graph, operators
-from onnx import numpy_helper
+from fuse_texts import DELTA, IMPORTS, TWO, K, X, editor, fused, graph, operators
+from onnx import helper, numpy_helper
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx._input_shift import Normalization
+from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
 
 
 def eighths(*shape: int) -> np.ndarray:
@@ -34,6 +35,7 @@ CONSTANTS = {
     "whole": eighths(3, 2, 3, 4), "wide": eighths(5, 2, 2, 2), "flat": np.array([-1, 3]),
     "first": np.array([0]), "one": np.array([1]),
 }  # fmt: skip
+SHIFT = InputShift(DELTA)
 MEAN = "g = GlobalAveragePool(a) y = Flatten(g)"
 """Of the three channels of ``a``, three scores."""
 
@@ -123,7 +125,8 @@ def test_a_shift_of_every_place_goes_along_with_what_only_moves_numbers(
 @pytest.mark.parametrize(
     "conv",
     [
-        "a = Conv(x, k)", "a = Conv(x, k, b)", "a = Conv <pads: ints = [0, 0, 0, 0], group: int = 1> (x, k)",
+        "a = Conv(x, k)", "a = Conv(x, k, nothing)", "a = Conv(x, k, b)",
+        "a = Conv <pads: ints = [0, 0, 0, 0], group: int = 1> (x, k)",
         'a = Conv <auto_pad: string = "VALID", strides: ints = [2, 1]> (x, k, b)',
         'a = Conv <auto_pad: string = "NOTSET"> (x, k)',
     ],
@@ -176,10 +179,12 @@ def test_a_shift_is_added_in_front_of_what_does_not_take_it(body: str, tmp_path:
     assert operators(made) == ["Add", *operators(raw)]
 
 
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "MatMul", "Gemm"])
 def test_a_shift_is_not_put_into_what_comes_from_outside(op: str, tmp_path: Path) -> None:
-    raw = model(f"m = {op}(x, given) y = Add(m, c)", "float[n, 3] x, float[3] given")
-    check(raw, tmp_path, DELTA, "shift added to input 'x'", {"given": ROW})
+    given = CONSTANTS["w"].astype("f4") if op in ("MatMul", "Gemm") else ROW
+    sizes = ", ".join(map(str, given.shape))
+    raw = model(f"m = {op}(x, given) y = Add(m, c)", f"float[n, 3] x, float[{sizes}] given")
+    check(raw, tmp_path, DELTA, "shift added to input 'x'", {"given": given})
 
 
 def test_a_shift_is_not_put_into_what_differs_between_samples(tmp_path: Path) -> None:
@@ -225,6 +230,45 @@ def test_a_shift_of_images_is_added_in_front_of_what_cannot_hold_it(
     check(raw, tmp_path, delta, "shift added to input 'x'", more)
 
 
+def test_no_shift_is_in_what_is_shown_or_is_an_operator_of_others(tmp_path: Path) -> None:
+    raw = model("i = Identity(x) y = Add(i, c)", outputs="float[n, 3] y, float[n, 3] i")
+    check(raw, tmp_path, DELTA, "shift added to input 'x'")
+    raw = model("s = of.ours.Add(x, c) y = Neg(s)")
+    product = [helper.make_node("Mul", ["a", "b"], ["p"])]
+    opset = [helper.make_opsetid("", 17)]
+    raw.functions.append(helper.make_function("of.ours", "Add", ["a", "b"], ["p"], product, opset))
+    check(raw, tmp_path, DELTA, "shift added to input 'x'")
+
+
+def test_a_shift_that_differs_between_rows_is_not_in_a_product_of_them(tmp_path: Path) -> None:
+    raw = model(
+        "p = MatMul(x, w) y = ReduceMax <axes: ints = [1], keepdims: int = 0> (p)", "float[n, 2, 3] x"
+    )
+    check(raw, tmp_path, eighths(2, 3), "shift added to input 'x'")
+
+
+@pytest.mark.parametrize(
+    ("norm", "takes"),
+    [
+        ("y = BatchNormalization(x, c, b, b, v)", True),
+        ("y = BatchNormalization <training_mode: int = 1> (x, c, b, b, v)", False),
+        ("y, m, s = BatchNormalization(x, c, b, b, v)", False),
+    ],
+)
+def test_a_mean_of_the_batch_itself_would_take_the_shift_away_again(norm: str, takes: bool) -> None:
+    made = editor(norm, constants="float[3] c = {1, 2, 3}, float[3] b = {0, 1, 2}, float[3] v = {1, 1, 4}")
+    x = made.graph.inputs[0]
+    done = shift_input(made, x, SHIFT, None)
+    assert done == ("shift folded into BatchNormalization 'y'" if takes else "shift added to input 'x'")
+
+
+def test_what_may_be_missing_is_not_the_input_that_is_shifted() -> None:
+    made = editor("y = Neg(x)")
+    optional = ir.OptionalType(ir.TensorType(ir.DataType.FLOAT))
+    made.graph.inputs.append(ir.Value(name="o", type=optional, shape=ir.Shape([None, 3])))
+    assert shifted_input(made, (3,), None) is made.graph.inputs[0]
+
+
 BRANCHES = """{start} y = If(yes) <
     then_branch = yes_graph () => (float[n, 3] a) {{ {then} }},
     else_branch = no_graph () => (float[n, 3] d) {{ d = Identity(twos) }}>"""
@@ -243,7 +287,6 @@ def test_no_constant_within_a_branch_takes_a_shift(start: str, then: str, done: 
     check(raw, tmp_path, DELTA, done, {"x": EXACT[:2], "yes": np.array(True)})
 
 
-SHIFT = InputShift(DELTA)
 POOLED = "a = GlobalAveragePool(x) y = Flatten(a)"
 IMAGES = np.random.default_rng(4).normal(size=(4, K, 2, 2)).astype("f4")
 

@@ -8,15 +8,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import head
+from fuse_artifacts import artifact, head
 from fuse_graphs import run
-from fuse_texts import LAYER, TWO, K, W, X, fused, graph, operators, value
+from fuse_texts import LAYER, TWO, K, W, X, editor, fused, graph, operators, value
 from onnx import TensorProto
 
-from calib_serve.artifact import Head, LogitMap
+from calib_serve.artifact import Head, LogitMap, Mixture
 from calib_serve.errors import ModelError
 from calib_serve.fuse.onnx._graph import Editor, constant
-from calib_serve.fuse.onnx._layers import Linear, NotLinear, find_linear
+from calib_serve.fuse.onnx._layers import Linear, NotLinear, find_linear, map_logits
+from calib_serve.fuse.onnx._tail import find_tail
 from calib_serve.metrics import softmax
 
 BIAS = "b = Constant <value = float[3] {1.0, -2.0, 0.5}> () "
@@ -77,6 +78,59 @@ def test_what_is_no_linear_layer_is_said_in_a_sentence(body: str, why: str) -> N
     assert found.why == why
 
 
+ROW = [1.0, -2.0, 0.5]
+FLAGS = "yes = Constant <value = bool {1}> () no = Constant <value = bool {0}> () "
+
+
+def added(shape: str, numbers: str = "2") -> str:
+    return LAYER + f"b = Constant <value = float{shape} {{{numbers}}}> () "
+
+
+@pytest.mark.parametrize(
+    ("body", "weight", "bias"),
+    [
+        (LAYER + "y = Gemm(x, w)", 1.0, None), (LAYER + "y = MatMul(x, w)", 1.0, None),
+        (LAYER + "y = Gemm <alpha: float = 0.5, transB: int = 1> (x, w)", 0.5, None),
+        (LAYER + "y = Gemm(x, w, nothing)", 1.0, None), (GEMM + FLAGS + "y = Dropout(z, , no)", 1.0, ROW),
+        (GEMM + "y = Identity(z)", 1.0, ROW), (GEMM + "y = Dropout(z)", 1.0, ROW),
+        (GEMM + RATIO + "y = Dropout(z, r)", 1.0, ROW),
+        (GEMM + RATIO + FLAGS + "d = Dropout(z, r, no) y = Identity(d)", 1.0, ROW),
+        (LAYER + BIAS + "y = Gemm <beta: float = 2.0> (x, w, b)", 1.0, [2.0, -4.0, 1.0]),
+        (SUM + "y = Add(p, b)", 1.0, ROW), (SUM + "y = Add(b, p)", 1.0, ROW),
+        *((added(shape) + "y = Gemm(x, w, b)", 1.0, [2.0, 2.0, 2.0]) for shape in ("", "[1]", "[1, 1]")),
+        *((added(s) + "p = MatMul(x, w) y = Add(p, b)", 1.0, [2.0, 2.0, 2.0]) for s in ("", "[1, 1]")),
+        (added("[1, 3]", "1, -2, 0.5") + "y = Gemm(x, w, b)", 1.0, ROW),
+        (added("[1, 3]", "1, -2, 0.5") + "p = MatMul(x, w) y = Add(p, b)", 1.0, ROW),
+    ],
+)  # fmt: skip
+def test_a_linear_layer_is_found_in_every_form(body: str, weight: float, bias: list[float] | None) -> None:
+    found = layer_of(body)
+    assert isinstance(found, Linear)
+    assert found.features.name == "x"
+    np.testing.assert_array_equal(found.weight, weight * (W if "transB" in body else W.T))
+    assert (None if found.bias is None else found.bias.tolist()) == bias
+
+
+@pytest.mark.parametrize(
+    ("layer", "takes", "after"),
+    [
+        ("y = Gemm(f, w)", True, ["Gemm"]),
+        ("y = MatMul(f, w)", False, ["MatMul"]),
+        ("p = MatMul(f, w) y = Add(p, b)", True, ["MatMul", "Add"]),
+    ],
+)
+def test_a_product_of_features_of_any_shape_takes_no_bias(layer: str, takes: bool, after: list[str]) -> None:
+    made = editor(LAYER + BIAS + "f = of.ours.Body(x) " + layer)
+    found = find_linear(made.graph.outputs[0])
+    assert isinstance(found, Linear)
+    assert found.rewrite(made, 2 * found.weight, OFFSET) is takes
+    assert [op for op in operators(made.graph) if op not in ("Constant", "Body")] == after
+    again = find_linear(made.graph.outputs[0])
+    assert isinstance(again, Linear)
+    np.testing.assert_array_equal(again.weight, found.weight * (2 if takes else 1))
+    assert takes == (again.bias is not None and bool((again.bias == OFFSET).all()))
+
+
 @pytest.mark.parametrize(
     ("body", "shown", "why"),
     [
@@ -99,6 +153,28 @@ def test_what_a_user_sees_of_a_layer_is_not_changed(body: str, shown: str, why: 
 
 OFFSET = np.array([0.25, 0.0, -1.0])
 ONES = np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("body", "shown", "step", "said"),
+    [
+        ("f = of.ours.Body(x) z = MatMul(f, w)", "", LogitMap(ONES, OFFSET),
+         "one Add (its bias has no place in a MatMul)"),
+        ("z = MatMul(x, w)", "", LogitMap(np.eye(3), OFFSET, "log_probs"),
+         "LogSoftmax and one Gemm (it acts on log-probabilities)"),
+        ("z = MatMul(x, w)", "z", LogitMap(ONES, OFFSET),
+         "one Add (the graph output 'z' also reads the logits)"),
+        ("z = MatMul(x, w) a = Identity(z) b = Identity(z)", "ab", LogitMap(ONES, OFFSET),
+         "one Add (Identity 'a', Identity 'b' also reads the logits)"),
+    ],
+)  # fmt: skip
+def test_why_a_map_is_not_in_the_last_layer_is_said(body: str, shown: str, step: LogitMap, said: str) -> None:
+    outputs = ", ".join(f"float[n, 3] {name}" for name in ["y", *shown])
+    made = editor(f"{LAYER} {body} y = Softmax(z)", outputs=outputs)
+    z = value(made, "z")
+    z.dtype, z.shape = ir.DataType.FLOAT, ir.Shape((None, 3))
+    tail = find_tail(made, output="y", outputs=None, artifact=artifact(step, classes=3))
+    assert map_logits(made, tail, step=step)[1] == f"logit map put in as {said}"
 
 
 @pytest.mark.parametrize("step", [LogitMap(np.array(1.0)), LogitMap(ONES, 0 * OFFSET), LogitMap(np.eye(3))])
@@ -156,6 +232,36 @@ def test_features_of_another_type_are_read_in_the_type_of_the_logits(
     logits = by_hand(step, X.astype("f2"))
     want = softmax(logits) if "Softmax" in end else logits
     np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
+
+
+@pytest.mark.parametrize(("features", "folded"), [(None, True), ("f", True), ("z", False), ("g", False)])
+def test_a_head_is_the_last_layer_where_that_reads_its_features(
+    features: str | None, folded: bool, tmp_path: Path
+) -> None:
+    body = LAYER + "f = Neg(x) g = Abs(x) z = MatMul(f, w) y = Softmax(z)"
+    report, made = fused(graph(body, "float[n, k] x"), tmp_path, ONE, features=features, inputs={"x": X})
+    said = f"head of 1 layers reads {features!r}"
+    assert report.done == ("head put into Gemm 'z'" if folded else said,)
+    read = {None: -X, "f": -X, "z": -X @ W, "g": np.abs(X)}[features]
+    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(by_hand(ONE, read)), atol=1e-5)
+
+
+def test_what_needed_no_node_is_told_apart(tmp_path: Path) -> None:
+    model = graph(LAYER + "z = MatMul(x, w) y = Softmax(z)")
+    report, _ = fused(model, tmp_path, ONE, TWO, Mixture([1.0, 0.5], [0.5, 0.3, 0.2]))
+    assert report.folded == report.done[:2] == ("head put into Gemm 'z'", "logit map folded into Gemm 'z'")
+    assert report.as_dict()["folded"] == [*report.folded]
+    assert report.as_dict()["nodes_before"] == 3
+    assert fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, TWO)[0].folded == ()
+
+
+def test_a_head_leaves_the_layer_whose_logits_are_shown(tmp_path: Path) -> None:
+    model = graph(LAYER + "z = MatMul(x, w) y = Softmax(z)", outputs="float[n, 3] y, float[n, 3] z")
+    report, made = fused(model, tmp_path, ONE, output_name="y")
+    assert report.done[0] == "head of 1 layers reads 'x'"
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["z"], run(model, {"x": X})["z"])
+    np.testing.assert_allclose(got["y"], softmax(by_hand(ONE, X)), atol=1e-5)
 
 
 WEIGHT = "float[3, 3] w = {1, 2, 0, 0, 1, -1, 2, 0, 1}"

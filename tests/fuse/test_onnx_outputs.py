@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operators, value
@@ -137,6 +138,119 @@ def test_no_name_is_given_twice_whatever_has_it() -> None:
     assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"
 
 
+def test_what_is_added_is_named_by_what_it_is(tmp_path: Path) -> None:
+    model = graph("[last] z = Neg(x) y = Softmax(z)")
+    said = "logit map put in as one Mul (the logits come from Neg 'last', not from a Gemm or MatMul)"
+    assert fused(model, tmp_path, TWO)[0].done == (said,)
+    report, made = fused(model, tmp_path, TWO, keep_raw=True)
+    assert report.done == (
+        "logit map put in as one Mul (Softmax 'calib_serve.Softmax' also reads the logits)",
+        "the raw scores are output 'raw_y'",
+    )
+    assert [node.name for node in made.graph.node if node.name] == [
+        "last", "calib_serve.Mul", "calib_serve.Softmax"
+    ]  # fmt: skip
+    assert [one.name for one in made.graph.initializer] == ["calib_serve.scale"]
+
+
+SOFTMAX = "z = Neg(x) y = Softmax(z)"
+BARE = "z = Neg(x) s = {}(z) k = Neg(s) y = Neg(k)"
+BY_LABELS: dict[str, Any] = {"fitted": of(TWO, outputs="label_logits"), "outputs": "label_probabilities"}
+
+
+@pytest.mark.parametrize(
+    ("body", "sizes", "options", "done"),
+    [
+        (SOFTMAX, "n, 3", {"fitted": of(Mixture([1.0, 0.25], [0.5, 0.4, 0.1]))},
+         ["mixture put in as standard operators"]),
+        (SOFTMAX, "n, 3", {"fitted": of(TOP), "returns": "all"},
+         ["prob table put in as standard operators; outputs logits, probabilities, confidence, predicted, "
+          "bin"]),
+        (SOFTMAX, "n, 3", {"fitted": of(), "returns": "probabilities"}, ["output 'probabilities'"]),
+        (SOFTMAX, "n, 3", {"fitted": deciding(of(), "raps")},
+         ["outputs set, abstain by the calibrated probabilities"]),
+        (BARE.format("Softmax"), "n, 3", {"outputs": "probabilities"},
+         ["'y' holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"]),
+        (BARE.format("LogSoftmax"), "n, 3", {"outputs": "log_probs"},
+         ["'y' holds log-probabilities: normalised again after calibration (LogSoftmax added)"]),
+        (BARE.format("Sigmoid"), "n, 3", BY_LABELS,
+         ["'y' holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"]),
+        ("z = Neg(x) y = Softmax <axis: int = 1> (z)", "n, 3, 1, 1", {"fitted": of(TOP)},
+         ["scores of another shape than (n, K) flattened (Flatten, Unsqueeze added)",
+          "prob table put in as standard operators"]),
+        ("z = Neg(x) y = Sigmoid(z)", "n", {"fitted": of(TWO, classes=2)},
+         ["scores of another shape than (n, K) flattened (Flatten, Squeeze added)"]),
+        ("z = Neg(x) y = Sigmoid(z)", "n", {"fitted": of(TOP, classes=2)},
+         ["scores of another shape than (n, K) flattened (Flatten, Squeeze added)",
+          "one score a sample made two, as the calibration acts on both classes",
+          "prob table put in as standard operators"]),
+    ],
+)  # fmt: skip
+def test_what_is_put_in_is_said_pass_by_pass(
+    body: str, sizes: str, options: dict[str, Any], done: list[str], tmp_path: Path
+) -> None:
+    model = graph(body, f"float[{sizes}] x", f"float[{sizes}] y")
+    report, _ = fused_with(model, tmp_path, **{"fitted": of(TWO), **options})
+    assert [what for what in report.done if not what.startswith("logit map ")] == done
+
+
+def test_a_number_acts_on_scores_of_any_shape_but_on_log_probabilities_of_rows(tmp_path: Path) -> None:
+    x = X.reshape(-1, 3, 1, 1)
+    step = LogitMap(np.array(0.5), None, "log_probs")
+    sizes = ("float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y")
+    _, made = fused_with(graph("y = Neg(x)", *sizes), tmp_path, of(step))
+    assert operators(made)[1:3] == ["Flatten", "LogSoftmax"]
+    np.testing.assert_allclose(run(made, {"x": x})["y"][:, :, 0, 0], np.log(softmax(-X)) / 2, atol=1e-6)
+    _, made = fused_with(graph("z = Neg(x) y = Softmax <axis: int = 1> (z)", *sizes), tmp_path, of(step))
+    assert operators(made) == ["Neg", "Mul", "Softmax"]
+    _, made = fused_with(graph("y = Neg(x)", *sizes), tmp_path, of(TWO))
+    assert operators(made) == ["Neg", "Mul"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axis"),
+    [("n, 1, 3", 2), ("n, 1, 3", -1), ("n, 1, 1, 3", 3), ("n, 3, 1", 1), ("n, 1, 3, 1", -2)],
+)
+def test_classes_are_along_any_axis_that_is_the_only_wide_one(sizes: str, axis: int, tmp_path: Path) -> None:
+    step = LogitMap(np.ones(K), np.array([1.0, 0.0, -1.0]))
+    body = f"z = Neg(x) y = Softmax <axis: int = {axis}> (z) o = Neg(y) e = Exp(z)"
+    outputs = ", ".join(f"float[{sizes}] {name}" for name in "yoe")
+    model = graph(body, f"float[{sizes}] x", outputs)
+    report, made = fused(model, tmp_path, step, output_name="y")
+    assert [one.status for one in report.statuses] == ["calibrated", "follows", "follows"]
+    x = X.reshape([len(X), *(int(n) for n in sizes.split(", ")[1:])])
+    got = run(made, {"x": x})
+    for name, want in (
+        ("y", softmax(step.bias - X)),
+        ("o", -softmax(step.bias - X)),
+        ("e", np.exp(step.bias - X)),
+    ):
+        np.testing.assert_allclose(got[name], want.reshape(x.shape), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [Mixture([1.0, 0.25], [0.5, 0.4, 0.1]), TOP])
+@pytest.mark.parametrize("sizes", ["n, 1", "n"])
+def test_what_reads_one_logit_reads_that_of_the_calibrated_probability(
+    sizes: str, step: Any, tmp_path: Path
+) -> None:
+    model = graph(
+        "z = Neg(x) y = Sigmoid(z) o = Neg(z)", f"float[{sizes}] x", f"float[{sizes}] y, float[{sizes}] o"
+    )
+    report, made = fused(model, tmp_path, step, output_name="y", classes=2)
+    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
+    x = X[:, :1] if "1" in sizes else X[:, 0]
+    got = run(made, {"x": x})
+    logits = np.stack([np.zeros(len(X)), -X[:, 0]], axis=1)
+    want = artifact(step, classes=2).of_logits(logits)[:, 1].reshape(x.shape)
+    np.testing.assert_allclose(got["y"], want, atol=1e-5)
+    np.testing.assert_allclose(got["o"], np.log(1 - want) - np.log(want), atol=1e-4)
+
+
+def test_raw_scores_are_kept_beside_a_shift_of_zeros(tmp_path: Path) -> None:
+    _, made = fused(graph(SOFTMAX), tmp_path, InputShift(np.zeros(K)), TWO, keep_raw=True)
+    np.testing.assert_allclose(run(made, {"x": X})["raw_y"], softmax(-X), atol=1e-6)
+
+
 def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
     model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
     _, made = fused(model, tmp_path, TWO, returns="probabilities")
@@ -239,14 +353,30 @@ def test_types_of_inputs_and_outputs_stay_as_the_file_states_them(
     assert stated(made) == stated(model)
 
 
+@pytest.mark.parametrize(
+    ("body", "sizes", "classes"),
+    [
+        ("confidence = Softmax(z)", "n, 3", 3),
+        ("probabilities = Softmax <axis: int = 1> (z)", "n, 3, 1, 1", 3),
+        ("bin = Sigmoid(z)", "n", 2),
+    ],
+)
+def test_an_output_of_another_kind_under_the_same_name_has_its_own_type(
+    body: str, sizes: str, classes: int, tmp_path: Path
+) -> None:
+    model = graph(f"z = Neg(x) {body}", f"float[{sizes}] x", f"float[{sizes}] {body.split(maxsplit=1)[0]}")
+    _, made = fused(model, tmp_path, TWO, returns="all", classes=classes)
+    assert [onnx.helper.printable_value_info(one) for one in made.graph.output] == [
+        f"%logits[FLOAT, nx{classes}]", f"%probabilities[FLOAT, nx{classes}]", "%confidence[FLOAT, n]",
+        "%predicted[INT64, n]", "%bin[INT64, n]",
+    ]  # fmt: skip
+
+
 def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> None:
     chain = " ".join(f"v{i} = Neg(v{i - 1})" for i in range(1, 9))
     model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")
     report, _ = fused(model, tmp_path, InputShift(DELTA))
     assert report.done == ("shift folded into Gemm 'v0'",)
-
-
-SOFTMAX = "z = Neg(x) y = Softmax(z)"
 
 
 def names(folder: Path) -> list[str]:
@@ -289,8 +419,11 @@ def test_a_report_is_shown_line_by_line(tmp_path: Path) -> None:
     ]
     told = [text for _, text in rows]
     assert told[2] == f"{report.nodes_before} -> {report.nodes_after}" == "4 -> 6"
-    assert [text.partition(":")[0] for text in told[3:7]] == [
-        *("calibrated", "follows", "independent", "left raw")
+    assert told[3:7] == [
+        "calibrated: by the artifact",
+        "follows: made of calibrated scores",
+        "independent: independent of the scores",
+        "left raw: kept raw, as --keep-raw (keep_raw=) says",
     ]
     assert told[-1] == "1 outputs that follow agree"
 
@@ -330,6 +463,16 @@ def test_a_run_that_tells_shapes_is_of_the_inputs_that_are_given(tmp_path: Path)
         fused_with(model, tmp_path, of(TWO))  # generated ones are 8 wide
     _, made = fused_with(model, tmp_path, of(TWO), inputs={"x": X})
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-5)
+
+
+def test_a_run_that_tells_shapes_takes_the_shift_s_shape_for_inputs_of_its_rank(tmp_path: Path) -> None:
+    body = (
+        LEARNED.split("y = ", maxsplit=1)[0]
+        + "s = ReduceSum <keepdims: int = 0> (o) a = Add(z, s) y = Softmax(a)"
+    )
+    model = graph(body, "float[n, features] x, float[n, a, b] o")
+    report, _ = fused_with(model, tmp_path, of(InputShift(DELTA)), input_name="x")
+    assert report.done == ("shift added to input 'x'",)
 
 
 def test_a_repair_is_told_and_one_that_changes_what_the_file_gives_is_refused(

@@ -16,6 +16,7 @@ from fuse_graphs import run
 from fuse_texts import TWO, fused, graph
 from gpus import needs_gpu_of_onnxruntime
 from numpy.typing import NDArray
+from onnx.external_data_helper import set_external_data
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
@@ -251,6 +252,48 @@ def test_sizes_that_are_free_are_as_told_the_batch_first_and_8_where_nobody_tell
     assert shapes == {"x": (3, 5, 6), "z": (3, 8, 7), "m": (2, 8), "s": (), "w": (3, 4)}
 
 
+def test_the_same_numbers_are_generated_each_time_whatever_their_type() -> None:
+    inputs = "double[n, 2] x, float16[n, 2] h, int64[n, 8] i, uint8[n, 8] u, bool[n, 2] b"
+    made = inputs_of(inputs, samples=4)
+    rng = np.random.default_rng(0)
+    np.testing.assert_array_equal(made["x"], rng.standard_normal((4, 2)))
+    np.testing.assert_array_equal(made["h"], rng.standard_normal((4, 2)).astype("f2"))
+    for name in ("i", "u"):
+        np.testing.assert_array_equal(made[name], rng.integers(0, 2, (4, 8)))
+    assert made["b"].all()
+    assert [one.dtype.name for one in made.values()] == ["float64", "float16", "int64", "uint8", "bool"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "samples", "said"),
+    [
+        ("string[n, 3] x", 2, "no numbers can be made for input 'x', STRING "),
+        ("float[n, 3] x", 10**15, "no 1000000000000000 inputs fit the memory: "),
+    ],
+)
+def test_inputs_that_cannot_be_generated_are_asked_for(inputs: str, samples: int, said: str) -> None:
+    with pytest.raises(FuseError, match=rf"^{said}.*--inputs \(inputs=\)$"):
+        inputs_of(inputs, samples=samples)
+
+
+def test_numbers_in_another_file_are_not_loaded_to_learn_of_inputs_and_outputs(tmp_path: Path) -> None:
+    model, path = graph("z = MatMul(x, w)", outputs="float[n, 3] z"), tmp_path / "raw.onnx"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype="f4"), "w"))
+    set_external_data(model.graph.initializer[0], "gone.bin")
+    model.graph.initializer[0].ClearField("raw_data")
+    path.write_bytes(model.SerializeToString())
+    assert parity.response_of(path, planned(), "z", X) is None, "it cannot run"
+    with pytest.raises(FuseError, match="parity cannot be measured"):
+        parity.check_repairs(path, path, planned(), {"x": X})
+
+
+def test_an_input_without_a_shape_is_asked_for() -> None:
+    made = ir.from_proto(graph("y = Identity(x)"))
+    made.graph.inputs[0].shape = None
+    with pytest.raises(FuseError, match=r"^no numbers can be made for input 'x', FLOAT None"):
+        generate(made.graph, samples=2)
+
+
 ONLY_BY_ONNX = "b = Cast <to: int = 16> (x) c = Neg(b) d = Neg(c) z = Cast <to: int = 1> (d)"
 
 
@@ -268,6 +311,11 @@ def test_what_onnxruntime_cannot_run_onnx_itself_does_and_the_report_says_so(
 ) -> None:
     found = measured(body, tmp_path, planned(), raw=raw)
     assert (found.engine, found.max_abs_diff) == (engines, 0.0)
+
+
+def test_what_another_engine_says_is_one_line_of_at_most_300_characters() -> None:
+    assert parity.one_line(ValueError(" a\n  b \tc\n")) == "a b c"
+    assert parity.one_line(ValueError("x" * 400)) == "x" * 300
 
 
 def test_graphs_are_run_as_they_are_written_on_one_thread(

@@ -54,6 +54,8 @@ REFUSED = [
             options={"output_name": "y"}),
     Refused(r"not \(n, K\)", "y = Neg(x)", inputs="float[n, 3, 2] x", outputs="float[n, 3, 2] y",
             options={"output_name": "y"}),
+    Refused(r"have shape \[n\], not \(n, K\)", "y = Neg(x)", inputs="float[n] x", outputs="float[n] y",
+            options={"output_name": "y"}),
     Refused("axis 0", "z = Neg(x) y = Softmax <axis: int = 0> (z)"),
     Refused("axis -1 of 4", SOFTMAX, inputs="float[n, 3, 1, 1] x", outputs="float[n, 3, 1, 1] y"),
     Refused("by a Softmax", options={"outputs": "logits"}),
@@ -65,10 +67,14 @@ REFUSED = [
     Refused("256 steps", "s = Constant <value = float {0.01}> () o = Constant <value = uint8 {0}> () "
             "q = QuantizeLinear(x, s, o) p = com.microsoft.QLinearSoftmax <axis: int = 1, opset: int = 13> "
             "(q, s, o, s, o) y = DequantizeLinear(p, s, o)"),
+    Refused("256 steps", "s = Constant <value = float {0.01}> () o = Constant <value = uint8 {0}> () "
+            "q = QuantizeLinear(x, s, o) p = com.microsoft.QLinearSigmoid(q, s, o, s, o) "
+            "y = DequantizeLinear(p, s, o)"),
     # What the artifact was fitted on.
     Refused("Sigmoid a class", "z = Neg(x) y = Sigmoid(z)"),
-    Refused("scores of classes", fitted=OF_LABELS),
-    Refused("scores of labels", "y = Neg(x)", options={"outputs": "label_logits"}),
+    Refused("^the output 'y' holds probabilities, scores of classes, and", fitted=OF_LABELS),
+    Refused("^the output 'y' holds label_logits, scores of labels, and", "y = Neg(x)",
+            options={"outputs": "label_logits"}),
     Refused("fitted on logits, and the graph has probabilities", HIDDEN, artifact(EACH, classes=K),
             options={"outputs": "probabilities"}),
     Refused("artifact.model.outputs", "y = Neg(x)", artifact(EACH, classes=K, outputs=None)),
@@ -85,6 +91,10 @@ REFUSED = [
     Refused("no tensor 'w'", fitted=HEAD, options={"features": "w"}),
     Refused(r"reads features \(n, 3\)", "f = Concat <axis: int = 1> (x, x) y = Neg(x)", HEAD,
             options={"features": "f"}),
+    Refused(r"reads features \(n, 3\), but 'f' is FLOAT \[n,3,1\]", "k = Constant <value = int64[1] {2}> () "
+            "f = Unsqueeze(x, k) y = Neg(x)", HEAD, options={"features": "f"}),
+    Refused(r"reads features \(n, 3\), but 'f' is FLOAT None", "f = Reshape(x, s) y = Neg(x)", HEAD,
+            "float[n, 3] x, int64[k] s", options={"features": "f"}),
     Refused("features", "i = Cast <to: int = 7> (x) y = Neg(x)", HEAD, options={"features": "i"}),
     Refused("no Softmax makes", HIDDEN, HEAD, options={"outputs": "probabilities", "features": "x"}),
     # Input shifts and normalisations.
@@ -93,6 +103,8 @@ REFUSED = [
     Refused("several inputs", "z = Sub(a, b) y = Softmax(z)", SHIFTED, "float[n, 3] a, float[n, 3] b"),
     Refused("no input 'w'", fitted=SHIFTED, options={"input_name": "w"}),
     Refused("3 channels, .* 2", options={"normalization": NORMAL}),
+    Refused(r"needs an input \(n, C, ...\), 'x' is \[n\]", "y = Sigmoid(x)", inputs="float[n] x",
+            outputs="float[n] y", fitted=artifact(TWO, classes=2), options={"normalization": NORMAL}),
     Refused("no raw scores", fitted=SHIFTED, options={"keep_raw": True}),
     # Names, types and options.
     Refused("called 'bin'", "z = Neg(bin) y = Softmax(z)", inputs="float[n, 3] bin",
@@ -110,6 +122,8 @@ REFUSED = [
     Refused("unknown type|cannot", FUNCTION + "y = Softmax(z)"),
     Refused("run|parity", FUNCTION + "y = Softmax(x)", outputs="float[n, 3] y, float[n, 3] z",
             options={"output_name": "y"}),
+    Refused("cannot run|perm|axes", "t = Transpose <perm: ints = [0, 2, 1]> (x) y = Neg(t)",
+            SHIFTED),
     Refused("inputs", options={"inputs": {"w": np.ones((2, 3), "f4")}}),
     Refused(r"'z' gives no rows .*, \(0, 3\)", options={"inputs": {"x": np.ones((0, 3), "f4")}}),
     # What the file says of its output is not what it gives: a single number.
@@ -131,7 +145,7 @@ def test_what_cannot_be_fused_is_refused_in_a_sentence_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "1,2,3", "a,b", "1/,2", "1;2", "1,0", "1,-1", "nan,1", "1/2,1/2/3"]
+    "text", ["", "1", "1,2,3", "a,b", "1/,2", "1;2", "1,0", "1,2/-1", "nan,1", "1/2,1/2/3"]
 )
 def test_a_normalisation_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(FuseError, match="normalization"):

@@ -22,7 +22,7 @@ from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.onnx._files import repaired
+from calib_serve.fuse.onnx._files import in_order, inferred_shapes, read, repaired, write
 from calib_serve.fuse.onnx._parity import check_repairs
 from calib_serve.metrics import softmax
 
@@ -359,6 +359,46 @@ def test_only_shapes_that_are_wrong_are_corrected() -> None:
     assert list(made.graph.value_info)[1:] == list(before.graph.value_info)[1:]
 
 
+@pytest.mark.parametrize(("body", "opset"), [("y = Selu(x)", 12), ("y = Softmax(x)", 11)])
+@pytest.mark.parametrize("version", [4, 9])
+def test_a_raised_opset_has_an_ir_version_that_knows_it(body: str, opset: int, version: int) -> None:
+    model = graph(body, imports=f'"" : {opset}')
+    model.ir_version = version
+    assert repaired(model)[0].ir_version == max(version, 7)
+
+
+def test_a_softmax_of_a_shape_that_nobody_knows_is_left_to_the_converter() -> None:
+    made, done = repaired(graph("z = of.ours.Body(x) y = Softmax(z)", imports='"" : 11, "of.ours" : 1'))
+    assert operators(made) == ["Body", "Shape", "Flatten", "Softmax", "Reshape"]
+    assert done == ["opset 11 -> 13: by onnx.version_converter"]
+
+
+def test_what_is_left_out_has_no_place_in_the_order_of_nodes() -> None:
+    body = "a = Clip(x, , top) , h = of.ours.Two(x) y = Add(a, h)"
+    assert in_order(graph(body, constants="float top = {1}")) == []
+
+
+@pytest.mark.parametrize("false", ["a = Not(x)", "a = MatMul(x, w)"])
+def test_a_model_that_fails_the_full_check_as_it_came_is_held_to_the_plain_one(
+    false: str, tmp_path: Path
+) -> None:
+    sizes = "float[4, 3] w = {1, 2, 0, 0, 1, -1, 2, 0, 1, 1, 1, 1}"
+    onnx.save(graph(f"{false} y = Neg(x)", constants=sizes), tmp_path / "raw.onnx")
+    model = read(tmp_path / "raw.onnx")
+    assert model.meta["repairs"] == (
+        "warning: onnx's full check fails on this model as it is; the plain check was made",
+    )
+    assert not model.meta["strict"]
+    write(model, tmp_path / "out.onnx", out=tmp_path / "out.onnx")
+
+
+def test_sizes_that_the_graph_computes_are_inferred() -> None:
+    numbers = "i = Constant <value = int64[1] {0}> () k = Constant <value = int64[1] {3}> () "
+    sizes = "s = Shape(x) n = Gather(s, i) c = Concat <axis: int = 0> (n, k) r = Reshape(x, c) "
+    model = graph(numbers + sizes + "y = Softmax(r)", "float[n, 3, 1, 1] x", "y")
+    assert inferred_shapes(model)["y"] == ["n", 3]
+
+
 def compared(old: str, new: str, folder: Path, outputs: str = "float[n, 3] y", **facts: Any) -> None:
     """Check a repaired graph against the file's, both given as text."""
     for name, body in (("old.onnx", old), ("new.onnx", new)):
@@ -403,6 +443,7 @@ def test_small_numbers_may_be_off_by_the_rounding_of_the_type(tmp_path: Path) ->
         (np.ones((2, 1)), np.ones((2, 3)), False),
         (np.array(["a", "b"], object), np.array(["a", "c"], object), False),
         (np.array(["a", "b"]), np.array(["a", "c"]), False),
+        (np.array([b"a", b"b"]), np.array([b"a", b"c"]), False),
         (np.array([True, False]), np.array([True, True]), False),
         ([np.ones(2), np.ones(2)], [np.ones(2), np.zeros(2)], False),
         ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}, True),

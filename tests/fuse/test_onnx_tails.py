@@ -16,14 +16,17 @@ from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, ignores_shift, of_one_column
 from calib_serve.metrics import softmax
+from calib_serve.scores import Outputs
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 
 OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
-STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
+SCALE = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () "
+STEPS = SCALE + "z = Neg(x) "
+ROWS = "rows = Constant <value = int64[2] {-1, 3}> () axis = Constant <value = int64[1] {1}> () "
 ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
 
 
@@ -37,6 +40,12 @@ def found(made: Editor, **options: object) -> Tail:
         ("y = Identity(x)", "x", ["Identity"]),
         ("z = Neg(x) y = Identity(z)", "z", ["Identity"]),
         ("y = Neg(x)", "y", []),
+        ("z = Neg(x) y = Flatten(z)", "y", []), (ROWS + "z = Neg(x) y = Reshape(z, rows)", "y", []),
+        (ROWS + "z = Neg(x) u = Unsqueeze(z, axis) y = Squeeze(u, axis)", "y", []),
+        ("z = Neg(x) p = Softmax(z) y = Flatten(p)", "z", ["Softmax", "Flatten"]),
+        (ROWS + "z = Neg(x) p = Softmax(z) y = Reshape(p, rows)", "z", ["Softmax", "Reshape"]),
+        (ROWS + "z = Neg(x) p = Softmax(z) u = Unsqueeze(p, axis) y = Squeeze(u, axis)", "z",
+         ["Softmax", "Unsqueeze", "Squeeze"]),
         ("z = Neg(x) y = Softmax(z)", "z", ["Softmax"]),
         ("z = Neg(x) p = Softmax(z) y = Identity(p)", "z", ["Softmax", "Identity"]),
         ("z = Neg(x) p = Softmax(z) c = Cast <to: int = 11> (p) y = Cast <to: int = 1> (c)", "z",
@@ -83,6 +92,66 @@ def test_the_logits_are_behind_what_leaves_scores_as_they_are(
     one.check()
 
 
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ("", "the shape of 'z' is not known"), ("<axis: int = 1>", "the shape of 'z' is not known"),
+        ("<axis: int = -1>", "the shape of 'z' is not known"),
+        ("<axis: int = 0>", "Softmax 'y' works on axis 0"),
+    ],
+)  # fmt: skip
+def test_scores_of_a_shape_that_no_run_tells_are_refused(attributes: str, said: str) -> None:
+    made = editor(f"z = of.ours.Body(x) y = Softmax {attributes} (z)")
+    value(made, "z").dtype = ir.DataType.FLOAT
+    with pytest.raises(FuseError, match=f"^{said}"):
+        found(made)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [("y = Cast <to: int = 1> (x)", "int64"), (SCALE + "y = DequantizeLinear(x, s, zero)", "uint8")],
+)
+def test_what_makes_floats_of_an_input_that_is_none_makes_the_scores(body: str, kind: str) -> None:
+    one = found(editor(body, f"{kind}[n, 3] x"))
+    assert (one.logits.name, one.path) == ("y", ())
+
+
+@pytest.mark.parametrize(
+    ("body", "ignores"),
+    [
+        ("o = ArgMax(x)", True), ("o = Hardmax(x)", True), ("o = Softmax(x)", True),
+        ("o = LogSoftmax(x)", True), ("v, o = TopK(x, k)", True),
+        ("o, i = TopK(x, k)", False), ("v, i = TopK(x, k) o = Neg(v)", False),
+        ("o = of.ours.ArgMax(x)", False), ("o = Neg(x)", False), ("o = Sigmoid(x)", False),
+    ],
+)  # fmt: skip
+def test_a_constant_added_to_a_row_moves_no_decision_and_no_softmax(body: str, ignores: bool) -> None:
+    made = editor(body, "float[n, 3] x, int64[1] k", "float[n, 3] o")
+    assert ignores_shift(made.graph[0]) is ignores
+
+
+def test_a_view_of_the_logits_that_nobody_shows_reads_calibrated_ones() -> None:
+    made = editor(
+        "z = Neg(x) y = Softmax(z) u = Identity(z) e = Exp(u)", outputs="float[n, 3] y, float[n, 3] e"
+    )
+    assert found(made).strangers(found(made).logits) == []
+
+
+def test_a_factor_of_1_that_adds_an_axis_is_no_way_out() -> None:
+    one = "one = Constant <value = float[1, 1, 1] {1.0}> () z = Neg(x) p = Softmax(z) y = Mul(p, one)"
+    with pytest.raises(FuseError, match=r"have shape \[1,n,3\], not \(n, K\)"):
+        found(editor(one, outputs="float[1, n, 3] y"))
+
+
+def test_quantised_probabilities_are_taken_where_somebody_says_so() -> None:
+    made = editor(
+        STEPS
+        + "q = QuantizeLinear(z, s, zero) p = com.microsoft.QLinearSoftmax <axis: int = 1, opset: int = "
+        "13> (q, s, zero, s, zero) y = DequantizeLinear(p, s, zero)"
+    )
+    assert found(made, outputs="probabilities").outputs == "probabilities"
+
+
 def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None:
     body = (
         "go = Constant <value = bool {1}> () y = Loop <body = turn (int64 i, bool on, float[n, 3] state) => "
@@ -123,7 +192,7 @@ def test_scores_of_a_classifier_operator_are_probabilities_unless_told(maker: st
         (3, "float[n, 3, 1, 1] y, float[n, 1] z", "y"), (3, "float16[n, 3] y, int32[n, 3] z", "y"),
         (3, "bfloat16[n, 3] y, float[3] z", "y"), (3, "double[n, 3] y, float z", "y"),
         (2, "float[n, 1] y, float[n, 3] z", "y"), (2, "float[n, 2] y, float[n, 4] z", "y"),
-        (2, "float[n, 1, 1] y, float[n, 0] z", "y"),
+        (2, "float[n, 1, 1] y, float[n, 0] z", "y"), (3, "float[n, 1, k] y, float[n, 4] z", "y"),
     ],
 )  # fmt: skip
 def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: str, chosen: str) -> None:
@@ -151,6 +220,63 @@ def test_an_output_of_the_largest_scores_alone_follows_those_that_it_is_chosen_f
     assert [(one.name, one.status) for one in report.statuses] == [("y", "follows")]
     want = -np.sort(-softmax(step.bias - X), axis=1)[:, columns]
     np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-6)
+
+
+WIDE = "k = Constant <value = int64[1] {1}> () z = Neg(x) "
+BOTH = WIDE + "u = Unsqueeze(z, k) p = Softmax(u) q = Neg(u)"
+LEAST = WIDE + "p = Softmax(z) q = ReduceMin <axes: ints = [1], keepdims: int = 0> (p)"
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "fitted_on", "chosen"),
+    [
+        # The one that an activation makes, of two that could be scores by their shapes.
+        (BOTH, "float[n, 1, 3] p, float[n, 1, 3] q", None, "p"),
+        (BOTH, "float[n, 1, 3] q, float[n, 1, 3] p", None, "p"),
+        # Without an activation, the only one.
+        (WIDE + "q = Unsqueeze(z, k) o = Concat <axis: int = 1> (z, z)", "float[n, 6] o, float[n, 1, 3] q",
+         None, "q"),
+        # What is made of scores inside is not taken for these.
+        (WIDE + "p = Softmax(z) u = Unsqueeze(p, k) q = Neg(u)", "float[n, 1, 3] q", None, "p"),
+        (WIDE + "p = Softmax(z) i = Identity(p) o = Concat <axis: int = 1> (i, i)", "float[n, 6] o", None,
+         "p"),
+        # But one column is what the output shows.
+        (LEAST, "float[n] q", "probability", "q"), (LEAST, "float[n] q", "logits", "p"),
+    ],
+)  # fmt: skip
+def test_where_no_output_is_of_rows_of_scores_the_activation_tells_them(
+    body: str, outputs: str, fitted_on: Outputs, chosen: str
+) -> None:
+    two = body == LEAST
+    fitted = artifact(LogitMap.temperature(2.0), classes=2 if two else 3, outputs=fitted_on)
+    made = editor(body, "float[n, 2] x" if two else "float[n, 3] x", outputs)
+    assert found(made, output=None, artifact=fitted).output.name == chosen
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "p = Softmax(x) q = Softmax(z) o = Concat <axis: int = 1> (p, q)",
+        "p = Softmax(x) q = Softmax(p) o = Concat <axis: int = 1> (p, q)",
+    ],
+)
+def test_of_several_activations_inside_one_must_be_named(body: str) -> None:
+    with pytest.raises(FuseError, match=r"--output-name \(output_name=\), one of \['q', 'p'\], or fit"):
+        found(editor(WIDE + body, outputs="float[n, 6] o"), output=None)
+
+
+@pytest.mark.parametrize(
+    "few",
+    [
+        "i = Constant <value = int64[2] {0, 1}> () y = Gather <axis: int = 1> (p, i)",
+        "a = Constant <value = int64[1] {0}> () b = Constant <value = int64[1] {2}> () y = Slice(p, a, b, k)",
+    ],
+)
+def test_an_output_of_some_classes_follows_the_scores_of_all(few: str, tmp_path: Path) -> None:
+    step = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
+    report, made = fused(graph(WIDE + "p = Softmax(z) " + few, outputs="float[n, 2] y"), tmp_path, step)
+    assert [(one.name, one.status) for one in report.statuses] == [("y", "follows")]
+    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(step.bias - X)[:, :2], atol=1e-6)
 
 
 def test_the_classes_of_an_output_in_another_order_are_calibrated_in_that_order(tmp_path: Path) -> None:
@@ -223,6 +349,7 @@ def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on, kind, a
         ((LogitMap(np.array([3.0, 4.0]), np.array([1.0, 0.0])), LogitMap.temperature(2.0)), 2.0, -0.5),
         ((LogitMap(np.array([3.0, 4.0]), None, "log_probs"),), None, None),
         ((LogitMap.temperature(2.0), LogitMap(np.array([3.0, 4.0]), None, "log_probs")), None, None),
+        ((LogitMap(np.array(1.0), None, "log_probs", 0.05),), None, None),
         ((), 1.0, None),
     ],
 )

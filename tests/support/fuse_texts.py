@@ -33,7 +33,11 @@ def graph(
     constants: str = "",
 ) -> onnx.ModelProto:
     head = f"<ir_version: 8, opset_import: [{imports}]>"
-    return onnx.parser.parse_model(f"{head} g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}")
+    model = onnx.parser.parse_model(f"{head} g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}")
+    # The parser drops a last input without a name; files have such inputs.
+    for node in model.graph.node:
+        node.input[:] = ["" if name == "nothing" else name for name in node.input]
+    return model
 
 
 def editor(body: str, inputs: str = "float[n, 3] x", outputs: str = "float[n, 3] y", **more: str) -> Editor:

@@ -263,9 +263,8 @@ def in_order(model: onnx.ModelProto) -> list[str]:
 def _read(node: onnx.NodeProto) -> Iterator[str]:
     yield from node.input
     for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from (name for inner in body.node for name in _read(inner))
-            yield from (output.name for output in body.output)
+        yield from (name for inner in attribute.g.node for name in _read(inner))
+        yield from (output.name for output in attribute.g.output)
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -273,8 +272,8 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from graphs(inner)
+            if attribute.HasField("g"):
+                yield from graphs(attribute.g)
 
 
 # --- functions ---

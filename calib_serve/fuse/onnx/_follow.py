@@ -92,10 +92,8 @@ def reads(node: ir.Node) -> list[ir.Value]:
     """Return every value that a node reads, the nodes of its bodies included."""
     found = [v for v in node.inputs if v is not None]
     for one in node.attributes.values():
-        bodies = [one.value] if one.type == ir.AttributeType.GRAPH else []
-        bodies += one.value if one.type == ir.AttributeType.GRAPHS else []
-        for body in bodies:
-            found += [v for inner in body for v in reads(inner)] + list(body.outputs)
+        if one.type == ir.AttributeType.GRAPH:
+            found += [v for inner in one.value for v in reads(inner)] + list(one.value.outputs)
     return found
 
 
@@ -142,7 +140,7 @@ def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
     node = value.producer()
     if node is not None and node.op_type == "ZipMap" and node.inputs[0] is not None:
         value = node.inputs[0]
-    return value if _may_be_whole(tail.logits) and _may_be_whole(value) and value.dtype in FLOATS else None
+    return value if _may_be_whole(value) and value.dtype in FLOATS else None
 
 
 def _may_be_whole(value: ir.Value) -> bool:
@@ -169,7 +167,8 @@ def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> 
 
 def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
     """Let each ArgMax that still reads the uncalibrated ``value`` read the calibrated ``scores``."""
-    if value is scores:
+    # Of pooled scores (n, K, 1, 1), a decision has another shape than that of the (n, K) behind them.
+    if value is scores or not _may_be_whole(value):
         return []
     deciding = [
         n
@@ -273,7 +272,9 @@ class _Walk:
         inputs = reads(node)
         source = next((self.raw[v] for v in inputs if v in self.raw), None)
         calibrated = any(v in self.made for v in inputs)
-        if node.op_type in _COMPARISONS or any(v in self.compared for v in inputs):
+        # A table compares too, and what is compared before the scores is none of them.
+        threshold = node.op_type in _COMPARISONS and calibrated and node not in self.ours
+        if threshold or any(v in self.compared for v in inputs):
             self.compared |= set(node.outputs)
         if any(v in self.moved for v in inputs):
             self.moved |= set(node.outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +153,7 @@ def fuse_onnx(
         probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
             write(model, partial, out=out)
-            quantized = _write_probe(source, probe, out, [plan.source, scores])
+            quantized = _write_probe(source, probe, out, {plan.source, scores})
             if unknown is not None:
                 check_response(artifact, response_of(probe, plan, scores, unknown), source)
             parity = measure(
@@ -261,7 +261,7 @@ def _check_followers(
         if str(value.name) in used:
             numbers = found[used[str(value.name)]]
             kind = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
-            new = ir.Value(name=f"calib_serve.of.{value.name}", type=kind, shape=ir.Shape(numbers.shape))
+            new = ir.Value(name=f"calib_serve.of.{value.name}", type=kind)
             for use in list(value.uses()):
                 use.node.replace_input_with(use.idx, new)
             raw.graph.inputs.append(new)
@@ -310,7 +310,7 @@ def _learn_shapes(
                 value.shape = ir.Shape((None, result.shape[1]))
 
 
-def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) -> bool:
+def _write_probe(source: Path, probe: Path, out: Path, wanted: Collection[str]) -> bool:
     """Write the raw graph with more outputs; returns whether it is quantised."""
     model = read(source)
     graph = model.graph
@@ -337,8 +337,4 @@ def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
         near.update(edge)
     named = [v for node in graph for v in node.outputs if v.name == features]
     made = [(v, v.producer()) for v in dict.fromkeys((*near, *named))]
-    return [
-        v
-        for v, node in made
-        if node is not None and node.op_type != "ZipMap" and (v.dtype is None or v.shape is None)
-    ]
+    return [v for v, node in made if node is not None and (v.dtype is None or v.shape is None)]

@@ -231,7 +231,6 @@ class Editor:
                     "(returns=), --no-decisions"
                 )
             taken.name = self.name(f"calib_serve.raw.{name}")
-        self._names.add(name)
         value.name = name
 
     def remove_unused(self, value: ir.Value) -> None:

@@ -444,7 +444,7 @@ def _same(editor: Editor, tail: Tail, probs: ir.Value) -> Tail:
 
 def _show_followers(editor: Editor, tail: Tail, probs: ir.Value) -> None:
     """Make what reads the logits read the steps' result: decisions the probabilities, others their log."""
-    bridges = [n.outputs[0] for n in tail.followers & editor.made if n.op_type != "LogSoftmax"]
+    bridges = [n.outputs[0] for n in tail.followers & editor.made]
     for value in (tail.logits, *bridges):
         for node in (n for n in tail.readers(value) if n.op_type in DECISIONS and ignores_shift(n)):
             one = cast(editor, probs, dtype_of(value)) if node.op_type == "Hardmax" else probs

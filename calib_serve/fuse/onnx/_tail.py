@@ -241,8 +241,7 @@ def _maker(value: ir.Value) -> ir.Node | None:
 
 def _columns_of(value: ir.Value) -> int | str | None:
     """Return how many scores a sample has in a value, as far as its shape tells."""
-    axis = None if value.shape is None else class_axis(value.shape)
-    if value.shape is None or axis is None:
+    if value.shape is None or (axis := class_axis(value.shape)) is None:
         return None
     size = 1 if len(value.shape) == 1 else value.shape[axis]
     return size if isinstance(size, int) else str(size)
@@ -310,7 +309,7 @@ def _may_hold_scores(value: ir.Value, classes: int) -> bool:
 def _may_hold_odd_scores(value: ir.Value, classes: int) -> bool:
     """Return whether a value of another shape than (n, K) may hold scores: (n,), (n, 1, K), (n, 1, 1, K)."""
     size = _columns_of(value)
-    if value.dtype not in FLOATS or value.shape is None or size is None:
+    if value.dtype not in FLOATS or size is None:
         return False
     return isinstance(size, str) or size == classes or (classes, size) == (2, 1)
 
