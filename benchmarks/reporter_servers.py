@@ -19,6 +19,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -90,7 +91,7 @@ def running(words: list[str], folder: Path, url: str) -> Iterator[subprocess.Pop
             time.sleep(0.1)
         yield process
     finally:
-        process.send_signal(2)  # as Ctrl-C: LitServe leaves its workers behind at SIGTERM
+        process.send_signal(signal.SIGINT)  # as Ctrl-C: LitServe leaves its workers behind at SIGTERM
         process.wait(120)
 
 
@@ -232,6 +233,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--connections", type=int, default=16)
     options = peers.arguments(parser, seconds=1, rounds=2)
+    # In the background a shell ignores SIGINT, and so would what is started here and ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     servers: dict[str, Any] = {}
     absent: dict[str, str] = {}
     if not (Path(sys.prefix) / "servers" / "litserve").is_dir():
