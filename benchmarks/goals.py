@@ -158,7 +158,7 @@ WIDE = ("mce", "ace")
 BENCHMARKS = (
     Benchmark(
         name="metrics",
-        minutes=2,
+        minutes=3.5,
         alone=True,
         quick=False,
         environment="requirements-metrics.txt",
@@ -183,7 +183,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="large",
-        minutes=1,
+        minutes=0.6,
         options=("--repeats", "1"),
         alone=True,
         goals=(
@@ -206,7 +206,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="interval_coverage",
-        minutes=10,
+        minutes=11,
         alone=True,  # it takes both cores by itself
         quick=False,
         goals=(
@@ -233,7 +233,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="verdicts",
-        minutes=5.5,
+        minutes=20,
         options=("--models", "60"),
         goals=(
             Goal(
@@ -263,7 +263,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="fit_outputs",
-        minutes=2,
+        minutes=2.5,
         options=("--sets", "--sizes", "10000x10,5000x100"),
         alone=True,
         quick=False,
@@ -275,6 +275,7 @@ BENCHMARKS = (
                 beside="the fastest of four peers as good",
                 at_most=1.1,
                 show="{:.2f}",
+                reason="fits of 2, 77 and 100 classes, of 3 to 33 ms; on eight sets of ten .35 to .95",
                 needs=TEMPERATURES,
             ),
             Goal(
@@ -283,13 +284,15 @@ BENCHMARKS = (
                 beside="the peer",
                 at_most=1.001,
                 show="{:.5f}",
+                reason="structured matrix on one set of thirteen: its strength is found by cross-validation, "
+                "the peer's is fixed; on the other twelve it is lower, by up to 1.7 %",
                 needs=("probmetrics", "torch-uncertainty", "dirichletcal"),
             ),
         ),
     ),
     Benchmark(
         name="choose_outputs",
-        minutes=4,
+        minutes=15,
         options=("--repeats", "0"),
         quick=False,
         needs_data=True,
@@ -322,7 +325,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="sets",
-        minutes=2,
+        minutes=1,
         options=("--runs", "500", "--splits", "30"),
         quick=False,
         needs_data=True,
@@ -381,7 +384,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="fusion_overhead",
-        minutes=1.5,
+        minutes=2,
         options=("--seconds", "2", "--rounds", "2"),
         alone=True,
         goals=(
@@ -396,7 +399,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="decisions_overhead",
-        minutes=1,
+        minutes=1.5,
         options=("--seconds", "1", "--rounds", "3"),
         alone=True,
         goals=(
@@ -411,7 +414,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="serving",
-        minutes=2,
+        minutes=2.8,
         options=("--rounds", "5", "--seconds", "1"),
         alone=True,
         goals=(
@@ -433,7 +436,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="reporter_servers",
-        minutes=1.5,
+        minutes=1.7,
         options=("--seconds", "2", "--rounds", "5"),
         alone=True,
         goals=(
@@ -458,7 +461,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="gateway",
-        minutes=1.5,
+        minutes=1.3,
         options=("--rounds", "5", "--seconds", "1"),
         alone=True,
         goals=(
@@ -470,13 +473,13 @@ BENCHMARKS = (
                 beside="the server alone",
                 at_least=0.9,
                 show="{:.3f}",
-                reason="that is gRPC, of which a core passes on 750 a second; JSON and binary reach .92",
+                reason="that is gRPC, of which a core passes on 560 a second; JSON and binary reach .92",
             ),
         ),
     ),
     Benchmark(
         name="monitor",
-        minutes=0.7,
+        minutes=0.9,
         alone=True,
         goals=(
             Goal(
@@ -490,7 +493,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="labels",
-        minutes=1.5,
+        minutes=1.4,
         options=("--labels", "20000", "--rounds", "3"),
         alone=True,
         programs=("initdb",),
@@ -531,7 +534,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="soak",
-        minutes=1.5,
+        minutes=1.2,
         options=("--seconds", "60"),
         alone=True,
         quick=False,
@@ -551,7 +554,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="audit",
-        minutes=0.7,
+        minutes=1,
         options=("--rounds", "2"),
         alone=True,
         goals=(
@@ -567,8 +570,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="deployment",
-        minutes=1.5,
-        alone=True,
+        minutes=4,
         programs=("prometheus", "promtool"),
         goals=(
             Goal(

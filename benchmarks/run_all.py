@@ -1,6 +1,6 @@
 """Run the benchmarks, each peer in its own pinned environment, and write which goals are met.
 
-    make bench                              # all of them, 40 minutes of two quiet cores
+    make bench                              # all of them, an hour of two quiet cores
     make bench-quick                        # the quick ones, trimmed: do they still run?
     python benchmarks/run_all.py labels     # one of them
     python benchmarks/run_all.py --render   # the tables of docs/benchmarks.md from the results there are
@@ -223,7 +223,8 @@ def main() -> None:
     ]
     failed: list[str] = []
     if not asked.render:
-        # What was started ends with us, by whichever signal.
+        # What was started ends with us, by whichever signal, also in the background, where SIGINT is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         limit = asked.limit or (QUICK_LIMIT if asked.quick else FULL_LIMIT)
         try:
