@@ -28,7 +28,7 @@ help:
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
 	@echo "make docs         the site, in site/; warnings are errors"
 	@echo "make audit        known vulnerabilities of the pinned packages"
-	@echo "make bench        every benchmark beside its peers, in an hour of two quiet cores"
+	@echo "make bench        every benchmark beside its peers, in 40 minutes of two fast quiet cores"
 	@echo "make bench-quick  those without peers to install, trimmed to 5 minutes: do they still run?"
 	@echo "make dist         what a release publishes, in dist/: archives, bills of materials, checksums"
 	@echo "make release      the same, of a clean commit whose version, changelog and citation agree; pushes nothing"

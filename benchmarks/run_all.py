@@ -1,6 +1,6 @@
 """Run the benchmarks, each peer in its own pinned environment, and write which goals are met.
 
-    make bench                              # all of them, an hour of two quiet cores
+    make bench                              # all of them, 40 minutes of two fast quiet cores
     make bench-quick                        # the quick ones, trimmed: do they still run?
     python benchmarks/run_all.py labels     # one of them
     python benchmarks/run_all.py --render   # the tables of docs/benchmarks.md from the results there are
