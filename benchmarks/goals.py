@@ -449,7 +449,7 @@ BENCHMARKS = (
                 beside="the server without",
                 at_least=0.98,
                 show="{:.3f}",
-                reason="FastAPI on two busy cores, where it reached .937 against itself; LitServe 1.12 beside .92",
+                reason="FastAPI on two busy cores: .937 against itself; LitServe 1.12, against itself .92",
             ),
             Goal(
                 says="predictions counted over those that were answered",
