@@ -38,6 +38,7 @@ import psutil
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
+from calib_serve.signals import interruptible
 
 EXAMPLES = peers.ROOT / "examples" / "servers"
 FEATURES, CLASSES = 16, 10
@@ -164,6 +165,7 @@ def measure(server: str, options: argparse.Namespace, folder: Path) -> dict[str,
     ]
     watching += ["--keyring", "keyring.json", "--port", str(watch)]
     with ExitStack() as stack:
+        stack.enter_context(interruptible())  # a server that is started here ends by SIGINT as well
         watcher = stack.enter_context(running(watching, folder, f"http://127.0.0.1:{watch}/healthz"))
         at = {}
         for form, port in zip(FORMS, ports, strict=True):
@@ -233,8 +235,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--connections", type=int, default=16)
     options = peers.arguments(parser, seconds=1, rounds=2)
-    # In the background a shell ignores SIGINT, and so would what is started here and ended by it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     servers: dict[str, Any] = {}
     absent: dict[str, str] = {}
     if not (Path(sys.prefix) / "servers" / "litserve").is_dir():

@@ -26,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 import peers
 from goals import BENCHMARKS, Benchmark, Goal, Result
 
+from calib_serve.signals import interruptible
+
 PAGE = peers.ROOT / "docs" / "benchmarks.md"
 QUICK_LIMIT, FULL_LIMIT = 120, 1800  # seconds that one benchmark may take
 Row = tuple[str, ...]
@@ -223,13 +225,11 @@ def main() -> None:
     ]
     failed: list[str] = []
     if not asked.render:
-        # What was started ends with us, by whichever signal, also in the background, where SIGINT is ignored.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         limit = asked.limit or (QUICK_LIMIT if asked.quick else FULL_LIMIT)
         try:
-            failed = run_each(chosen, quick=asked.quick, limit=limit)
-        except KeyboardInterrupt:
+            with interruptible():
+                failed = run_each(chosen, quick=asked.quick, limit=limit)
+        except KeyboardInterrupt:  # what was started ends with us
             for process in [*RUNNING]:
                 stop(process)
             sys.exit(130)

@@ -18,7 +18,7 @@ from calib_serve.fit.output import check_options, default_candidates, fit_by_nam
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
-from calib_serve.metrics.samples import row_blocks
+from calib_serve.metrics.samples import of_classes, row_blocks
 from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.options.base import divided
 from calib_serve.options.fit import FitOptions
@@ -100,8 +100,8 @@ def _without_skill(scores: Scores) -> list[str]:
     shares = np.bincount(labels, minlength=scores.classes) / len(scores)
     mean, told = logits.mean(axis=0, dtype=np.float64), np.empty(len(scores))
     for rows, block in row_blocks(logits):  # a copy of millions of rows is gigabytes
-        centred, y = block - mean, labels[rows]
-        told[rows] = centred[np.arange(len(y)), y] - centred @ shares
+        centred = block - mean
+        told[rows] = of_classes(centred, labels[rows]) - centred @ shares
     if told.mean() >= 2 * told.std() / len(scores) ** 0.5 or shares.max() == 1:
         return []
     right = float(np.mean(logits.argmax(axis=1) == labels))

@@ -50,12 +50,12 @@ def soft_or_hard(
     return p.astype(np.float64), shares, checked_weights(sample_weight, len(p))
 
 
-def _of_ids(
-    probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
-) -> tuple[NDArray[np.floating[Any]], Floats, Floats | None]:
-    """Return probabilities (n, K) and those of the true classes (n,), and weights (n,) or None; checked."""
+def _mean_loss(
+    probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None, score: Literal["nll", "brier"]
+) -> float:
+    """Return the mean loss of class ids; the others' logarithms are not needed, nor labels as shares."""
     p, y = checked(probs, labels)
-    return p, of_classes(p, y), checked_weights(sample_weight, len(y))
+    return float(np.average(sample_losses(p, y, score), weights=checked_weights(sample_weight, len(y))))
 
 
 def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
@@ -66,9 +66,8 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
-    if as_array(labels, "labels").ndim != 2:  # of one class a row: the others' logarithms are not needed
-        _, true, w = _of_ids(probs, labels, sample_weight)
-        return float(np.average(negative_log(true), weights=w))
+    if as_array(labels, "labels").ndim != 2:
+        return _mean_loss(probs, labels, sample_weight, "nll")
     p, q, w = soft_or_hard(probs, labels, sample_weight)
     with np.errstate(invalid="ignore"):
         losses = np.where(q > 0, q * negative_log(p), 0).sum(axis=1)
@@ -113,10 +112,8 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
     >>> brier([[0.5, 0.5]], [0])
     0.5
     """
-    if as_array(labels, "labels").ndim != 2:  # (p - y)^2 = p^2 - 2 p_y + 1, and y takes no memory
-        p, true, w = _of_ids(probs, labels, sample_weight)
-        squares = np.concatenate([np.einsum("nk,nk->n", block, block) for _, block in row_blocks(p)])
-        return float(np.average(squares - 2 * true + 1, weights=w))
+    if as_array(labels, "labels").ndim != 2:
+        return _mean_loss(probs, labels, sample_weight, "brier")
     p, q, w = soft_or_hard(probs, labels, sample_weight)
     return float(np.average(np.einsum("nk,nk->n", p - q, p - q), weights=w))
 
@@ -335,5 +332,6 @@ def sample_losses(
     true = of_classes(probs, labels)
     if score == "nll":
         return np.asarray(negative_log(true))
+    # (p - y)^2 = p^2 - 2 p_y + 1, and y takes no memory.
     squares = [np.einsum("ij,ij->i", block, block) for _, block in row_blocks(probs)]
     return np.asarray(np.concatenate(squares) - 2 * true + 1)
