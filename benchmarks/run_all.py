@@ -30,6 +30,8 @@ from calib_serve.signals import interruptible
 
 PAGE = peers.ROOT / "docs" / "benchmarks.md"
 QUICK_LIMIT, FULL_LIMIT = 120, 1800  # seconds that one benchmark may take
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""Of each of two at a time: BLAS would take both cores for either, and spend most of them waiting."""
 Row = tuple[str, ...]
 
 # --- running ---------------------------------------------------------------------------------------
@@ -49,6 +51,7 @@ def run(benchmark: Benchmark, *, quick: bool, limit: float) -> bool:
     process = subprocess.Popen(
         arguments(benchmark, quick=quick),
         cwd=peers.ROOT,
+        env=os.environ if benchmark.alone else {**os.environ, **ONE_THREAD},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
