@@ -7,13 +7,13 @@ population's equal-mass bins for adaptive ECE. That of MCE and ACE is over the b
 what lies in a bin without predictions cannot be known. A paired test compares two equally noisy versions of
 one model: there is no change to find.
 
-Ten minutes of two cores do not suffice for every cell, so they go where intervals are worst. All cells are
+Minutes of two cores do not suffice for every cell, so they go where intervals are worst. All cells are
 screened with a few samples; cells of one shape see the same predictions and the same draws of labels (common
 random numbers), so that they differ by their kind and not by luck. The cells that come out worst are then
 measured with fresh samples, which makes their coverage unbiased although they were picked. The budget is
 processor time: a busy machine takes longer and measures the same.
 
-    python benchmarks/interval_coverage.py [--core-minutes 20] [--jobs 2]
+    python benchmarks/interval_coverage.py [--core-minutes 15] [--jobs 2]
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ POPULATION = {2: 400_000, 10: 200_000, 100: 100_000, 1000: 40_000}
 BINS = 15
 SHAPES = ((2, 200), (2, 1000), (10, 200), (10, 1000), (100, 200), (100, 1000), (1000, 1000))
 """Classes and samples. Intervals of larger samples are the easier ones, and cost the most."""
-WORST = 6  # cells that are measured with fresh samples
+WORST = 5  # cells that are measured with fresh samples
 AT_ONCE = 6  # repeats of a job
 WIDE = ("mce", "ace")
 """Of nearly empty bins: an interval may hold the truth too often, never too seldom."""
@@ -235,9 +235,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--core-minutes", type=float, default=20, help="of processor time, in all")
+    parser.add_argument("--core-minutes", type=float, default=15, help="of processor time, in all")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--replicates", type=int, default=250, help="of each interval")
+    parser.add_argument("--replicates", type=int, default=200, help="of each interval")
     asked = peers.arguments(parser, core_minutes=0.5, replicates=100)
     shapes = SHAPES[:2] if asked.quick else SHAPES
     cells = [(classes, n, kind) for classes, n in shapes for kind in KINDS]

@@ -3,11 +3,14 @@
 Models of 2, 10 and 100 classes, whose truth is known: the labels are drawn from probabilities that differ
 from the model's own in a stated way. Classes are predicted equally often; one that is off alone has at least
 500 predictions. Of each, ``judge`` says a level at the default tolerance (2 points, 3 for a class alone); the
-result is how often it says which, of four times as many models where one class is off, at the limit.
-Compared with it: the rule "the ECE is at most the tolerance" and the rule "no significant ECE (p >= 0.05)" of
-the same samples. Writes benchmarks/results/verdicts.json.
+result is how often it says which. Compared with it: the rule "the ECE is at most the tolerance" and the rule
+"no significant ECE (p >= 0.05)" of the same samples.
 
-    python benchmarks/verdicts.py [--models 1000] [--samples 5000]
+All kinds are screened with a few models each. The four kinds of which judge errs most often are then measured
+with fresh ones: of calibrated models where it says "off", of the others where it says "calibrated". Writes
+benchmarks/results/verdicts.json.
+
+    python benchmarks/verdicts.py [--screened 30] [--models 300] [--samples 5000]
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ CONFIDENCES = {"mid": (0.55, 0.95), "wide": (0.5, 1.0), "high": (0.95, 1.0)}
 CLASSES = (2, 10, 100)
 FIRST = 0.1  # least share of the predictions that name a class which is off alone
 ALONE = "one class, 3 points"
+WORST = 4  # kinds that are measured with fresh models
+RULED = 5  # models of a kind that the usual rules judge, too
 
 Array = np.ndarray
 
@@ -118,7 +123,6 @@ def measure(
     """How often which level is said, and processor seconds a verdict."""
     rng = np.random.default_rng([seed, n, classes])
     first = max(1 / classes, FIRST) if error == ALONE else 1 / classes
-    models *= 4 if error == ALONE else 1
     levels, usual, spent = [], [], 0.0
     for i in range(models):
         p = scores(rng, n, classes, *CONFIDENCES[confidence], first)
@@ -126,7 +130,7 @@ def measure(
         began = time.process_time()
         levels.append(judge(p, y).level)
         spent += time.process_time() - began
-        if i < models // 10:
+        if i < RULED:
             usual.append(rules(p, y, rng))
     found = {
         level: levels.count(level) / models for level in ("calibrated", "no_error_found", "too_little", "off")
@@ -136,28 +140,47 @@ def measure(
     return {**found, "cpu_s": spent / models}
 
 
+Kind = tuple[int, str, str | None]
+"""Classes, confidences, and how the model is off; None: calibrated."""
+
+
+def kinds() -> list[Kind]:
+    return [
+        (classes, confidence, error)
+        for classes in CLASSES
+        for confidence in CONFIDENCES
+        for error in (None, *ERRORS)
+        if (confidence, error) not in LEFT_OUT
+        and not (classes == 2 and error is not None and error.startswith("by the second"))
+    ]
+
+
+def named(kind: Kind) -> str:
+    classes, confidence, error = kind
+    return f"{classes} classes, {confidence}: {error or 'calibrated'}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=int, default=1000)
+    parser.add_argument("--screened", type=int, default=30, help="models of each kind")
+    parser.add_argument("--models", type=int, default=300, help="fresh ones, of the worst kinds")
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
-    args = peers.arguments(parser, models=5)
-    result: dict = {**vars(args), "calibrated": {}, "off": {}}
-    for classes in CLASSES:
-        for confidence in CONFIDENCES:
-            name = f"{classes} classes, {confidence}"
-            result["calibrated"][name] = measure(
-                args.samples, classes, confidence, None, args.models, args.seed
-            )
-            print(f"{name:28} {'calibrated':64} {told(result['calibrated'][name])}", flush=True)
-            for error in ERRORS:
-                if (confidence, error) in LEFT_OUT or (classes == 2 and error.startswith("by the second")):
-                    continue
-                found = measure(args.samples, classes, confidence, error, args.models, args.seed)
-                result["off"][f"{name}: {error}"] = found
-                print(f"{name:28} {error:64} {told(found)}", flush=True)
-    many = measure(10 * args.samples, 10, "mid", None, max(args.models // 10, 10), args.seed)
-    result["calibrated"]["10 classes, mid, ten times the samples"] = many
+    args = peers.arguments(parser, screened=3, models=3)
+
+    def look(kind: Kind, models: int, seed: int) -> dict[str, float]:
+        found = measure(args.samples, *kind, models, seed)
+        print(f"{named(kind):90} {told(found)}", flush=True)
+        return found
+
+    screened = {kind: look(kind, args.screened, args.seed) for kind in kinds()}
+    result: dict = {**vars(args), "screened": {named(kind): found for kind, found in screened.items()}}
+    for name, wrong in (("calibrated", "off"), ("off", "calibrated")):
+        of = [kind for kind in screened if (kind[2] is None) == (name == "calibrated")]
+        worst = sorted(of, key=lambda kind: screened[kind][wrong], reverse=True)[:WORST]
+        result[name] = {named(kind): look(kind, args.models, args.seed + 1) for kind in worst}
+    many = measure(10 * args.samples, 10, "mid", None, args.screened, args.seed)
+    result["ten times the samples"] = many
     print(f"10 classes, mid, {10 * args.samples} samples {told(many)}")
     peers.save("verdicts", result, args)
 

@@ -37,7 +37,7 @@ from calib_serve.fit.output.temperature import (
     fit_temperature,
     fit_temperature_mixture,
 )
-from calib_serve.fit.samples import ClassWeight, Samples, content_of
+from calib_serve.fit.samples import ClassWeight, Samples, content_of, one_thread
 
 Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
@@ -106,7 +106,8 @@ def fit_by_name(
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     # Of folds, which are temporary, nothing is said; and none fits nothing.
     said = [] if samples.part or method == "none" else remarks(samples)
-    artifact = fit(samples, **options)
+    with one_thread(samples.size):
+        artifact = fit(samples, **options)
     told = replace(artifact, fit={**artifact.fit, "remarks": said}) if said else artifact
     return replace(told, class_names=tuple(class_names)) if class_names else told
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from calib_serve import Artifact, calibrate
 from calib_serve.errors import FitError, InputError
@@ -204,3 +205,24 @@ def test_the_temperature_of_least_ece_is_the_brute_force_one(data_dir: Path):
     )
     fine = fit_temperature_ece(Samples.of(logits, labels))
     assert fine.fit["ece_after"] <= artifact.fit["ece_after"]
+
+
+@pytest.mark.parametrize(("classes", "threads"), [(4, 1), (2000, 2)])
+def test_small_fits_run_linear_algebra_on_one_thread_and_give_the_others_back(
+    classes: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def fit(samples: Samples) -> Artifact:
+        seen.extend(threads_of_blas())
+        return Artifact(method="temperature", classes=samples.classes, steps=())
+
+    monkeypatch.setattr("calib_serve.fit.output.candidates._fitter", lambda method: fit)
+    with threadpool_limits(2, "blas"):
+        fit_by_name("temperature", *draw(k=classes))
+        assert set(threads_of_blas()) == {2}
+    assert set(seen) == {threads}
+
+
+def threads_of_blas() -> list[int]:
+    return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
