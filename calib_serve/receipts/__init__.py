@@ -15,10 +15,11 @@ from calib_serve.receipts.wire import (
     Shadow,
     SignedReceipt,
     group_number,
+    nonce_of,
     shadow_tag,
 )
 
 __all__ = [
     "DAY", "SKEW", "TAG", "VERSION", "KeyTimes", "Keyring", "Label", "LiveKeyring", "Mark", "Receipt",
-    "Shadow", "SignedReceipt", "group_number", "shadow_tag", "told_time",
+    "Shadow", "SignedReceipt", "group_number", "nonce_of", "shadow_tag", "told_time",
 ]  # fmt: skip

@@ -258,6 +258,11 @@ def parsed(body: bytes) -> Receipt:
     return receipt
 
 
+def nonce_of(token: str) -> bytes:
+    """Return a receipt's nonce, whoever signed it; Refused for what is no receipt."""
+    return parsed(decoded(token)[0]).nonce
+
+
 def _read(body: bytes) -> Receipt:
     flags = body[1]
     sampled, grouped, shadowed = flags & _SAMPLED, flags & _GROUPED, flags & _SHADOWED

@@ -124,8 +124,8 @@ class Home(Protocol):
     """Takes predictions and labels; what it acknowledges is in the ledger."""
 
     @property
-    def takes_logits(self) -> bool:
-        """Tell whether logits may be kept there."""
+    def sample_rate(self) -> float:
+        """Return the share of predictions whose logits are kept there: 0 of none, 1 where it is not known."""
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
         """Count them, once under this name; those that are refused.
@@ -146,13 +146,12 @@ class Home(Protocol):
 class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
 
-    takes_logits = True  # only the watch knows
-
     def __init__(self, url: str, token: str = "") -> None:
         from calib_serve.watch.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
 
         check_address(url)
         self._url, self._token, self._post = url.rstrip("/"), token, post_body
+        self.sample_rate = 1.0  # until the watch has said what it keeps
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
         """Do as ``Home`` says."""
@@ -172,7 +171,11 @@ class Remote:
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
         how = {**how, "count": len(told["items"]), "token": self._token, "seconds": _ANSWER_SECONDS}
         found = self._post(f"{self._url}/v1/{what}", json.dumps(told).encode(), **how)
-        return [Outcome(one["accepted"], one.get("reason"), str(one.get("message", ""))) for one in found]
+        if found.sample_rate is not None:
+            self.sample_rate = found.sample_rate
+        return [
+            Outcome(one["accepted"], one.get("reason"), str(one.get("message", ""))) for one in found.items
+        ]
 
 
 class Within:
@@ -182,9 +185,9 @@ class Within:
         self._watch = watch
 
     @property
-    def takes_logits(self) -> bool:
+    def sample_rate(self) -> float:
         """Do as ``Home`` says."""
-        return self._watch.samples is not None
+        return self._watch.sample_rate
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
         """Do as ``Home`` says."""

@@ -20,7 +20,7 @@ from calib_serve.artifact import Artifact, Contract
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.forks import around_forks
 from calib_serve.names import By
-from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
+from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt, nonce_of
 from calib_serve.reporter.given import (
     KEYRING,
     ReporterShadow,
@@ -38,7 +38,7 @@ from calib_serve.reporter.outbox import Outbox
 from calib_serve.reporter.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.policy import LabelPolicy, parse_policy
-from calib_serve.watch.samples import SampleLog, in_half
+from calib_serve.watch.samples import SampleLog, in_half, is_sampled
 from calib_serve.watch.service import Watch
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Reporter:
     fingerprint, where its probabilities come with them.
 
     What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence. Predictions with
-    an ``id``, or with ``logits`` that it may keep, go one by one. ``most``: sums, and such predictions, that
+    an ``id``, or with ``logits`` that it keeps, go one by one. ``most``: sums, and such predictions, that
     may wait while the watch is away; ``spool``: a folder where they wait, so that they outlive their process
     and the next one sends them; of such predictions ten times as many.
 
@@ -477,8 +477,8 @@ class Reporter:
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
-        taken = z if self._home is not None and self._home.takes_logits else None
-        one_by_one = self._queue is not None and (bool(id) or taken is not None)
+        rate = 0.0 if z is None or self._home is None else self._home.sample_rate
+        one_by_one = self._queue is not None and (bool(id) or rate > 0)
         told = [tags[i] for i in good]
         receipts = self._recorder.served(
             [clipped[i] for i in good],
@@ -492,23 +492,31 @@ class Reporter:
         for i, receipt in zip(good, receipts, strict=True):
             found[i] = receipt
         if self._queue is not None and one_by_one:
-            kept = [b""] * count if taken is None else self._kept(taken, good)
+            kept = self._kept(rows, receipts, rate) if rate > 0 else [b""] * len(good)
             waits = [
-                one is not None and self._queue.put(Served(one, ids[i], kept[i]))
-                for i, one in zip(good, receipts, strict=True)
+                one is not None and self._queue.put(Served(one, ids[i], logits))
+                for i, one, logits in zip(good, receipts, kept, strict=True)
             ]
             if not all(waits):  # they are counted all the same
                 left = [at for at, is_there in enumerate(waits) if not is_there]
                 self._recorder.count([clipped[good[at]] for at in left], [told[at] for at in left])
         return found
 
-    def _kept(self, z: NDArray[np.float64], good: Sequence[int]) -> list[bytes]:
-        """Return what is kept of each row of logits; nothing of one that holds NaN."""
-        half = in_half(z)
-        finite: list[bool] = np.isfinite(half.sum(axis=1, dtype=np.float64)).tolist()
-        if lost := sum(not finite[i] for i in good):
-            self._recorder.broken("logits", times=lost)
-        return [row.tobytes() if is_finite else b"" for row, is_finite in zip(half, finite, strict=True)]
+    def _kept(
+        self, rows: Sequence[NDArray[np.float64]], receipts: Sequence[SignedReceipt | None], rate: float
+    ) -> list[bytes]:
+        """Return each row of logits in float16; nothing of one that is not sampled, or holds NaN."""
+        kept = [b""] * len(rows)
+        sampled = [i for i, one in enumerate(receipts) if one is not None and is_sampled(nonce_of(one), rate)]
+        if not sampled:
+            return kept
+        half = in_half([rows[i] for i in sampled])
+        bad: list[bool] = np.any(np.isnan(half), axis=1).tolist()
+        for i, row, is_bad in zip(sampled, half, bad, strict=True):
+            kept[i] = b"" if is_bad else row.tobytes()
+        if any(bad):
+            self._recorder.broken("logits", times=sum(bad))
+        return kept
 
     def _shadows(
         self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None

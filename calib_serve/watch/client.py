@@ -46,9 +46,16 @@ class Answer(NamedTuple):
     pause: float
 
 
+class Settled(NamedTuple):
+    """What a watch says of each item, and its ``sample_rate``, where it says that."""
+
+    items: list[dict[str, Any]]
+    sample_rate: float | None
+
+
 def post_items(url: str, items: Sequence[Mapping[str, Any]], **how: Any) -> list[dict[str, Any]]:
     """POST one batch to ``url`` and return what it says of each item; ``how``: see ``post_body``."""
-    return post_body(url, json.dumps({"items": list(items)}).encode(), count=len(items), **how)
+    return post_body(url, json.dumps({"items": list(items)}).encode(), count=len(items), **how).items
 
 
 def post_body(
@@ -62,7 +69,7 @@ def post_body(
     seconds: float = 60.0,
     once: str = "",
     failed: Callable[[str], None] = lambda _why: None,
-) -> list[dict[str, Any]]:
+) -> Settled:
     """POST ``body``, the JSON of a batch of ``count`` items, and return what is said of each.
 
     ``seconds``: in which an answer must be there, whole, each time. ``once``: the ``Idempotency-Key``, under
@@ -83,7 +90,7 @@ def post_body(
         except Unanswered as error:
             why, pause = str(error), 0.0
             continue
-        if status == 200 and (found := _outcomes(content, count)) is not None:
+        if status == 200 and (found := _settled(content, count)) is not None:
             return found
         why = f"{status} {_shown(content, token.strip())}"
         if status == 200:
@@ -153,18 +160,19 @@ def check_address(url: str) -> None:
         )
 
 
-def _outcomes(content: bytes, count: int) -> list[dict[str, Any]] | None:
+def _settled(content: bytes, count: int) -> Settled | None:
     """Return what an answer says of each item; None where it is no answer of a watch."""
     try:
         told = json.loads(content)
-        found = told.get("items", told.get("outcomes"))
+        found, rate = told.get("items", told.get("outcomes")), told.get("sample_rate")
         whole = len(found) == count and all(
             one["accepted"] is True or (one["accepted"] is False and isinstance(one["reason"], str))
             for one in found
         )
+        whole = whole and (rate is None or 0 <= rate <= 1)
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
         return None
-    return list(found) if whole else None
+    return Settled(list(found), rate) if whole else None
 
 
 def _shown(content: bytes, token: str) -> str:

@@ -25,8 +25,7 @@ from sqlalchemy import func, select
 
 from calib_serve.errors import Reason, Refused
 from calib_serve.names import shown
-from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt
-from calib_serve.receipts.wire import decoded, parsed
+from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt, nonce_of
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.ledger import Entry, Held, Ledger
 from calib_serve.watch.ledger.schema import PREDICTION_ID
@@ -155,7 +154,7 @@ class PredictionIds:
 
 def _same(one: str, other: str) -> bool:
     """Tell whether two receipts are of one prediction: signed again by a newer key, it has the same nonce."""
-    return one == other or parsed(decoded(one)[0]).nonce == parsed(decoded(other)[0]).nonce
+    return one == other or nonce_of(one) == nonce_of(other)
 
 
 _Found = Mapping[str, Mapping[str, Sequence[str]]]  # receipts by model, by id

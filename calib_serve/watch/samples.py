@@ -115,7 +115,7 @@ class SampleLog:
         with self._lock:
             rows = self._predictions.setdefault((model, version), [])
             rows += [
-                (n, t, row) for n, t, row in zip(nonces, times, half, strict=True) if _kept(n, self.rate)
+                (n, t, row) for n, t, row in zip(nonces, times, half, strict=True) if is_sampled(n, self.rate)
             ]
             full = len(rows) >= self._rows
         if full:
@@ -125,7 +125,7 @@ class SampleLog:
         """Keep accepted labels of sampled predictions."""
         with self._lock:
             for one in labels:
-                if _kept(one.receipt.nonce, self.rate):
+                if is_sampled(one.receipt.nonce, self.rate):
                     key = (one.receipt.model, one.receipt.version)
                     self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
             full = any(len(rows) >= self._rows for rows in self._labels.values())
@@ -248,7 +248,8 @@ def _read_shard(
     return dict(zip(nonces, zip(times.tolist(), logits, strict=True), strict=True)), {}, set()
 
 
-def _kept(nonce: bytes, rate: float) -> bool:
+def is_sampled(nonce: bytes, rate: float) -> bool:
+    """Tell whether a sample of this ``rate`` holds the prediction of this nonce, in every process."""
     # Hashed, as the nonces of an epoch begin alike.
     return zlib.crc32(nonce) < rate * _NONCES
 

@@ -342,6 +342,11 @@ class Watch:
         if self.samples is not None:
             self.samples.close()
 
+    @property
+    def sample_rate(self) -> float:
+        """Return the share of predictions whose logits are kept, 0 of none."""
+        return 0.0 if self.samples is None else self.samples.rate
+
     def __enter__(self) -> Watch:
         return self
 

@@ -36,6 +36,12 @@ PASSING: dict[str, Way] = {
     "answers without a word": says(lambda n: {"items": [{}] * n}),
     "a text for a truth": says(lambda n: {"items": [{"accepted": "true"}] * n}),
     "a refusal without a reason": says(lambda n: {"items": [{"accepted": False}] * n}),
+    **{
+        f"a sample rate of {rate}": says(
+            lambda n, rate=rate: {"items": [{"accepted": True}] * n, "sample_rate": rate}
+        )
+        for rate in (-0.1, 2, float("nan"), "all", [1])
+    },
     "a compressed answer that nobody asked for": says(
         b"\x1f\x8b\x08" + b"\0" * 30, more="Content-Encoding: gzip\r\n"
     ),

@@ -20,7 +20,7 @@ from calib_serve import Artifact, Keyring, Reporter, Watch
 from calib_serve.artifact import ModelFacts
 from calib_serve.errors import InputError, ServerError
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import read_samples
+from calib_serve.watch.samples import is_sampled, read_samples
 
 MODEL = {"model": "digits", "version": "1.0"}
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]])
@@ -287,6 +287,34 @@ def test_logits_make_no_work_for_a_watch_that_keeps_none(
         assert len(reporter._queue) == 3
         assert reporter.flush() == 0
         assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 33
+
+
+@pytest.mark.server
+def test_a_watch_elsewhere_says_which_logits_it_keeps_and_gets_no_others(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    none, some = Server(tmp_path), Server(tmp_path, "--samples", str(tmp_path / "s"), "--sample-rate", "0.5")
+    ring = Keyring.load(tmp_path / "keys.json")
+    with none, home(none, registry, MODEL, flush_seconds=3600) as reporter:
+        reporter.served(P, logits=np.log(P))
+        assert len(reporter._queue) == 3  # it may keep them all
+        assert reporter.flush() == 0
+        reporter.served(P, logits=np.log(P))
+        assert len(reporter._queue) == 0  # they are added up
+        assert reporter.flush() == 0
+    with some, home(some, registry, MODEL, flush_seconds=3600) as reporter:
+        reporter.served(P)
+        assert reporter.flush() == 0  # the answer to sums says it, too
+        receipts = [one for _ in range(100) for one in reporter.served(P, logits=np.log(P))]
+        chosen = sum(is_sampled(ring.verify(str(one)).nonce, 0.5) for one in receipts)
+        assert len(reporter._queue) == chosen
+        assert 100 < chosen < 200
+        assert reporter.flush() == 0
+        assert all(one.accepted for one in reporter.labels([{"receipt": r, "label": 0} for r in receipts]))
+        assert total(httpx.get(f"{some.url}/metrics").text, "calib_predictions_total") == 309
+        assert some.stop() == 0
+    assert len(read_samples(tmp_path / "s", **MODEL).labels) == chosen
+    assert not errors(registry)
 
 
 @pytest.mark.store

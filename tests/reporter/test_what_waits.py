@@ -24,7 +24,7 @@ MODEL = {"model": "m", "version": "1"}
 class Away:
     """A watch that is away until it is back, and then keeps what it is sent to be looked at."""
 
-    takes_logits = True
+    sample_rate = 1.0
 
     def __init__(self) -> None:
         self.here, self.one_by_one, self.added_up = False, list[Any](), 0

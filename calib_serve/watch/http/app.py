@@ -204,7 +204,7 @@ class _Routes:
         def count() -> Response:
             items = [_prediction(item) for item in parse(content)]
             receipts = self._watch.predictions(items, once=once, source=source)
-            return JSONResponse({"items": list(map(_answer, items, receipts))})
+            return self._counted(list(map(_answer, items, receipts)))
 
         batch: Batch = "predictions_without_key" if once is None else "predictions"
         try:
@@ -224,14 +224,15 @@ class _Routes:
             served = [ServedSums(**one.model_dump()) for one in said.items]
             once = hashlib.sha256(key.encode()).digest()
             wrong = self._watch.served(served, time=said.time, once=once, source=source)
-            return JSONResponse(
-                {"items": [{"accepted": True} if one is None else _refused(one) for one in wrong]}
-            )
+            return self._counted([{"accepted": True} if one is None else _refused(one) for one in wrong])
 
         try:
             return await self._gate.run(count, batch="predictions")
         except ConflictError as error:
             raise HTTPException(409, str(error)) from error
+
+    def _counted(self, items: list[dict[str, Any]]) -> Response:
+        return JSONResponse({"items": items, "sample_rate": self._watch.sample_rate})
 
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""

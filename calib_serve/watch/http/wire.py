@@ -161,6 +161,11 @@ class OutcomeOut(BaseModel):
     id_bound: IdBound = True
 
 
+SampleRate = Annotated[
+    float, Field(ge=0, le=1, description="share of predictions whose logits are kept here; 0: send none")
+]
+
+
 class PredictionsOut(BaseModel):
     """One answer a prediction, in order."""
 
@@ -168,12 +173,14 @@ class PredictionsOut(BaseModel):
         list[ReceiptOut | OutcomeOut],
         Field(description="a receipt for each that came without one; accepted or why not for the others"),
     ]
+    sample_rate: SampleRate
 
 
 class SumsOut(BaseModel):
     """One answer an item, in order."""
 
     items: list[OutcomeOut]
+    sample_rate: SampleRate
 
 
 class LabelsOut(BaseModel):
