@@ -113,7 +113,7 @@ class Gateway:
         elif scope["type"] == "http":
             started = _Started(send)
             try:
-                await self._serve(scope, receive, started)
+                await self._serve(_below_root(scope), receive, started)
             except (NoAnswer, Full, TooLarge, InputError) as error:
                 if not started.yes:
                     await _refuse(started, error)
@@ -186,6 +186,13 @@ class Gateway:
             async with self._unpacking:
                 return await asyncio.to_thread(work, *args)
         return work(*args) if len(body) < _SMALL else await asyncio.to_thread(work, *args)
+
+
+def _below_root(scope: Scope) -> Scope:
+    """Return the request with the path that the client's proxy sent: uvicorn puts the root path before it."""
+    root: str = scope.get("root_path", "")
+    path, raw = scope["path"].removeprefix(root), scope["raw_path"].removeprefix(root.encode())
+    return {**scope, "root_path": "", "path": path, "raw_path": raw}
 
 
 class _Started:

@@ -390,13 +390,24 @@ def test_large_calls_over_grpc_are_bounded_in_bytes_together(
 
 
 @contextmanager
-def in_process(server: Recording, **options: Any) -> Iterator[TestClient]:
+def in_process(server: Recording, *, root_path: str = "", **options: Any) -> Iterator[TestClient]:
     """A client of a gateway in this process, which counts in a watch at the address of ``server``."""
     models = {("digits", "1"): CLASSES}
     named = {"output": ["logits"], "scores": ["logits"], "upstream": server.url, "watch": server.url}
     made = open_gateway(models, keyring=Keyring.new(), **named, **options)
-    with made as app, TestClient(app, base_url="http://127.0.0.1") as client:
+    with made as app, TestClient(app, base_url="http://127.0.0.1", root_path=root_path) as client:
         yield client
+
+
+def test_a_path_that_the_proxy_strips_is_no_part_of_an_address(server: Recording) -> None:
+    """With --root-path, uvicorn puts it before the path that came."""
+    with in_process(server, root_path="/models") as client:
+        found = client.post(f"/models{INFER}", json={}).json()
+        assert [one["name"] for one in found["outputs"]] == ["logits", "confidence", "receipt"]
+        assert client.get("/models/calibration/metrics").status_code == 200
+        client.get("/models/v2/models/other")
+    paths = [one.split(b" ")[1].decode() for one in server.requests]
+    assert [one for one in paths if not one.startswith("/v1/")] == [INFER, "/v2/models/other"]
 
 
 def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> None:
