@@ -47,7 +47,7 @@ from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.watch.client import read_token
-from calib_serve.watch.http import LOOPBACK, Guard, Tokens, create_app
+from calib_serve.watch.http import Guard, Tokens, create_app, tokens_and_hosts
 from calib_serve.watch.service import Watch
 
 try:
@@ -300,21 +300,22 @@ def open_gateway(
     options: GatewayOptions | None = None,
     *,
     tokens: Tokens = (),
-    hosts: Sequence[str] = LOOPBACK,
+    hosts: Sequence[str] = (),
     **given: Any,
 ) -> Iterator[Gateway]:
     """Open the ASGI app before the server ``upstream``; inside the context it may be served.
 
     ``models``: by (model, version), an artifact, its folder, or the number of classes of a model whose
     output is calibrated already. ``options``, or ``given`` one by one: see ``GatewayOptions``. The app of a
-    watch in this process is then the gateway's as well, for whoever has one of the ``tokens``. InputError for
-    what does not fit together.
+    watch in this process is then the gateway's as well, for whoever has one of the ``tokens``; these and
+    ``hosts`` as in ``create_app``. InputError for what does not fit together.
     """
     options = GatewayOptions(**given) if options is None else changed(options, given)
     output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
     shadow = Named.read(options.shadow, "--shadow")
     for named in (output, scores, shadow):
         named.check([model for model, _ in models])
+    tokens, hosts = tokens_and_hosts(options, tokens, hosts)
     grpc_tls = None if options.grpc_port is None else _pair(options.tls_cert, options.tls_key)
     token = read_token(options.watch_token_file) if options.watch_token_file else ""
     ring = options.keyring

@@ -8,8 +8,10 @@ from calib_serve.options.base import PYTHON, RARE, Checked, check, check_positiv
 from calib_serve.options.evaluate import Tolerant
 
 __all__ = [
+    "AppOptions",
     "DriftOptions",
     "GatewayOptions",
+    "ListenOptions",
     "SampleOptions",
     "ServeOptions",
     "WatchOptions",
@@ -89,35 +91,23 @@ class WatchOptions(SampleOptions, DriftOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebOptions(Checked):
-    """Options of ``create_app`` and ``serve_app``."""
+class ListenOptions(Checked):
+    """Options of ``serve_app``."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 9300
     """Port to listen on."""
-    token_file: Path | None = None
-    """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
-    allowed_hosts: list[str] = field(default_factory=list)
-    """Host names to answer to besides loopback, as a proxy in front sends them."""
-    root_path: Annotated[str, RARE] = ""
-    """Path under which a proxy serves it, and which the proxy strips."""
-    log_format: Literal["text", "json"] = "text"
-    """Format of the log on stderr: text, or json, one object a line."""
     tls_cert: Path | None = None
     """Certificate with its chain, PEM: serve by TLS."""
     tls_key: Path | None = None
     """The certificate's key, PEM."""
+    root_path: Annotated[str, RARE] = ""
+    """Path under which a proxy serves it, and which the proxy strips."""
     max_connections: Annotated[int, RARE] = 512
     """Connections at a time; others are answered 503."""
     request_seconds: Annotated[float, RARE] = 30
     """Seconds in which a request with its body must have come."""
-    max_waiting: Annotated[int, RARE] = 32
-    """Requests at work or in line; one more is answered 429."""
-    max_megabytes: Annotated[float, RARE] = 4
-    """The largest body, in MiB."""
-    max_versions: Annotated[int, RARE] = 200
-    """Model versions with series of their own; the rest are 'other'."""
 
     def _check(self) -> None:
         check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
@@ -130,8 +120,29 @@ class WebOptions(Checked):
             lone,
             "is one of two: a certificate and its key, tls_cert and tls_key",
         )
-        check_positive(request_seconds=self.request_seconds, max_megabytes=self.max_megabytes)
-        for option in ("max_connections", "max_waiting", "max_versions"):
+        check_positive(request_seconds=self.request_seconds)
+        most = self.max_connections
+        check(most >= 1, "max_connections", f"must be 1 or more, got {most}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppOptions(Checked):
+    """Options of ``create_app``."""
+
+    token_file: Path | None = None
+    """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
+    allowed_hosts: list[str] = field(default_factory=list)
+    """Host names to answer to besides loopback, as a proxy in front sends them."""
+    max_waiting: Annotated[int, RARE] = 32
+    """Requests at work or in line; one more is answered 429."""
+    max_megabytes: Annotated[float, RARE] = 4
+    """The largest body, in MiB."""
+    max_versions: Annotated[int, RARE] = 200
+    """Model versions with series of their own; the rest are 'other'."""
+
+    def _check(self) -> None:
+        check_positive(max_megabytes=self.max_megabytes)
+        for option in ("max_waiting", "max_versions"):
             value = getattr(self, option)
             check(value >= 1, option, f"must be 1 or more, got {value}")
 
@@ -139,6 +150,14 @@ class WebOptions(Checked):
     def max_bytes(self) -> int:
         """Return the largest body in bytes."""
         return int(self.max_megabytes * 2**20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebOptions(AppOptions, ListenOptions):
+    """Options of a command that serves an app."""
+
+    log_format: Literal["text", "json"] = "text"
+    """Format of the log on stderr: text, or json, one object a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
