@@ -330,7 +330,13 @@ def open_gateway(
         watch = options.watch
         if options.ledger is not None:
             watch = opened.enter_context(
-                Watch.open(models, keyring=ring, ledger=options.ledger, samples=options.samples)
+                Watch.open(
+                    models,
+                    keyring=ring,
+                    ledger=options.ledger,
+                    samples=options.samples,
+                    label_budget=options.label_budget,
+                )
             )
         found, reporters = [], list[Reporter]()
         opened.callback(Reporter.close_all, reporters)
@@ -350,6 +356,8 @@ def open_gateway(
                 watch=watch,
                 token=token,
                 registry=registry,
+                # A watch of this process has the budget, which it tells what the ledger counted.
+                policy=None if isinstance(watch, Watch) else options.label_budget or None,
                 shadow=beside,
             )
             reporters.append(reporter)

@@ -27,7 +27,7 @@ class SampleOptions(Checked):
     """Which labels are asked for, and which logits and labels are kept, to refit on."""
 
     label_budget: Any = ""
-    """Which labels to ask for: 500/day, a rate 0.05, or rates by confidence 0.7:1,1:0.01."""
+    """Labels to ask for of what is signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
     samples: Any = None
     """Keep logits and labels in this folder, to refit on; by default none are kept."""
     sample_rate: float = 0.1
@@ -180,6 +180,8 @@ class GatewayOptions(WebOptions):
     """A file with a token of the scope predict for that watch."""
     ledger: str | None = None
     """Count in this process instead: a file, or postgresql://HOST/DATABASE."""
+    label_budget: str = ""
+    """Which labels this gateway asks for: 500/day, 0.05, or 0.7:1,1:0.01; by default all."""
     samples: str | None = None
     """Keep a tenth of logits, and their labels, in this folder, to refit on; with ledger."""
     port: int = 8080

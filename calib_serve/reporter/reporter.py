@@ -185,7 +185,8 @@ class Reporter:
     prometheus-client (None: the one that applications expose by default). Failures of the monitoring are
     counted in ``registry`` in any case.
 
-    ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
+    ``policy`` says whose labels are wanted, such as "500/day" (None: as a ``Watch`` of this process says, else
+    all); ``workers``: how many processes share it.
     ``samples``: a folder for a share ``sample_rate`` of logits, to refit on, where a watch that was given the
     same folder puts their labels; not with ``watch``, which keeps both. ``shadow``: an artifact, or its
     folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
@@ -263,6 +264,10 @@ class Reporter:
                 spool=spool,
             )
         reference = None if self.artifact is None else self.artifact.reference
+        if isinstance(policy, str):
+            policy = parse_policy(policy, workers=workers)
+        elif policy is None and isinstance(watch, Watch):
+            policy = watch.label_policy((model, version))
         self._recorder = Recorder(
             self._sink,
             model=model,
@@ -270,7 +275,7 @@ class Reporter:
             bins=15 if reference is None else len(reference),
             keyring=ring,
             samples=None if samples is None else SampleLog(samples, rate=sample_rate),
-            policy=parse_policy(policy, workers=workers) if isinstance(policy, str) else policy,
+            policy=policy,
             counts=outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )

@@ -394,7 +394,7 @@ def in_process(server: Recording, *, root_path: str = "", **options: Any) -> Ite
     """A client of a gateway in this process, which counts in a watch at the address of ``server``."""
     models = {("digits", "1"): CLASSES}
     named = {"output": ["logits"], "scores": ["logits"], "upstream": server.url, "watch": server.url}
-    made = open_gateway(models, keyring=Keyring.new(), **named, **options)
+    made = open_gateway(models, keyring=Keyring.new(), **{**named, **options})
     with made as app, TestClient(app, base_url="http://127.0.0.1", root_path=root_path) as client:
         yield client
 
@@ -429,3 +429,11 @@ def test_it_asks_for_the_tokens_of_its_options(server: Recording, tmp_path: Path
     with in_process(server, token_file=tokens) as client:
         for headers, expected in (({}, 401), ({"Authorization": "Bearer a-token-that-is-long"}, 200)):
             assert client.get("/calibration/metrics", headers=headers).status_code == expected
+
+
+def test_it_asks_for_the_labels_of_its_budget_wherever_it_counts(server: Recording, tmp_path: Path) -> None:
+    here = {"watch": None, "ledger": str(tmp_path / "ledger.db")}
+    for home in ({}, here):
+        with in_process(server, label_budget="0.001", **home) as client:
+            outputs = {one["name"]: one["data"] for one in client.post(INFER, json={}).json()["outputs"]}
+            assert not all(outputs["label_wanted"])
