@@ -4,7 +4,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import PYTHON, RARE, Checked, check, check_positive, check_share
+from calib_serve.options.base import (
+    PYTHON,
+    RARE,
+    Checked,
+    check,
+    check_default,
+    check_positive,
+    check_share,
+)
 from calib_serve.options.evaluate import Tolerant
 
 __all__ = [
@@ -19,6 +27,7 @@ __all__ = [
     "variable",
 ]
 
+_OF_FOLDER = "is of samples: name the folder to keep them in"
 _LONGEST = 1e30  # labels; what the detector may multiply it with still fits a float
 
 
@@ -35,6 +44,8 @@ class SampleOptions(Checked):
 
     def _check(self) -> None:
         check_share(sample_rate=self.sample_rate)
+        if not isinstance(self.samples, (str, Path)):
+            check_default(self, ["sample_rate"], _OF_FOLDER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +88,8 @@ class WatchOptions(SampleOptions, DriftOptions):
 
     def _check(self) -> None:
         check_positive(ttl_days=self.ttl_days, sample_days=self.sample_days)
+        if not isinstance(self.samples, (str, Path)):
+            check_default(self, ["sample_days"], _OF_FOLDER)
 
     @property
     def most_segments(self) -> Any:
@@ -235,6 +248,8 @@ class ServeOptions(SampleOptions):
 
     def _check(self) -> None:
         check_positive(sample_seconds=self.sample_seconds)
+        if self.samples is None:
+            check_default(self, ["sample_seconds"], _OF_FOLDER)
 
 
 def variable(option: str) -> str:

@@ -75,6 +75,8 @@ def test_a_file_that_cannot_be_is_refused(written: str, says: str, here: Path) -
         (("--max-conections", "9"), "--max-connections"),
         (("--tolerance", "0.5"), "--tolerance must be in [0, 0.5)"),
         (("--sample-rate", "0"), "--sample-rate must be above 0"),
+        (("--sample-rate", "0.5"), "--sample-rate is of samples"),
+        (("--sample-days", "7"), "--sample-days is of samples"),
         (("--ttl-days", "inf"), "--ttl-days must be above 0 and finite"),
         (("--tls-cert", "cert.pem"), "tls_key"),
         (("--maturity", "soon"), "such as 6h"),
