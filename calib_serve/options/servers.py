@@ -221,6 +221,8 @@ class GatewayOptions(WebOptions):
             "samples",
             "are kept where labels are counted: say so to the watch, which gets the logits",
         )
+        if self.watch is None:
+            check_default(self, ["watch_token_file"], "is for a watch at another address: name that by watch")
         check(
             (self.grpc_upstream is None) == (self.grpc_port is None),
             "grpc_port" if self.grpc_upstream is None else "grpc_upstream",

@@ -109,6 +109,14 @@ def test_what_a_caller_has_wrong_is_said_at_once(
     assert not counted(registry)
 
 
+@pytest.mark.parametrize("useless", [{"spool": "s"}, {"sample_rate": 0.5}, {"workers": 4}])
+def test_an_option_that_would_do_nothing_is_refused(
+    useless: dict[str, Any], ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with pytest.raises(InputError, match=next(iter(useless))):
+        Reporter(3, **MODEL, keyring=ring, registry=registry, **useless)
+
+
 def test_the_keyring_of_the_environment_is_followed_when_it_changes(
     tmp_path: Path, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
