@@ -321,7 +321,7 @@ def open_gateway(
     ring = options.keyring
     if isinstance(ring, (str, Path)):
         ring = LiveKeyring(ring)
-    registry, counts = OneRegistry(), Counts(models)
+    registry, counts = OneRegistry(), Counts(models, most=options.max_versions)
     waiting = Waiting(options.max_waiting, most=options.max_bytes)
     reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=options.max_waiting)
     server = reach(options.upstream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import threading
 import time
 from collections import Counter
@@ -437,3 +438,15 @@ def test_it_asks_for_the_labels_of_its_budget_wherever_it_counts(server: Recordi
         with in_process(server, label_budget="0.001", **home) as client:
             outputs = {one["name"]: one["data"] for one in client.post(INFER, json={}).json()["outputs"]}
             assert not all(outputs["label_wanted"])
+
+
+def test_versions_that_clients_name_get_series_until_there_are_the_most(server: Recording) -> None:
+    with in_process(server, max_versions=2) as client:
+        for version in (7, 8, 9):
+            client.post(f"/v2/models/digits/versions/{version}/generate", json={})
+        lines = client.get("/calibration/metrics").text.splitlines()
+    found = [one for one in lines if one.startswith("calib_uncalibrated_total{")]
+    named = {
+        version: float(one.split()[-1]) for one in found for version in re.findall('version="(.*?)"', one)
+    }
+    assert named == {"1": 0.0, "7": 1.0, "other": 2.0}
