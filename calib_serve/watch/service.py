@@ -229,11 +229,31 @@ class Watch:
     def tell(self, version: Version, facts: Mapping[str, Any]) -> None:
         """Watch another version, told by ``Watched.of_facts``: here at once, and by all on this ledger.
 
-        InputError where facts are none.
+        InputError where facts are none, or others than this program was started with.
         """
-        Watched.of_facts(facts)
+        self._check_told(version, Watched.of_facts(facts), facts)
         self.ledger.tell(version, json.dumps(dict(facts)))
         self.learn()
+
+    def _check_told(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
+        followed = {} if self._follow is None else self._follow.current()
+        known = {**followed, **self._given}.get(version)
+        if known is None:
+            return
+        other = [
+            name
+            for name, mine, new in (
+                ("classes", known.classes.count, told.classes.count),
+                ("class_names", known.classes.names, told.classes.names),
+                ("contract", known.contract, told.contract),
+            )
+            if name in facts and mine != new
+        ]
+        if other:
+            model, name = version
+            raise InputError(
+                f"{model} {name} is given here with other {other[0]}: change what this was started with"
+            )
 
     def learn(self) -> None:
         """Look for versions that were told meanwhile, and count what was held for them."""
@@ -312,12 +332,12 @@ class Watch:
             return self.policies[version]
 
     def _note_signed(self, versions: Iterable[Version]) -> None:
-        """Log once of each version that others sign its receipts, and that they decide which labels to ask for."""
+        """Log once of each version that others sign its receipts, and so ask for its labels."""
         for version in () if self._policy is None else {*versions} - self._drawn:
             self._drawn.add(version)
             logger.warning(
-                "%s %s: the label budget is not that of predictions which others sign: give it to the reporter "
-                "(policy=) or the gateway (--label-budget)",
+                "%s %s: the label budget is not of predictions which others sign: give it to their reporter "
+                "(policy=) or gateway (--label-budget)",
                 *version,
             )
 
