@@ -34,8 +34,15 @@ class WatchMiddleware:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one connection, request or lifespan."""
-        below = scope["type"] in ("http", "websocket") and f"{scope['path']}/".startswith(f"{self._path}/")
-        if below:
-            # As ASGI mounts: the path stays whole, and what of it was the mount's is its root.
-            scope = {**scope, "root_path": scope.get("root_path", "") + self._path}
-        await (self._watch if below else self._app)(scope, receive, send)
+        if scope["type"] in ("http", "websocket"):
+            root: str = scope.get("root_path", "")
+            # Behind a proxy, or mounted, the path begins with the root; some servers leave it out.
+            path: str = scope["path"]
+            if path.startswith(f"{root}/"):
+                path = path.removeprefix(root)
+            if f"{path}/".startswith(f"{self._path}/"):
+                # As ASGI mounts: the path stays whole, and what of it was the mount's is its root.
+                below = {**scope, "path": root + path, "root_path": root + self._path}
+                await self._watch(below, receive, send)
+                return
+        await self._app(scope, receive, send)

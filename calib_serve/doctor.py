@@ -265,7 +265,7 @@ def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     if "torchserve" in extras or asked.config is not None:
         found = Ports.of({} if asked.config is None else read_properties(asked.config))
         wanted = {port: f"TorchServe's {name}" for name, port in asdict(found).items()}
-    if "watch" in extras:
+    if "watch" in extras or asked.port != DoctorOptions.port:
         wanted[asked.port] = "calib-serve watch"
     for port, whose in wanted.items():
         if not is_free(port):

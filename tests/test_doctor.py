@@ -145,3 +145,10 @@ def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(tmp_
     assert list(tmp_path.iterdir()) == [keyring]
     assert cli("--keyring", tmp_path / "gone.json").exit_code == 1
     assert cli("--config", tmp_path / "gone.properties").exit_code == 1
+
+
+def test_a_port_that_is_named_is_looked_at_whatever_is_installed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "is_free", lambda port: port != 9301)
+    assert "port 9301" in site.found("torch", port=9301)

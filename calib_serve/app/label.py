@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, shown_as
 from calib_serve.app._show import note, print_json, stages
 from calib_serve.errors import InputError
-from calib_serve.options.base import check, fields_of
+from calib_serve.options.base import check, check_default, fields_of
 from calib_serve.options.label import CollectOptions, FollowOptions, LabelColumns, LabelOptions, SendLimits
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Followed(FollowOptions):
     def _check(self) -> None:
         port = self.metrics_port
         check(port is None or 0 < port <= 65_535, "metrics_port", f"must be 1 to 65535, got {port}")
+        if port is None:
+            check_default(self, ["metrics_host"], "is of metrics_port, which is not given")
 
 
 @app.default
@@ -77,20 +79,20 @@ def label(
     from calib_serve.names import parse_duration
 
     if "://" in source or Path(source).is_dir():
-        check(options.refused is None, "refused", "is for a file of labels; dead letters are these of others")
+        check_default(options, ["refused"], "is for a file of labels; dead letters are these of others")
+        check_default(options, ["tries"], "is for a file of labels; others are sent until they are taken")
         check(followed.dead_letter is not None, "dead_letter", "must say where what cannot be counted goes")
+        if not any(str(one).startswith("kafka://") for one in (source, followed.dead_letter)):
+            check_default(
+                followed, ["kafka_config"], "is for Kafka, and neither labels nor dead letters are there"
+            )
         shared = {**fields_of(LabelColumns, options), **fields_of(SendLimits, options)}
         collecting = CollectOptions(**shared, **fields_of(FollowOptions, followed))
         wait = parse_duration(str(followed.wait), what="--wait")
-        return _collect(source, options, followed, replace(collecting, wait=wait))
-    _refuse(followed, Followed(), f"is for a folder, a bucket or a topic, and {source} is none")
+        return _collect(source, options, followed, replace(collecting, wait=wait), as_json=output.json)
+    names = [one.name for one in fields(followed)]
+    check_default(followed, names, f"is for a folder, a bucket or a topic, and {source} is none")
     return _send(source, options, as_json=output.json)
-
-
-def _refuse(given: Any, plain: Any, says: str) -> None:
-    """Raise OptionError for a field that is not as it is by default."""
-    for one in fields(given):
-        check(getattr(given, one.name) == getattr(plain, one.name), one.name, says)
 
 
 def _token(options: Options) -> str:
@@ -120,7 +122,9 @@ def _send(source: str, options: Options, *, as_json: bool) -> int:
     return 1 if sent.wrong else 0
 
 
-def _collect(source: str, options: Options, followed: Followed, collecting: CollectOptions) -> int:
+def _collect(
+    source: str, options: Options, followed: Followed, collecting: CollectOptions, *, as_json: bool
+) -> int:
     from calib_serve.collect import Collector, open_dead_letters, open_source
     from calib_serve.collect.opening import kafka_settings
 
@@ -140,7 +144,12 @@ def _collect(source: str, options: Options, followed: Followed, collecting: Coll
         running.enter_context(_stopped_by_signals(collector))
         note([f"collecting labels from {source}"])
         totals = collector.run(once=followed.once)
-    sys.stdout.write(f"{totals}\n")
+    if as_json:
+        taken = {name: totals.labels[name] for name in ("accepted", "held")}
+        refused = {why: n for why, n in totals.labels.items() if why not in taken}
+        print_json({**taken, "refused": refused, "dead": dict(totals.dead)})
+    else:
+        sys.stdout.write(f"{totals}\n")
     return 1 if totals.dead else 0
 
 

@@ -155,7 +155,7 @@ def _say(text: str) -> None:
 def _opened(where: str) -> Iterator["Ledger"]:
     from calib_serve.watch.ledger import Ledger
 
-    with contextlib.closing(Ledger(where, must_exist=True, retention=0.0)) as book:
+    with contextlib.closing(Ledger(where, must_exist=True)) as book:
         yield book
 
 

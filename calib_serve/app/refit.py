@@ -21,6 +21,7 @@ from calib_serve.app._command import (
 from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note, print_json, stages
 from calib_serve.errors import InputError
+from calib_serve.options.base import Checked, check_default
 from calib_serve.options.data import PlainData
 from calib_serve.options.fit import ServedRefitOptions
 
@@ -91,13 +92,13 @@ def refit(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promotion:
+class Promotion(Checked):
     """Options of ``calib-serve refit promote``."""
 
     folder: Path = Path("serving")
     """Where the server runs: its config.properties and tokens."""
     ledger: str = ""
-    """Where its labels are counted; by default the server's own."""
+    """Where its labels are counted; by default as CALIB_SERVE_LEDGER says, or ledger.sqlite in FOLDER."""
     unless_worse: bool = False
     """Promote on the verdict "no worse", too."""
     force: bool = False
@@ -106,6 +107,12 @@ class Promotion:
     """Go back to the version of this model before its last promotion."""
     yes: bool = False
     """Do not ask."""
+
+    def _check(self) -> None:
+        if self.back:
+            check_default(self, ["force"], "is not for --back, which asks no labels")
+        if self.back or self.force:
+            check_default(self, ["ledger", "unless_worse"], "is of labels, and none are asked")
 
 
 @subcommand(app)

@@ -1,6 +1,5 @@
 """``calib-serve watch``: count predictions and labels, look for drift, publish metrics and a page."""
 
-import functools
 import logging
 from dataclasses import replace
 from typing import Annotated
@@ -30,7 +29,6 @@ def watch(
     web: Annotated[WebOptions, shown_as("Where it listens")] = WebOptions(),
 ) -> None:
     """Count what is served and labelled, until it is stopped."""
-    from calib_serve.watch.checks import file_check
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.service import Watch
 
@@ -38,9 +36,6 @@ def watch(
         door(web, options.keyring) as opened,
         Watch.open(watched_models(models or []), replace(options, keyring=opened.keyring)) as watch,
     ):
-        if opened.tokens is not None:
-            opened.tokens.failed = functools.partial(watch.counts.errors.update, ["tokens"])
-            watch.checks.add(file_check("tokens", opened.tokens))
         app = create_app(watch, web, tokens=opened.tokens or (), hosts=opened.hosts)
         for (name, version), watched in watch.models.items():
             if watched.reference is None and not watched.classes.pairs:

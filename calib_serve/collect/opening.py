@@ -12,7 +12,7 @@ from calib_serve.collect.reading import Columns
 from calib_serve.collect.source import DeadLetters, FolderDeadLetters, Source
 from calib_serve.errors import InputError
 from calib_serve.files import read_private
-from calib_serve.options.base import changed
+from calib_serve.options.base import changed, check_default
 from calib_serve.options.label import CollectOptions
 
 _KAFKA = "kafka://"
@@ -47,6 +47,9 @@ def open_source(
         topic = _topic(address)
         if not topic.group:
             raise InputError(f"name the consumer group: {_SHAPE}, got {shown(address)}")
+        check_default(
+            options, ("state", "settle", "every"), "is for files; Kafka knows what was read of a topic"
+        )
         return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka, columns=columns)
     from calib_serve.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
 

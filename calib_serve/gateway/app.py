@@ -47,7 +47,7 @@ from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.watch.client import read_token
-from calib_serve.watch.http import LOOPBACK, Guard, Tokens, create_app
+from calib_serve.watch.http import Guard, Tokens, create_app, tokens_and_hosts
 from calib_serve.watch.service import Watch
 
 try:
@@ -113,7 +113,7 @@ class Gateway:
         elif scope["type"] == "http":
             started = _Started(send)
             try:
-                await self._serve(scope, receive, started)
+                await self._serve(_below_root(scope), receive, started)
             except (NoAnswer, Full, TooLarge, InputError) as error:
                 if not started.yes:
                     await _refuse(started, error)
@@ -186,6 +186,13 @@ class Gateway:
             async with self._unpacking:
                 return await asyncio.to_thread(work, *args)
         return work(*args) if len(body) < _SMALL else await asyncio.to_thread(work, *args)
+
+
+def _below_root(scope: Scope) -> Scope:
+    """Return the request with the path that the client's proxy sent: uvicorn puts the root path before it."""
+    root: str = scope.get("root_path", "")
+    path, raw = scope["path"].removeprefix(root), scope["raw_path"].removeprefix(root.encode())
+    return {**scope, "root_path": "", "path": path, "raw_path": raw}
 
 
 class _Started:
@@ -293,27 +300,28 @@ def open_gateway(
     options: GatewayOptions | None = None,
     *,
     tokens: Tokens = (),
-    hosts: Sequence[str] = LOOPBACK,
+    hosts: Sequence[str] = (),
     **given: Any,
 ) -> Iterator[Gateway]:
     """Open the ASGI app before the server ``upstream``; inside the context it may be served.
 
     ``models``: by (model, version), an artifact, its folder, or the number of classes of a model whose
     output is calibrated already. ``options``, or ``given`` one by one: see ``GatewayOptions``. The app of a
-    watch in this process is then the gateway's as well, for whoever has one of the ``tokens``. InputError for
-    what does not fit together.
+    watch in this process is then the gateway's as well, for whoever has one of the ``tokens``; these and
+    ``hosts`` as in ``create_app``. InputError for what does not fit together.
     """
     options = GatewayOptions(**given) if options is None else changed(options, given)
     output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
     shadow = Named.read(options.shadow, "--shadow")
     for named in (output, scores, shadow):
         named.check([model for model, _ in models])
+    tokens, hosts = tokens_and_hosts(options, tokens, hosts)
     grpc_tls = None if options.grpc_port is None else _pair(options.tls_cert, options.tls_key)
     token = read_token(options.watch_token_file) if options.watch_token_file else ""
     ring = options.keyring
     if isinstance(ring, (str, Path)):
         ring = LiveKeyring(ring)
-    registry, counts = OneRegistry(), Counts(models)
+    registry, counts = OneRegistry(), Counts(models, most=options.max_versions)
     waiting = Waiting(options.max_waiting, most=options.max_bytes)
     reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=options.max_waiting)
     server = reach(options.upstream)
@@ -322,7 +330,13 @@ def open_gateway(
         watch = options.watch
         if options.ledger is not None:
             watch = opened.enter_context(
-                Watch.open(models, keyring=ring, ledger=options.ledger, samples=options.samples)
+                Watch.open(
+                    models,
+                    keyring=ring,
+                    ledger=options.ledger,
+                    samples=options.samples,
+                    label_budget=options.label_budget,
+                )
             )
         found, reporters = [], list[Reporter]()
         opened.callback(Reporter.close_all, reporters)
@@ -342,6 +356,8 @@ def open_gateway(
                 watch=watch,
                 token=token,
                 registry=registry,
+                # A watch of this process has the budget, which it tells what the ledger counted.
+                policy=None if isinstance(watch, Watch) else options.label_budget or None,
                 shadow=beside,
             )
             reporters.append(reporter)

@@ -17,20 +17,22 @@ except ImportError as error:
     raise MissingDependency("prometheus_client", "gateway") from error
 
 _UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
-_MOST_VERSIONS = 64  # with series of their own
 
 
 class Counts(Collector):
-    """Counts the answers of calibrated models that went out as the server gave them, from 0 on."""
+    """Counts the answers of calibrated models that went out as the server gave them, from 0 on.
 
-    def __init__(self, versions: Iterable[tuple[str, str]]) -> None:
-        self._passed = Counter(dict.fromkeys(versions, 0))
+    ``versions`` are those given; of others, which clients name, series are made until there are ``most``.
+    """
+
+    def __init__(self, versions: Iterable[tuple[str, str]], *, most: int) -> None:
+        self._passed, self._most = Counter(dict.fromkeys(versions, 0)), most
         self._lock = threading.Lock()
 
     def passed(self, model: str, version: str) -> None:
         """Count a reply that went out as the server gave it."""
         with self._lock:
-            known = (model, version) in self._passed or len(self._passed) < _MOST_VERSIONS
+            known = (model, version) in self._passed or len(self._passed) < self._most
             self._passed[model, version if known else "other"] += 1
 
     def collect(self) -> Iterator[Metric]:

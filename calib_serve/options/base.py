@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -19,6 +19,7 @@ __all__ = [
     "changed",
     "check",
     "check_between",
+    "check_default",
     "check_positive",
     "check_share",
     "divided",
@@ -115,6 +116,19 @@ def check(holds: bool, option: str, says: str) -> None:
     """
     if not holds:
         raise OptionError(option, says)
+
+
+def check_default(options: object, names: Iterable[str], says: str) -> None:
+    """Raise OptionError for an option of these names that is not as it is by default.
+
+    >>> check_default(Seeded(seed=3), ["seed"], "is for what is drawn")
+    Traceback (most recent call last):
+        ...
+    calib_serve.errors.OptionError: seed is for what is drawn
+    """
+    plain = {one.name: one for one in fields(options)}  # type: ignore[arg-type]
+    for name in names:
+        check(getattr(options, name) == plain[name].default, name, says)
 
 
 def check_positive(**options: float) -> None:

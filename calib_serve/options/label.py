@@ -37,12 +37,9 @@ class SendLimits(Checked):
 
     batch: Annotated[int, RARE] = 1000
     """Labels a request."""
-    tries: Annotated[int, RARE] = 7
-    """How often a request is tried."""
 
     def _check(self) -> None:
         check(1 <= self.batch <= _MOST, "batch", f"must be 1 to {_MOST}, got {self.batch}")
-        check(self.tries >= 1, "tries", f"must be 1 or more, got {self.tries}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +50,11 @@ class LabelOptions(LabelColumns, SendLimits):
     """Where labels are taken."""
     refused: str | Path | None = None
     """Of a file: write refused rows here, JSON lines with the reason, to be mended and sent again."""
+    tries: Annotated[int, RARE] = 7
+    """Of a file: how often a request is tried."""
+
+    def _check(self) -> None:
+        check(self.tries >= 1, "tries", f"must be 1 or more, got {self.tries}")
 
 
 @dataclass(frozen=True, kw_only=True)

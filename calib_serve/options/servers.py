@@ -4,12 +4,22 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import PYTHON, RARE, Checked, check, check_positive, check_share
+from calib_serve.options.base import (
+    PYTHON,
+    RARE,
+    Checked,
+    check,
+    check_default,
+    check_positive,
+    check_share,
+)
 from calib_serve.options.evaluate import Tolerant
 
 __all__ = [
+    "AppOptions",
     "DriftOptions",
     "GatewayOptions",
+    "ListenOptions",
     "SampleOptions",
     "ServeOptions",
     "WatchOptions",
@@ -17,6 +27,7 @@ __all__ = [
     "variable",
 ]
 
+_OF_FOLDER = "is of samples: name the folder to keep them in"
 _LONGEST = 1e30  # labels; what the detector may multiply it with still fits a float
 
 
@@ -25,7 +36,7 @@ class SampleOptions(Checked):
     """Which labels are asked for, and which logits and labels are kept, to refit on."""
 
     label_budget: Any = ""
-    """Which labels to ask for: 500/day, a rate 0.05, or rates by confidence 0.7:1,1:0.01."""
+    """Labels to ask for of what is signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
     samples: Any = None
     """Keep logits and labels in this folder, to refit on; by default none are kept."""
     sample_rate: float = 0.1
@@ -33,6 +44,8 @@ class SampleOptions(Checked):
 
     def _check(self) -> None:
         check_share(sample_rate=self.sample_rate)
+        if not isinstance(self.samples, (str, Path)):
+            check_default(self, ["sample_rate"], _OF_FOLDER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +88,8 @@ class WatchOptions(SampleOptions, DriftOptions):
 
     def _check(self) -> None:
         check_positive(ttl_days=self.ttl_days, sample_days=self.sample_days)
+        if not isinstance(self.samples, (str, Path)):
+            check_default(self, ["sample_days"], _OF_FOLDER)
 
     @property
     def most_segments(self) -> Any:
@@ -89,35 +104,23 @@ class WatchOptions(SampleOptions, DriftOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebOptions(Checked):
-    """Options of ``create_app`` and ``serve_app``."""
+class ListenOptions(Checked):
+    """Options of ``serve_app``."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 9300
     """Port to listen on."""
-    token_file: Path | None = None
-    """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
-    allowed_hosts: list[str] = field(default_factory=list)
-    """Host names to answer to besides loopback, as a proxy in front sends them."""
-    root_path: Annotated[str, RARE] = ""
-    """Path under which a proxy serves it, and which the proxy strips."""
-    log_format: Literal["text", "json"] = "text"
-    """Format of the log on stderr: text, or json, one object a line."""
     tls_cert: Path | None = None
     """Certificate with its chain, PEM: serve by TLS."""
     tls_key: Path | None = None
     """The certificate's key, PEM."""
+    root_path: Annotated[str, RARE] = ""
+    """Path under which a proxy serves it, and which the proxy strips."""
     max_connections: Annotated[int, RARE] = 512
     """Connections at a time; others are answered 503."""
     request_seconds: Annotated[float, RARE] = 30
     """Seconds in which a request with its body must have come."""
-    max_waiting: Annotated[int, RARE] = 32
-    """Requests at work or in line; one more is answered 429."""
-    max_megabytes: Annotated[float, RARE] = 4
-    """The largest body, in MiB."""
-    max_versions: Annotated[int, RARE] = 200
-    """Model versions with series of their own; the rest are 'other'."""
 
     def _check(self) -> None:
         check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
@@ -130,8 +133,29 @@ class WebOptions(Checked):
             lone,
             "is one of two: a certificate and its key, tls_cert and tls_key",
         )
-        check_positive(request_seconds=self.request_seconds, max_megabytes=self.max_megabytes)
-        for option in ("max_connections", "max_waiting", "max_versions"):
+        check_positive(request_seconds=self.request_seconds)
+        most = self.max_connections
+        check(most >= 1, "max_connections", f"must be 1 or more, got {most}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppOptions(Checked):
+    """Options of ``create_app``."""
+
+    token_file: Path | None = None
+    """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
+    allowed_hosts: list[str] = field(default_factory=list)
+    """Host names to answer to besides loopback, as a proxy in front sends them."""
+    max_waiting: Annotated[int, RARE] = 32
+    """Requests at work or in line; one more is answered 429."""
+    max_megabytes: Annotated[float, RARE] = 4
+    """The largest body, in MiB."""
+    max_versions: Annotated[int, RARE] = 200
+    """Model versions with series of their own; the rest are 'other'."""
+
+    def _check(self) -> None:
+        check_positive(max_megabytes=self.max_megabytes)
+        for option in ("max_waiting", "max_versions"):
             value = getattr(self, option)
             check(value >= 1, option, f"must be 1 or more, got {value}")
 
@@ -139,6 +163,14 @@ class WebOptions(Checked):
     def max_bytes(self) -> int:
         """Return the largest body in bytes."""
         return int(self.max_megabytes * 2**20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebOptions(AppOptions, ListenOptions):
+    """Options of a command that serves an app."""
+
+    log_format: Literal["text", "json"] = "text"
+    """Format of the log on stderr: text, or json, one object a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +193,8 @@ class GatewayOptions(WebOptions):
     """A file with a token of the scope predict for that watch."""
     ledger: str | None = None
     """Count in this process instead: a file, or postgresql://HOST/DATABASE."""
+    label_budget: str = ""
+    """Which labels this gateway asks for: 500/day, 0.05, or 0.7:1,1:0.01; by default all."""
     samples: str | None = None
     """Keep a tenth of logits, and their labels, in this folder, to refit on; with ledger."""
     port: int = 8080
@@ -187,6 +221,8 @@ class GatewayOptions(WebOptions):
             "samples",
             "are kept where labels are counted: say so to the watch, which gets the logits",
         )
+        if self.watch is None:
+            check_default(self, ["watch_token_file"], "is for a watch at another address: name that by watch")
         check(
             (self.grpc_upstream is None) == (self.grpc_port is None),
             "grpc_port" if self.grpc_upstream is None else "grpc_upstream",
@@ -214,6 +250,8 @@ class ServeOptions(SampleOptions):
 
     def _check(self) -> None:
         check_positive(sample_seconds=self.sample_seconds)
+        if self.samples is None:
+            check_default(self, ["sample_seconds"], _OF_FOLDER)
 
 
 def variable(option: str) -> str:

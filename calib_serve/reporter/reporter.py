@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SAMPLES_EVERY = 60.0  # seconds between two times that samples are written
+_RATE = 0.1  # share of samples
 _AT_EXIT = 3.5  # seconds for what waits when the process ends, which takes some of its own
 _OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
 
@@ -185,7 +186,8 @@ class Reporter:
     prometheus-client (None: the one that applications expose by default). Failures of the monitoring are
     counted in ``registry`` in any case.
 
-    ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
+    ``policy`` says whose labels are wanted, such as "500/day" (None: as a ``Watch`` of this process says,
+    else all); ``workers``: how many processes share it.
     ``samples``: a folder for a share ``sample_rate`` of logits, to refit on, where a watch that was given the
     same folder puts their labels; not with ``watch``, which keeps both. ``shadow``: an artifact, or its
     folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
@@ -224,7 +226,7 @@ class Reporter:
         policy: LabelPolicy | str | None = None,
         workers: int = 1,
         samples: str | Path | None = None,
-        sample_rate: float = 0.1,
+        sample_rate: float = _RATE,
         shadow: Artifact | str | Path | None = None,
         most: int = 100_000,
         spool: str | Path | None = None,
@@ -243,6 +245,16 @@ class Reporter:
             raise InputError(
                 "samples are kept where labels are counted: say so to the watch, which gets the logits"
             )
+        for useless, says in (
+            (watch is None and spool is not None, "spool is for what waits for a watch: give watch="),
+            (samples is None and sample_rate != _RATE, "sample_rate is of samples: give samples=FOLDER"),
+            (
+                workers != 1 and not isinstance(policy, str),
+                'workers share a policy of text, such as "500/day"',
+            ),
+        ):
+            if useless:
+                raise InputError(says)
         self._sink = RegistrySink(registry)
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
@@ -263,6 +275,10 @@ class Reporter:
                 spool=spool,
             )
         reference = None if self.artifact is None else self.artifact.reference
+        if isinstance(policy, str):
+            policy = parse_policy(policy, workers=workers)
+        elif policy is None and isinstance(watch, Watch):
+            policy = watch.label_policy((model, version))
         self._recorder = Recorder(
             self._sink,
             model=model,
@@ -270,7 +286,7 @@ class Reporter:
             bins=15 if reference is None else len(reference),
             keyring=ring,
             samples=None if samples is None else SampleLog(samples, rate=sample_rate),
-            policy=parse_policy(policy, workers=workers) if isinstance(policy, str) else policy,
+            policy=policy,
             counts=outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )

@@ -224,7 +224,7 @@ def _instance(index: int, given: Any) -> Any:
 
 def _of_tensors(message: Message, shape: Sequence[int | None]) -> Request:
     tensors = read_tensors(message)
-    ours = {name: tensors.pop(name) for name in (_SEGMENT, _GROUP) if name in tensors}
+    ours = {name: tensors.pop(name) for name in (_SEGMENT, _GROUP, _ID) if name in tensors}
     if len(tensors) != 1:
         names = ", ".join(repr(name[:40]) for name in list(tensors)[:5]) or "none"
         raise InputError(f"the model takes one input tensor, got {names}")
@@ -264,17 +264,16 @@ def _tags(message: Message, n: int, tensors: Mapping[str, Tensor]) -> list[Tag]:
     if not isinstance(parameters, dict):
         raise InputError('"parameters" must be an object, such as {"segment": "DE"}')
     columns = []
-    for short, name in (("segment", _SEGMENT), ("group", _GROUP)):
+    for short, name in (("segment", _SEGMENT), ("group", _GROUP), ("id", _ID)):
         given: Any = parameters.get(short, message.headers.get(name, ""))
         if name in tensors:
             given = tensors[name].values.ravel().tolist()
             given = given[0] if len(given) == 1 else given
-        columns.append(_column(short, given, n))
-    own = Tag(id=message.headers.get(_ID, ""))
-    return [
-        Tag(segment[:LONGEST_SEGMENT], group, own.of_row(row, n).id)
-        for row, (segment, group) in enumerate(zip(*columns, strict=True))
-    ]
+        values = _column(short, given, n)
+        if name == _ID and not isinstance(given, list):  # ids differ: of one text, each row has its own
+            values = [Tag(id=one).of_row(row, n).id for row, one in enumerate(values)]
+        columns.append(values)
+    return [Tag(segment[:LONGEST_SEGMENT], group, id) for segment, group, id in zip(*columns, strict=True)]
 
 
 def _column(name: str, given: Any, n: int) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
-from calib_serve.files import read_whole
+from calib_serve.files import GROUP_READS, read_whole
 from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
 from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import Keyring
@@ -25,6 +25,8 @@ from calib_serve.serve.environment import (
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
+    SOURCE,
+    SOURCE_HEADER,
     from_environment,
 )
 from calib_serve.serve.metrics_file import metrics_file
@@ -41,7 +43,10 @@ _PATHS = (
     "plugins_path",
 )
 _LOG_CONFIG = "-Dlog4j.configurationFile="
-_WORKERS_NEED = (KEYRING, LABEL_BUDGET, LEDGER, MODELS, SAMPLES, "PYTHONUNBUFFERED")
+_WORKERS_NEED = (
+    *(KEYRING, LEDGER, MODELS, LABEL_BUDGET, SAMPLES, SAMPLE_RATE, SAMPLE_SECONDS),
+    *(SOURCE, SOURCE_HEADER, GROUP_READS, "PYTHONUNBUFFERED"),
+)
 _HINTS = {
     "metrics_config": "; it holds all of that and what calib-serve counts",
     "enable_envvars_config": "; write into the file what TS_* variables said",
@@ -222,7 +227,7 @@ def configure(
     )
     environment = {
         "PYTHONUNBUFFERED": "1",
-        MODELS: str(folder / "models.json"),
+        **({} if from_environment(MODELS) else {MODELS: str(folder / "models.json")}),
         **_keyring(folder, options.keyring),
         **_ledger(folder, options.ledger),
     }
@@ -234,6 +239,11 @@ def configure(
         }
     if options.label_budget:
         environment[LABEL_BUDGET] = parse_policy(options.label_budget).text
+    notes += [
+        f"{name}: {value} instead of {given}, which the environment says"
+        for name, value in environment.items()
+        if name.startswith("CALIB_SERVE_") and (given := from_environment(name)) not in (None, value)
+    ]
     named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
     return Configuration(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
@@ -266,7 +276,7 @@ def _check_archives(store: Path, models: Sequence[str]) -> None:
 def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
     own = folder / "keyring.json"
     found = {}
-    if given is not None or (KEYRING not in os.environ and own.is_file()):
+    if given is not None or (from_environment(KEYRING) is None and own.is_file()):
         found[KEYRING] = str(Path(given or own).resolve())
     if path := found.get(KEYRING) or from_environment(KEYRING):
         Keyring.load(path)  # a worker would not start, without saying why
@@ -276,7 +286,7 @@ def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
 def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
     if where := given or from_environment(LEDGER):
         check_address(str(where))  # a worker would not start, without saying why
-    if given is None and LEDGER in os.environ:
+    if given is None and from_environment(LEDGER) is not None:
         return {}
     if "://" in str(given):
         return {LEDGER: str(given)}

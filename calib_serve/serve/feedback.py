@@ -13,10 +13,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from calib_serve.errors import CalibServeError, InputError, ModelError, UnknownFate
 from calib_serve.fuse.mar_options import SECTION
+from calib_serve.options.pack import FeedbackOptions
 from calib_serve.options.servers import WatchOptions
 from calib_serve.serve._handler import WorkerHandler, check_requests
 from calib_serve.serve._observer import BY_NAME, Emitter, host_sample_log, live_keyring
@@ -50,7 +52,7 @@ class CalibrationFeedback(WorkerHandler):
             "model": str(ctx.manifest["model"]["modelName"]),
             "version": str(ctx.manifest["model"]["modelVersion"]),
         }
-        config = (ctx.model_yaml_config or {}).get(SECTION, {})
+        config = _known((ctx.model_yaml_config or {}).get(SECTION, {}))
         path = from_environment(MODELS)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._source = read_source()
@@ -285,6 +287,14 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
         return read_versions(listed)
     except (InputError, KeyError, TypeError) as error:
         raise ModelError(f"the archive's list of models cannot be read: {error!r}") from error
+
+
+def _known(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the archive's options; ModelError for one that there is not, such as a typo."""
+    known = {"models", *(one.name for one in fields(FeedbackOptions))} - {"standalone"}
+    if unknown := set(config) - known:
+        raise ModelError(f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}")
+    return config
 
 
 def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:

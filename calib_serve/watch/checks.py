@@ -260,8 +260,8 @@ def _ahead(intake: Intake) -> str | None:
 
 
 def drift_check(feed: DriftFeed) -> Check:
-    """Tell whether labels reach the drift detectors, and what is kept of earlier ones was read."""
-    return Check("drift", lambda: feed.trouble or feed.begun_anew())
+    """Tell whether labels reach the drift detectors, by one set of options, and what was kept was read."""
+    return Check("drift", lambda: feed.trouble or feed.contested() or feed.begun_anew())
 
 
 def samples_check(samples: SampleLog) -> Check:

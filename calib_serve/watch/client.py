@@ -28,7 +28,7 @@ import httpcore
 
 from calib_serve.errors import InputError, Rejected, Unanswered
 from calib_serve.files import read_private
-from calib_serve.options.label import SendLimits
+from calib_serve.options.label import LabelOptions
 
 _AGAIN = (408, 425, 429)
 _TO_MEND = (401, 403, 404)
@@ -64,7 +64,7 @@ def post_body(
     *,
     count: int,
     token: str = "",
-    tries: int = SendLimits.tries,
+    tries: int = LabelOptions.tries,
     sleep: Callable[[float], None] = time.sleep,
     seconds: float = 60.0,
     once: str = "",

@@ -71,6 +71,7 @@ class DriftFeed:
         self._took: dict[Version, float] = {}
         self._take_all = 0.0
         self._grouped: set[Version] = set()
+        self._fed, self._others = set[Version](), dict[Version, tuple[float, ...]]()
         self._stop, self._thread = threading.Event(), threading.Thread()
         self._followers = tuple(followers)
         self._also: list[tuple[Callable[[], object], float]] = []
@@ -107,6 +108,15 @@ class DriftFeed:
             self.trouble = f"drift detection waits: {error}"
             raise
         self.trouble = None
+
+    def contested(self) -> str | None:
+        """Return which other options a program that was started later feeds a detector by, if one does."""
+        for (model, version), (arl, tolerance, _, block) in list(self._others.items()):
+            return (
+                f"another program on this ledger, started later, feeds the detector of {model} {version} by "
+                f"--arl {arl:g} --tolerance {tolerance:g} --block {block:g}: give both the same"
+            )
+        return None
 
     def begun_anew(self) -> str | None:
         """Return what that is kept of labels began anew in the last day, if anything: see ``watch.anew``."""
@@ -217,6 +227,7 @@ class DriftFeed:
             group=[row.group for row in rows],
         )
         self._ledger.keep(_DETECTOR, version, "", detector.state(), now=now)
+        self._fed.add(version)
         excess = [row.confidence - row.correct for row in rows]
         opened = self.incidents.observe(version, excess, alarms, first=first, now=now)
         self._ledger.advance(
@@ -236,6 +247,10 @@ class DriftFeed:
             return made
         before = kept[""]
         if before.options == made.options:
+            self._others.pop(version, None)
+            return before
+        if version in self._fed:  # two programs that began it anew in turn would never detect anything
+            self._others[version] = before.options
             return before
         log.warning(
             "%s %s: a new drift detector starts: its run length, tolerance, bins and block changed, %s to %s",

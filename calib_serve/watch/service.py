@@ -128,7 +128,7 @@ class Watch:
             keyring.failed = self._keyring_failed
         self._clock, self._ttl = clock, ttl
         self._tolerance = tolerance or TOLERANCE  # a detector may have none, a verdict not
-        self._policy = policy
+        self._policy, self._drawn = policy, set[Version]()
         self._segments, self._max_classes = segments, max_classes
         self._lock = threading.RLock()
         self._nonces = Nonces()
@@ -229,11 +229,31 @@ class Watch:
     def tell(self, version: Version, facts: Mapping[str, Any]) -> None:
         """Watch another version, told by ``Watched.of_facts``: here at once, and by all on this ledger.
 
-        InputError where facts are none.
+        InputError where facts are none, or others than this program was started with.
         """
-        Watched.of_facts(facts)
+        self._check_told(version, Watched.of_facts(facts), facts)
         self.ledger.tell(version, json.dumps(dict(facts)))
         self.learn()
+
+    def _check_told(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
+        followed = {} if self._follow is None else self._follow.current()
+        known = {**followed, **self._given}.get(version)
+        if known is None:
+            return
+        other = [
+            name
+            for name, mine, new in (
+                ("classes", known.classes.count, told.classes.count),
+                ("class_names", known.classes.names, told.classes.names),
+                ("contract", known.contract, told.contract),
+            )
+            if name in facts and mine != new
+        ]
+        if other:
+            model, name = version
+            raise InputError(
+                f"{model} {name} is given here with other {other[0]}: change what this was started with"
+            )
 
     def learn(self) -> None:
         """Look for versions that were told meanwhile, and count what was held for them."""
@@ -291,7 +311,8 @@ class Watch:
             self._contracts.contracts = contracts
             self.intake.know({v: watched.classes for v, watched in models.items()}, self._slices)
             if self._policy is not None:
-                self.policies = {v: self.policies.get(v) or self._policy() for v in models}
+                all_of = (*models, *self.policies)
+                self.policies = {v: self.policies.get(v) or self._policy() for v in all_of}
             # Its promise is of independent predictions, which decisions about labels of one sample are not.
             self.shifts = {
                 v: self.shifts.get(v) or ConfidenceShift(w.reference)
@@ -299,6 +320,26 @@ class Watch:
                 if w.reference is not None and not w.classes.pairs
             }
             self.models = dict(models)
+
+    def label_policy(self, version: Version) -> LabelPolicy | None:
+        """Return the policy by which a reporter of this process draws; None: every label is wanted."""
+        if self._policy is None:
+            return None
+        with self._lock:
+            self._drawn.add(version)
+            if version not in self.policies:  # others may read it: never changed in place
+                self.policies = {**self.policies, version: self._policy()}
+            return self.policies[version]
+
+    def _note_signed(self, versions: Iterable[Version]) -> None:
+        """Log once of each version that others sign its receipts, and so ask for its labels."""
+        for version in () if self._policy is None else {*versions} - self._drawn:
+            self._drawn.add(version)
+            logger.warning(
+                "%s %s: the label budget is not of predictions which others sign: give it to their reporter "
+                "(policy=) or gateway (--label-budget)",
+                *version,
+            )
 
     def _released(self, version: Version) -> int:
         """Count some of what was held for a version; how many."""
@@ -376,6 +417,7 @@ class Watch:
         made = now if good or not came else min(now, max(one.time for one in came))
         whole = [*good, *(one.item for one in came)]
         known = [one for one in whole if self._knows(one)]
+        self._note_signed((one.item.model, one.item.version) for one in came if self._knows(one))
         chances, sums = chances_of(found, self.policies), self._sums(map(ServedSums.of, known))
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
         # What is held and what is counted come together, or not at all.
@@ -412,6 +454,7 @@ class Watch:
         self._refuse_without_room(found)
         sound = [one for one in found if isinstance(one, ServedSums)]
         known = [one for one in sound if self._knows(one)]
+        self._note_signed((one.model, one.version) for one in known)
         batch = named_batch(once, sums, (), source=source, time=now)
         made = min(time, now)
         added = self._sums(known)

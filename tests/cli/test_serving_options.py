@@ -75,6 +75,8 @@ def test_a_file_that_cannot_be_is_refused(written: str, says: str, here: Path) -
         (("--max-conections", "9"), "--max-connections"),
         (("--tolerance", "0.5"), "--tolerance must be in [0, 0.5)"),
         (("--sample-rate", "0"), "--sample-rate must be above 0"),
+        (("--sample-rate", "0.5"), "--sample-rate is of samples"),
+        (("--sample-days", "7"), "--sample-days is of samples"),
         (("--ttl-days", "inf"), "--ttl-days must be above 0 and finite"),
         (("--tls-cert", "cert.pem"), "tls_key"),
         (("--maturity", "soon"), "such as 6h"),
@@ -94,9 +96,13 @@ def test_a_wrong_option_of_the_watch_is_refused_by_its_name(
     [
         (("labels",), "--dead-letter"),
         (("labels", "--dead-letter", "dead", "--refused", "r"), "--refused is for a file"),
+        (("labels", "--dead-letter", "dead", "--tries", "3"), "--tries is for a file"),
+        (("labels", "--dead-letter", "dead", "--kafka-config", "k"), "--kafka-config is for Kafka"),
+        (("labels", "--dead-letter", "dead", "--metrics-host", "::1"), "--metrics-host is of metrics_port"),
         (("labels", "--dead-letter", "dead", "--wait", "auto"), "wait"),
         (("labels", "--dead-letter", "dead", "--every", "0"), "--every"),
         (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--once"), "a topic has no end"),
+        (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--settle", "9"), "--settle is for files"),
         (("l.csv", "--once"), "--once is for a folder"),
         (("l.csv", "--settle", "1"), "--settle is for a folder"),
         (("l.csv", "--batch", "0"), "--batch must be 1 to 10000"),
@@ -109,3 +115,17 @@ def test_labels_of_a_file_and_of_what_is_followed_take_their_own_options(
     Path("labels").mkdir()
     Path("l.csv").write_text("id,label\na,1\n")
     assert says in refused("label", *words)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (("--back", "digits", "--force"), "--force is not for --back"),
+        (("--back", "digits", "--unless-worse"), "--unless-worse is of labels"),
+        (("digits.mar", "--force", "--ledger", "l.db"), "--ledger is of labels"),
+    ],
+)
+def test_a_promotion_that_asks_no_labels_takes_no_option_of_them(
+    option: tuple[str, ...], says: str, here: Path
+) -> None:
+    assert says in refused("refit", "promote", *option)

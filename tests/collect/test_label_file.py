@@ -101,14 +101,18 @@ def test_collect_ends_with_1_where_it_left_dead_letters(
     table.to_csv(folder / "orders.csv", index=False)
     columns = ("--id-column", "order_id", "--label-column", "outcome")
     done = subprocess.run(
-        command(folder, server, *options, *columns, "--once"),
+        command(folder, server, *options, *columns, "--once", *(["--json"] * missing)),
         check=False,
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == missing
-    assert done.stdout.startswith(f"{4 - missing} counted")
+    if missing:
+        told = {"accepted": 3, "held": 0, "refused": {}, "dead": {"bad_label": 1}}
+        assert json.loads(done.stdout) == told
+    else:
+        assert done.stdout.startswith("4 counted")
 
 
 def test_a_file_that_is_not_there_or_no_table_is_said_before_anything_is_sent(

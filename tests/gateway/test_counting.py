@@ -190,6 +190,8 @@ def test_samples_hold_the_labels_of_their_logits(server: Recording, model: str, 
 def test_samples_are_kept_where_labels_are_counted() -> None:
     with pytest.raises(InputError, match="samples are kept where labels are counted"):
         GatewayOptions(upstream="http://x", output=["logits"], watch="http://watch", samples="folder")
+    with pytest.raises(InputError, match="watch_token_file is for a watch at another address"):
+        GatewayOptions(upstream="http://x", output=["logits"], ledger="l.db", watch_token_file="token")
 
 
 def test_versions_beyond_the_most_share_one_series(server: Recording, model: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import threading
 import time
 from collections import Counter
@@ -390,13 +391,24 @@ def test_large_calls_over_grpc_are_bounded_in_bytes_together(
 
 
 @contextmanager
-def in_process(server: Recording, **options: Any) -> Iterator[TestClient]:
+def in_process(server: Recording, *, root_path: str = "", **options: Any) -> Iterator[TestClient]:
     """A client of a gateway in this process, which counts in a watch at the address of ``server``."""
     models = {("digits", "1"): CLASSES}
     named = {"output": ["logits"], "scores": ["logits"], "upstream": server.url, "watch": server.url}
-    made = open_gateway(models, keyring=Keyring.new(), **named, **options)
-    with made as app, TestClient(app, base_url="http://127.0.0.1") as client:
+    made = open_gateway(models, keyring=Keyring.new(), **{**named, **options})
+    with made as app, TestClient(app, base_url="http://127.0.0.1", root_path=root_path) as client:
         yield client
+
+
+def test_a_path_that_the_proxy_strips_is_no_part_of_an_address(server: Recording) -> None:
+    """With --root-path, uvicorn puts it before the path that came."""
+    with in_process(server, root_path="/models") as client:
+        found = client.post(f"/models{INFER}", json={}).json()
+        assert [one["name"] for one in found["outputs"]] == ["logits", "confidence", "receipt"]
+        assert client.get("/models/calibration/metrics").status_code == 200
+        client.get("/models/v2/models/other")
+    paths = [one.split(b" ")[1].decode() for one in server.requests]
+    assert [one for one in paths if not one.startswith("/v1/")] == [INFER, "/v2/models/other"]
 
 
 def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> None:
@@ -409,3 +421,32 @@ def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> 
         for host in ("localhost", "127.0.0.1:8080"):
             assert client.get("/calibration/metrics", headers={"Host": host}).status_code == 200
         assert client.get("/calibration/", headers={"Host": "localhost"}).status_code == 404
+
+
+def test_it_asks_for_the_tokens_of_its_options(server: Recording, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("lab scrape a-token-that-is-long")
+    with in_process(server, token_file=tokens) as client:
+        for headers, expected in (({}, 401), ({"Authorization": "Bearer a-token-that-is-long"}, 200)):
+            assert client.get("/calibration/metrics", headers=headers).status_code == expected
+
+
+def test_it_asks_for_the_labels_of_its_budget_wherever_it_counts(server: Recording, tmp_path: Path) -> None:
+    here = {"watch": None, "ledger": str(tmp_path / "ledger.db")}
+    for home in ({}, here):
+        with in_process(server, label_budget="0.001", **home) as client:
+            outputs = {one["name"]: one["data"] for one in client.post(INFER, json={}).json()["outputs"]}
+            assert not all(outputs["label_wanted"])
+
+
+def test_versions_that_clients_name_get_series_until_there_are_the_most(server: Recording) -> None:
+    with in_process(server, max_versions=2) as client:
+        for version in (7, 8, 9):
+            client.post(f"/v2/models/digits/versions/{version}/generate", json={})
+        lines = client.get("/calibration/metrics").text.splitlines()
+    found = [one for one in lines if one.startswith("calib_uncalibrated_total{")]
+    named = {
+        version: float(one.split()[-1]) for one in found for version in re.findall('version="(.*?)"', one)
+    }
+    assert named == {"1": 0.0, "7": 1.0, "other": 2.0}

@@ -70,3 +70,12 @@ def test_any_asgi_app_takes_it_and_tokens_guard_it(tmp_path: Path) -> None:
         assert client.get("/a/b/metrics", headers={"Authorization": "Bearer " + "t" * 32}).status_code == 200
         with pytest.raises(InputError, match="begins with /"):
             WatchMiddleware(bare, watch=watch, path="calibration/")
+
+
+def test_it_is_found_where_a_proxy_or_a_mount_puts_a_path_before_it(tmp_path: Path) -> None:
+    with Watch.open({("pets", "1"): 3}, keyring=Keyring.new(), ledger=tmp_path / "ledger.db") as watch:
+        app = WatchMiddleware(bare, watch=watch, path="/a/b", hosts=HOSTS)
+        client = TestClient(app, root_path="/api")  # as uvicorn --root-path /api
+        for path in ("/api/a/b/metrics", "/a/b/metrics"):  # with the root, and of servers that leave it out
+            assert "calib_predictions_total" in client.get(path).text
+        assert client.get("/api/a").text == "/api/a"

@@ -19,6 +19,7 @@ from real_servers import Server, SharedWatch
 from calib_serve import Artifact, Keyring, Reporter, Watch
 from calib_serve.artifact import ModelFacts
 from calib_serve.errors import InputError, ServerError
+from calib_serve.watch.batch import ServedReceipt
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import is_sampled, read_samples
 
@@ -106,6 +107,14 @@ def test_what_a_caller_has_wrong_is_said_at_once(
     ):
         wrong(reporter)
     assert not counted(registry)
+
+
+@pytest.mark.parametrize("useless", [{"spool": "s"}, {"sample_rate": 0.5}, {"workers": 4}])
+def test_an_option_that_would_do_nothing_is_refused(
+    useless: dict[str, Any], ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with pytest.raises(InputError, match=next(iter(useless))):
+        Reporter(3, **MODEL, keyring=ring, registry=registry, **useless)
 
 
 def test_the_keyring_of_the_environment_is_followed_when_it_changes(
@@ -270,6 +279,26 @@ def test_samples_of_a_reporter_find_their_labels_at_a_watch(
     found = read_samples(tmp_path / "s", **MODEL)
     assert found.labels.tolist() == [2, 2, 2]
     assert np.sort(found.logits, axis=0) == pytest.approx(np.sort(np.log(P), axis=0), abs=1e-2)
+
+
+@pytest.mark.store
+def test_who_signs_asks_for_labels_and_a_watch_says_that_its_budget_is_not_that_of_others(
+    tmp_path: Path, ring: Keyring, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = {**MODEL, "keyring": ring, "registry": registry}
+    kept = {"keyring": ring, "ledger": tmp_path / "l.db", "label_budget": "0.8:1,1:0.001"}
+    with Watch.open({("digits", "1.0"): 3, ("digits", "2.0"): 3}, **kept) as watch:
+        with Reporter(3, **own, watch=watch) as reporter:
+            unsure, *sure = reporter.served([[0.6, 0.2, 0.2]] + [[0.9, 0.05, 0.05]] * 20)
+            assert unsure.wanted
+            assert not all(one.wanted for one in sure)
+            assert reporter.flush() == 0
+        assert not caplog.text
+        with Reporter(3, **own | {"version": "2.0"}) as elsewhere:
+            (receipt, *_) = elsewhere.served(P)
+        watch.predictions([ServedReceipt(receipt)], once=b"1")
+        watch.predictions([ServedReceipt(receipt)], once=b"1")
+        assert caplog.text.count("which others sign") == 1
 
 
 @pytest.mark.store

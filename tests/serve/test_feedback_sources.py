@@ -7,6 +7,7 @@ import warnings
 import pytest
 from real_watch import RING
 
+from calib_serve.errors import ModelError
 from calib_serve.serve.feedback import CalibrationFeedback, read_source
 from calib_serve.watch.ledger import Ledger
 
@@ -67,3 +68,11 @@ def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_r
     }
     assert ledger.revoke("lab").labels == {V: 3}
     ledger.close(), feedback._watch.close()
+
+
+def test_an_option_of_the_archive_that_there_is_not_is_refused(tmp_path):
+    manifest = {"model": {"modelName": "feedback", "modelVersion": "1.0"}}
+    config = {"calib_serve": {"ttl_day": 7}}
+    context = Context("feedback", str(tmp_path), manifest, 1, None, "0.12", model_yaml_config=config)
+    with pytest.raises(ModelError, match="ttl_day"):
+        CalibrationFeedback().initialize(context)

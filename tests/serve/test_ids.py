@@ -9,6 +9,7 @@ from pathlib import Path
 
 from real_watch import RING
 
+from calib_serve.receipts import DAY
 from calib_serve.reporter.recorder import Tag
 from calib_serve.serve._observer import IdWriter
 from calib_serve.watch.intake import PredictionIds
@@ -55,6 +56,13 @@ def test_without_a_ledger_they_are_counted_as_lost(caplog) -> None:
         writer.put([Tag(id="a")], [receipt(1)])
     assert failed == [1, 1]
     assert len(caplog.messages) == 1
+
+
+def test_who_binds_ids_keeps_receipts_no_longer_than_labels_are_taken(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "l.db", retention=7 * DAY)):
+        IdWriter(str(tmp_path / "l.db"), model="m", failed=lambda _: None).put([Tag(id="a")], [receipt(1)])
+    with closing(Ledger(tmp_path / "l.db")) as ledger:
+        assert ledger.retention == 7 * DAY
 
 
 def test_of_several_rows_each_has_an_id_of_its_own() -> None:

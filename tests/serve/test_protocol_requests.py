@@ -42,7 +42,7 @@ JSON = st.recursive(
 TENSOR = st.fixed_dictionaries(
     {},
     optional={
-        "name": st.sampled_from(["x", "x-calib-segment", "x-calib-group"]) | JSON,
+        "name": st.sampled_from(["x", "x-calib-segment", "x-calib-group", "x-calib-id"]) | JSON,
         "datatype": st.sampled_from(["FP32", "INT64", "UINT64", "BYTES", "BOOL"]) | JSON,
         "shape": st.lists(st.integers(-1, 3), max_size=3) | JSON,
         "data": st.lists(st.integers() | st.text(max_size=3), max_size=9) | JSON,
@@ -56,7 +56,7 @@ BODY = st.fixed_dictionaries(
         "instances": st.lists(JSON | st.fixed_dictionaries({"b64": JSON}), max_size=4) | JSON,
         "inputs": st.lists(TENSOR | JSON, max_size=3) | JSON,
         "outputs": JSON | st.lists(st.fixed_dictionaries({"name": JSON}), max_size=2),
-        "parameters": JSON | st.fixed_dictionaries({"segment": JSON, "group": JSON}),
+        "parameters": JSON | st.fixed_dictionaries({"segment": JSON, "group": JSON, "id": JSON}),
     },
 )
 
@@ -129,6 +129,22 @@ def answered(service: Any, *bodies: Any) -> list[tuple[int, Any]]:
 def v2(x: np.ndarray, **more: Any) -> dict[str, Any]:
     one = {"name": "x", "shape": list(x.shape), "datatype": "FP64", "data": x.tolist()}
     return {"inputs": [one], **more}
+
+
+def test_rows_are_named_by_parameters_and_tensors_as_by_headers() -> None:
+    x = np.zeros((2, 3))
+    named = {"name": "x-calib-id", "shape": [2], "datatype": "BYTES", "data": ["a", "b"]}
+    for body, ids in (
+        (v2(x, parameters={"id": "a"}), ["a:0", "a:1"]),
+        (v2(x[:1], parameters={"id": "a"}), ["a"]),
+        (v2(x, parameters={"id": ["a", 7]}), ["a", "7"]),
+        ({"instances": x.tolist(), "parameters": {"id": "a"}}, ["a:0", "a:1"]),
+        ({"inputs": [*v2(x)["inputs"], named]}, ["a", "b"]),
+    ):
+        request = read_request(read_message({"body": body}, HTTP), shape=(3,))
+        assert [tag.id for tag in request.tags] == ids
+    wrong = read_request(read_message({"body": v2(x, parameters={"id": ["a"]})}, HTTP), shape=(3,))
+    assert "id must be" in wrong.refused
 
 
 @pytest.mark.parametrize("envelope", [None, "body", "json", "kserve", "kservev2"])

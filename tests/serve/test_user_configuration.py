@@ -178,3 +178,17 @@ def test_a_metrics_file_keeps_all_it_has(tmp_path: Path) -> None:
     assert merged["ts_metrics"] == ours["ts_metrics"]
     assert undeclared(tmp_path / "merged.yaml") == []
     assert yaml.safe_load(metrics_file(tmp_path / "merged.yaml")) == merged
+
+
+def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_place(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MODELS", "models"), ("SAMPLE_RATE", "0.5"), ("SOURCE", "lab"), ("LEDGER", "")):
+        monkeypatch.setenv(f"CALIB_SERVE_{name}", value)
+    server = Server(store, ["digits.mar"], folder=tmp_path, samples=tmp_path / "samples")
+    given = server._configuration.environment
+    assert "CALIB_SERVE_MODELS" not in given, "what is not given here stays as it is"
+    assert given["CALIB_SERVE_LEDGER"] == str(tmp_path / "ledger.sqlite"), "an empty variable names nothing"
+    assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_SAMPLE_RATE"]
+    with pytest.raises(ServerError, match=r"hides CALIB_SERVE_SOURCE, CALIB_SERVE_SOURCE_HEADER"):
+        configured(store, tmp_path / "own", "blacklist_env_vars=.*SOURCE.*")

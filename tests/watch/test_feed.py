@@ -1,12 +1,14 @@
 """The detector is fed in the order of predictions, with mature labels, each once, beside the label path."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.receipts import DAY
+from calib_serve.watch.checks import drift_check
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Ledger
@@ -134,6 +136,20 @@ def test_a_spoilt_state_or_other_options_start_the_detector_anew(url, state):
     accept(ledger, [make_label(1)])
     feed.tick()
     assert (restored(ledger).arl, restored(ledger).labels) == (1000, 1)
+    ledger.close()
+
+
+def test_of_two_programs_with_other_options_the_later_one_decides_and_the_detector_goes_on(url):
+    ledger = Ledger(url)
+    first, later = (
+        DriftFeed(ledger, detector=partial(Detector, arl=arl), maturity=0.0) for arl in (1000, 2000)
+    )
+    for at, feed in enumerate((first, later, first, later)):
+        accept(ledger, [make_label(10 * at + i) for i in range(10)])
+        feed.tick()
+    assert (restored(ledger).arl, restored(ledger).labels) == (2000, 30)
+    assert "--arl 2000 " in drift_check(first).run()
+    assert drift_check(later).run() is None
     ledger.close()
 
 

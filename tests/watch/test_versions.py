@@ -108,6 +108,21 @@ def test_only_who_may_close_incidents_tells_versions_and_only_sound_ones(watch: 
         assert tell("admin", classes=3) == 200
 
 
+def test_what_a_watch_was_started_with_is_not_told_otherwise(watch: Watch) -> None:
+    with talk_to(watch) as client:
+        for more, status in (
+            ({"classes": 3}, 200),
+            ({"classes": 5}, 400),
+            ({"classes": 3, "multilabel": True}, 400),
+            ({"classes": 3, "class_names": ["a", "b", "c"]}, 400),
+            ({"classes": 3, "contract": {"clauses": [{"act": 0.9, "accuracy": 0.9}]}}, 400),
+        ):
+            assert (
+                client.post("/v1/versions", json={"model": "m", "version": "1", **more}).status_code == status
+            )
+    assert watch.ledger.told() == {("m", "1"): '{"classes": 3}'}
+
+
 def test_beyond_a_bound_they_are_refused_as_before(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MOST_HELD", 2)
     both = [ServedPrediction(*V, 1, 0.9), ServedPrediction("m", "1", 1, 0.9)]

@@ -10,10 +10,11 @@ from calib_serve.watch.http.guard import (
     allowed_hosts,
     new_token,
     read_tokens,
+    tokens_and_hosts,
 )
 from calib_serve.watch.http.server import serve_app
 
 __all__ = [
     "LOOPBACK", "Guard", "Token", "TokenFile", "Tokens", "allowed_hosts", "create_app", "new_token",
-    "read_tokens", "serve_app",
+    "read_tokens", "serve_app", "tokens_and_hosts",
 ]  # fmt: skip

@@ -24,10 +24,11 @@ from calib_serve.errors import (
     Refused,
 )
 from calib_serve.options.base import changed
-from calib_serve.options.servers import WebOptions
+from calib_serve.options.servers import AppOptions
 from calib_serve.pages import STATIC
 from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums
+from calib_serve.watch.checks import file_check
 from calib_serve.watch.http.exporter import Batch, Requests, export
 from calib_serve.watch.http.gate import (
     NOT_READ,
@@ -38,7 +39,17 @@ from calib_serve.watch.http.gate import (
     read_one,
     what_is_wrong,
 )
-from calib_serve.watch.http.guard import LOOPBACK, SCHEMES, Guard, Scope, Tokens, ids_of, secured, source_of
+from calib_serve.watch.http.guard import (
+    SCHEMES,
+    Guard,
+    Scope,
+    TokenFile,
+    Tokens,
+    ids_of,
+    secured,
+    source_of,
+    tokens_and_hosts,
+)
 from calib_serve.watch.http.page import render
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
@@ -97,10 +108,10 @@ _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is to
 
 def create_app(
     watch: Watch,
-    options: WebOptions | None = None,
+    options: AppOptions | None = None,
     *,
     tokens: Tokens = (),
-    hosts: Sequence[str] = LOOPBACK,
+    hosts: Sequence[str] = (),
     registry: CollectorRegistry | None = None,
     **given: Any,
 ) -> FastAPI:
@@ -108,14 +119,18 @@ def create_app(
 
     ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
     (for browsers); a text may do everything, a ``Token`` what its scopes say.
-    Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any. Whatever the
-    tokens say, a page of another site is refused what changes anything.
+    Empty: those of ``token_file``; without it, everybody who reaches it. ``hosts``: the names it answers to,
+    ``["*"]`` for any; empty: loopback's and ``allowed_hosts``. Whatever the tokens say, a page of another
+    site is refused what changes anything.
     ``registry``: where to register the metrics; by default one of its own. ``options``, or ``given`` one by
-    one: the limits of ``WebOptions``.
+    one: see ``AppOptions``.
     """
-    options = changed(options or WebOptions(), given)
+    options = changed(options or AppOptions(), given)
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
+    tokens, hosts = tokens_and_hosts(options, tokens, hosts)
+    if isinstance(tokens, TokenFile):
+        _follow(tokens, watch)
     guard = Guard(tokens, hosts)
     app.add_middleware(guard.around)
     app.middleware("http")(_observed(export(watch, registry, max_versions=options.max_versions)))
@@ -166,6 +181,18 @@ def create_app(
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.openapi = functools.partial(_schema, app.openapi)  # type: ignore[method-assign]
     return app
+
+
+def _follow(tokens: TokenFile, watch: Watch) -> None:
+    """Let the watch count failures to read the file, and check it."""
+    before = tokens.failed
+
+    def failed() -> None:
+        before()
+        watch.counts.errors["tokens"] += 1
+
+    tokens.failed = failed
+    watch.checks.add(file_check("tokens", tokens))
 
 
 def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:

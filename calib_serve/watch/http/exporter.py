@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import LedgerError, MissingDependency
-from calib_serve.options.servers import WebOptions
+from calib_serve.options.servers import AppOptions
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
 from calib_serve.watch.checks import Check
@@ -62,7 +62,7 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 _ALL = (*SERIES, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
 _BY_NAME = {series.name: series for series in _ALL}
 
-MAX_VERSIONS = WebOptions.max_versions
+MAX_VERSIONS = AppOptions.max_versions
 """Versions with series of their own: of some 250 series each, a scrape is told within a second."""
 
 _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.files import FollowedFile, read_private
+from calib_serve.options.servers import AppOptions
 from calib_serve.watch.slices import OTHER, is_source
 
 try:
@@ -326,3 +327,12 @@ def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tup
         if one != "*" and (not plain or plain not in (_name(plain), _name(f"[{plain}]"))):
             raise InputError(f"a host is a name without a port, such as ml.example.com, got {one[:80]!r}")
     return ("*",) if guarded and not named else (*LOOPBACK, *named)
+
+
+def tokens_and_hosts(
+    options: AppOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
+) -> tuple[Tokens, Sequence[str]]:
+    """Return the tokens and the names that are given; where none are, those that ``options`` name."""
+    if options.token_file is not None and not isinstance(tokens, TokenFile) and not tokens:
+        tokens = TokenFile(options.token_file)
+    return tokens, hosts or allowed_hosts(LOOPBACK[0], guarded=False, named=options.allowed_hosts)

@@ -12,7 +12,7 @@ from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.options.base import changed
-from calib_serve.options.servers import WebOptions
+from calib_serve.options.servers import ListenOptions
 from calib_serve.signals import interruptible
 
 try:
@@ -29,15 +29,16 @@ _HEAD = 16 << 10  # bytes of a request's line and headers
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-def serve_app(app: App, options: WebOptions | None = None, **given: Any) -> None:
+def serve_app(app: App, options: ListenOptions | None = None, **given: Any) -> None:
     """Serve the ASGI ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
     HTTP/1.1, without WebSockets, by TLS 1.2 or later where there is a certificate. A client that is late with
     the head of a request, or with a body, loses its connection. ``options``, or ``given`` one by one: see
-    ``WebOptions``. Raises SystemExit where the port cannot be used, InputError for a certificate that cannot.
+    ``ListenOptions``. Raises SystemExit where the port cannot be used, InputError for a certificate that
+    cannot.
     """
-    options = changed(options or WebOptions(), given)
+    options = changed(options or ListenOptions(), given)
     cert, key = options.tls_cert, options.tls_key
     context = None if cert is None or key is None else _tls(cert, key)
     config = uvicorn.Config(

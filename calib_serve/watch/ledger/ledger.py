@@ -82,6 +82,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 
+_RETENTION = 30 * DAY  # of a new ledger
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
 _CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
 _AHEAD = DAY  # how far a sweep trusts the clock beyond the latest day of a prediction whose label was counted
@@ -125,9 +126,10 @@ class Ledger:
     """A ledger ``where``: a file of SQLite, for one host, or ``postgresql://...``, for many.
 
     ``retention``: seconds after its prediction for which a receipt is remembered; the longest that was ever
-    given. ``must_exist``: where there is no ledger, that is an error, and none is made. Safe to use from
-    threads, and by any number of processes. Methods raise LedgerError where the database cannot be reached
-    or refuses, and nothing was counted; UnknownFate where that is not known.
+    given. None: as the ledger has it, and 30 days where it is made. ``must_exist``: where there is no ledger,
+    that is an error, and none is made. Safe to use from threads, and by any number of processes. Methods
+    raise LedgerError where the database cannot be reached or refuses, and nothing was counted; UnknownFate
+    where that is not known.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class Ledger:
         where: str | Path,
         *,
         bins: int = 15,
-        retention: float = 30 * DAY,
+        retention: float | None = None,
         timeout: float = 10.0,
         must_exist: bool = False,
         clock: Callable[[], float] = time.time,
@@ -149,7 +151,7 @@ class Ledger:
             self.close()
             raise
 
-    def _make(self, retention: float, must_exist: bool) -> None:
+    def _make(self, retention: float | None, must_exist: bool) -> None:
         """Make the tables, where there are none, and keep the longest retention ever asked for."""
         with self.transaction() as connection:
             if must_exist and not inspect(connection).has_table("ledger"):
@@ -161,6 +163,7 @@ class Ledger:
                 connection.execute(text(view if self.database.lite else view.replace(*POSTGRESQL_VIEW)))
             known = connection.execute(select(LEDGER)).first()
             if known is None:
+                retention = _RETENTION if retention is None else retention
                 row = {"id": 1, "uuid": str(uuid.uuid4()), "schema": SCHEMA, "bins": self.bins}
                 row |= {"retention": retention, "forgotten_until": -_FAR}
                 connection.execute(insert(LEDGER).values(row))
@@ -172,11 +175,11 @@ class Ledger:
                     f"the ledger {self.database.name} is of schema {known.schema} and {known.bins} bins, "
                     f"not of {SCHEMA} and {self.bins}"
                 )
-            self.retention, self.uuid = max(retention, known.retention), known.uuid
-            if retention > known.retention:  # what the shorter one may have forgotten is refused
+            self.retention, self.uuid = max(retention or 0.0, known.retention), known.uuid
+            if self.retention > known.retention:  # what the shorter one may have forgotten is refused
                 trusted = self._trusted(connection, self._clock())
                 until = max(known.forgotten_until, trusted - known.retention)
-                connection.execute(update(LEDGER).values(retention=retention, forgotten_until=until))
+                connection.execute(update(LEDGER).values(retention=self.retention, forgotten_until=until))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -4,10 +4,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from real_watch import make_watch, talk_to
+from real_watch import TestClient, make_watch, talk_to
 
 from calib_serve.errors import InputError
-from calib_serve.watch.http import Token, TokenFile, read_tokens
+from calib_serve.watch.http import Token, TokenFile, create_app, read_tokens, serve_app
 
 pytestmark = pytest.mark.store
 
@@ -107,6 +107,20 @@ def test_a_changed_file_counts_at_once_and_a_broken_one_not_at_all(tmp_path, wat
         assert len(failures) == 9  # once for each try
         write(path, "lab label a-token-that-is-long")
         assert (status("a-token-that-is-long"), status("another-token-here")) == (200, 401)
+
+
+def test_an_app_asks_for_the_tokens_of_its_options_and_takes_no_option_that_it_has_no_use_for(
+    tmp_path, watch
+):
+    path = write(tmp_path / "tokens", "lab scrape a-token-that-is-long")
+    with TestClient(create_app(watch, token_file=path, allowed_hosts=["testserver"])) as client:
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/metrics", headers=bearer("a-token-that-is-long")).status_code == 200
+        assert client.get("/healthz").json()["checks"]["tokens"] == "ok"
+    with pytest.raises(InputError, match="no option 'tls_cert'"):
+        create_app(watch, tls_cert=path, tls_key=path)
+    with pytest.raises(InputError, match="no option 'token_file'"):
+        serve_app(None, token_file=path)
 
 
 def test_a_key_of_another_client_is_another_key(watch):
