@@ -97,7 +97,7 @@ def fit(
         _show(artifact, data, options, source, output)
 
 
-def shares(text: str) -> Any:
+def shares(given: str | list[Any]) -> Any:
     """Read class shares: numbers in order, or names with theirs; or a file of such text, of JSON or YAML.
 
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
@@ -106,6 +106,8 @@ def shares(text: str) -> Any:
     from calib_serve.artifact.manifest import read_yaml
     from calib_serve.files import read_whole
 
+    # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
+    text = given if isinstance(given, str) else ",".join(map(str, given))
     file = Path(text)
     if "=" not in text and "," not in text:
         try:
