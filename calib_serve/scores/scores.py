@@ -278,7 +278,7 @@ class Scores:
         if len(names) not in (0, self.classes):
             raise ShapeError(f"{self.classes} classes but {len(names)} class names")
         check_names(names)
-        found = replace(self, class_names=names)
+        found = self if names == self.class_names else replace(self, class_names=names)
         given = Source(self.values, labels=labels, class_names=names, name=self.name)
         if labels is not None and labels is not self.labels:
             found = replace(found, labels=made(given, outputs=self.outputs).labels)
