@@ -21,7 +21,7 @@ from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import beta_below, beta_binomial_at_most, binomial_at_most, quantile_of
 from calib_serve.metrics.samples import checked, design_effect, group_codes
 from calib_serve.names import as_duration
-from calib_serve.options.base import changed, check_positive
+from calib_serve.options.base import changed, check, check_positive
 from calib_serve.options.evaluate import ContractOptions, PlanOptions
 from calib_serve.watch.bets import Evidence, share_bets
 from calib_serve.watch.policy import LEAST_CHANCE
@@ -452,6 +452,13 @@ def plan_contract(
         raise InputError("only act clauses are planned, and the contract has none")
     clauses = [one for one in contract.clauses if one.kind == "act"]
     shares = {one.name: (acted or {}).get(one.name, math.nan) for one in clauses}
+    if strange := sorted(set(acted or ()) - set(shares)):
+        raise InputError(f"there is no act clause {strange[0]}, there are {', '.join(shares)}")
+    check(
+        asked.predictions_per_day is None or not all(map(math.isnan, shares.values())),
+        "predictions_per_day",
+        "needs a share that is acted on, above 0: acted= (--acted-share, or DATA)",
+    )
     if wrong := [name for name, share in shares.items() if not (math.isnan(share) or 0 < share <= 1)]:
         raise InputError(
             f"the share of {wrong[0]} that is acted on must lie in (0, 1], got {shares[wrong[0]]}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from calib_serve.fit.compare import Compared
-    from calib_serve.study import Fit
+    from calib_serve.fit.on_model import FitOnModel
     from calib_serve.study.result import Study
 
 __all__ = ["app"]
@@ -102,8 +102,9 @@ def compare(
         _show_study(_study(data, options, source, quiet=written.json), written)
         return 0
     check(len(data) == 1, "data", "must be one file; several are for --study stability")
-    check(not source.model, "model", "is for a study (--study)")
     check(not options.option, "option", "is for a study (--study)")
+    for option in ("model", "weights", "train_split"):
+        check(not getattr(source, option), option, "is for a study (--study)")
     from calib_serve.fit.compare import compare as compare_methods
 
     fit = file_scores(data[0], source, split=source.fit_split)
@@ -150,9 +151,13 @@ def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool
     run = runs[name]
     takes = inspect.signature(run).parameters
     own = pairs(options.option, "--option")
-    known = sorted(set(takes) - {"cal", "test", "fit", "methods", "seed", "progress", "parts", "samples"})
+    known = sorted(set(takes) - {"cal", "test", "models", "fit", "methods", "seed", "progress"})
     unknown = [key for key in own if key not in known]
     check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
+    check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
+    resampled = options.replicates != Options.replicates
+    check(not resampled, "replicates", "are for a comparison of methods, without a study")
+    check(source.groups is None, "groups", "are for a comparison of methods: a study takes every row alone")
     own = {key: _like(value, takes[key].default) for key, value in own.items()}
     beside = {"methods": options.methods, "seed": options.seed}
     own |= {key: value for key, value in beside.items() if key in takes and value is not None}
@@ -169,7 +174,10 @@ def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool
         if name == "shift":
             check(fit is not None, "model", "must be given: images are corrupted before the model")
             return run(fit, *parts, **own)
-        return run(*parts, **own, **({} if fit is None or "fit" not in takes else {"fit": fit}))
+        if fit is None or "fit" in takes:
+            return run(*parts, **own, **({} if fit is None else {"fit": fit}))
+        # It is of logits alone, and would take the inputs for such.
+        return run(*(fit.scores(*part) for part in parts), **own)
 
 
 def _like(value: Any, default: Any) -> Any:
@@ -180,7 +188,7 @@ def _like(value: Any, default: Any) -> Any:
 
 def _samples(
     data: Sequence[str], source: Source, *, plain: bool, seed: int
-) -> list[tuple[list[tuple[Any, Any]], "Fit | None"]]:
+) -> list[tuple[list[tuple[Any, Any]], "FitOnModel | None"]]:
     """Read both splits of each trained model, and make what fits methods on it; None for scores."""
     splits = (source.fit_split, source.test_split)
     if source.model:
@@ -189,14 +197,18 @@ def _samples(
         return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
     for option in ("weights", "train_split"):
         check(getattr(source, option) is None, option, "is for a study of a model (--model)")
+    from calib_serve.study.result import in_logits
+
     # One file a training: stability compares them, and any other study takes one.
     read = [[file_scores(path, source, split=split) for split in splits] for path in data]
-    return [([(part.logits, part.labelled()) for part in parts], None) for parts in read]
+    if any(part.groups is not None for parts in read for part in parts):
+        note(["a study takes every row alone, whatever group it is of"])
+    return [([in_logits(part) for part in parts], None) for parts in read]
 
 
 def _of_model(
     model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
-) -> tuple[list[tuple[Any, Any]], "Fit"]:
+) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
     from calib_serve.fit.on_model import FitOnModel
     from calib_serve.model import load_model, weights_remarks
@@ -209,7 +221,8 @@ def _of_model(
     parts = model_data(model, data, asked, pictures=how)
     note([remark for part in parts for remark in part.remarks])
     train = None if source.train_split is None else parts.pop()
-    classifier = load_model(model, weights=source.weights, input_shape=parts[0].inputs.shape[1:])
+    shape = parts[0].inputs.shape[1:]
+    classifier = load_model(model, weights=source.weights, input_shape=shape, outputs=source.outputs)
     note(weights_remarks(model, source.weights))
     trained_on = None if train is None else (train.inputs, train.labels)
     return [(part.inputs, part.labels) for part in parts], FitOnModel(classifier, train=trained_on, seed=seed)

@@ -19,6 +19,7 @@ from calib_serve.app._command import (
 from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
+from calib_serve.options.base import check as require
 from calib_serve.options.base import fields_of
 from calib_serve.options.data import ModelData, PlainData
 from calib_serve.options.evaluate import ContractOptions, PlanOptions
@@ -179,6 +180,8 @@ def plan(
         raise InputError(
             "DATA tell the share that is acted on of an artifact: name its folder, without --acted-share"
         )
+    for name, value in fields_of(PlainData, source).items():
+        require(data is not None or value is None, name, "is of DATA, and none is given")
     acted = {} if options.acted_share is None else _told(contract, options.acted_share)
     if artifact is not None and data is not None:
         acted = _measured(artifact, contract, data, source)
@@ -250,8 +253,11 @@ def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
 
 
 def _told(contract: "Contract", share: float) -> dict[str, float]:
-    """Return the share by clause, of clauses about all predictions, not of a segment's or a class's."""
-    return {one.name: share for one in contract.clauses if not one.segment and one.predicted is None}
+    """Return the share by act clause about all predictions, not about a segment's or a class's."""
+    of_all = [one for one in contract.clauses if not one.segment and one.predicted is None]
+    found = {one.name: share for one in of_all if one.kind == "act"}
+    require(bool(found), "acted_share", "is of all predictions, and no act clause is about all of them")
+    return found
 
 
 def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: PlainData) -> dict[str, float]:
@@ -270,6 +276,6 @@ def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: Pl
     shares = {
         one.name: float((acts & (predicted == one.predicted if one.predicted is not None else True)).mean())
         for one in contract.clauses
-        if not one.segment
+        if one.kind == "act" and not one.segment
     }
     return {name: share for name, share in shares.items() if share}

@@ -155,10 +155,13 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
     """Measure the artifact's prediction sets and abstention; None where it has neither."""
+    from calib_serve.arrays import repeated
     from calib_serve.artifact import evaluate_decisions
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
         return None
+    # Their exact intervals count samples: as a report has them, rows that weigh are there as often.
+    found = found if found.weights is None else found.take(repeated(found.weights))
     return evaluate_decisions(calibration, found.probs[:], found.labelled(), level=level, groups=found.groups)
 
 

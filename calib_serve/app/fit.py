@@ -3,7 +3,7 @@
 import os
 import shlex
 import zipfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,10 +68,16 @@ def fit(
     """Fit on scores, a model or an archive, as the options say."""
     refuse_existing(output.out, force=output.force)  # before a fit, which may take hours
     prior = None if options.prior is None else shares(options.prior)
-    own = {"seed": output.seed, "prior": prior, **pairs(options.option, "--option")}
+    given = pairs(options.option, "--option")
+    flags = {one.name for of in (options, source, output) for one in fields(of)}
+    twice = [key for key in given if key in flags]
+    check(not twice, "option", f"takes no {', '.join(twice)}: there is an option of that name")
+    own = {"seed": output.seed, "prior": prior, **given}
     # One name is no list to YAML, and a text would be taken for a list of letters.
     if isinstance(own.get("candidates"), str):
         own["candidates"] = [own["candidates"]]
+    asked = source.model or source.from_
+    check(options.engine is None or asked is None, "engine", "holds tables of scores, and DATA are inputs")
     if source.model is None:
         check(not options.pictures, "pictures", "are for the pictures of a model (--model)")
         check(options.train_split is None, "train_split", "is for the masked head of a model (--model)")
@@ -91,7 +97,7 @@ def fit(
         _show(artifact, data, options, source, output)
 
 
-def shares(text: str) -> Any:
+def shares(given: str | list[Any]) -> Any:
     """Read class shares: numbers in order, or names with theirs; or a file of such text, of JSON or YAML.
 
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
@@ -100,6 +106,8 @@ def shares(text: str) -> Any:
     from calib_serve.artifact.manifest import read_yaml
     from calib_serve.files import read_whole
 
+    # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
+    text = given if isinstance(given, str) else ",".join(map(str, given))
     file = Path(text)
     if "=" not in text and "," not in text:
         try:

@@ -299,10 +299,8 @@ class Artifact:
         >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
         [[0.25, 0.75]]
         """
-        if not isinstance(scores, Scores):
-            scores = Scores.of(scores, outputs=outputs, expected=self.model.outputs or "logits")
-        found = self.accepted(scores)
-        return self.of_logits(self._logits_of(found))
+        given = Scores.of(scores, outputs=outputs, expected=self.model.outputs or "logits")
+        return self.of_logits(self._logits_of(self.accepted(given)))
 
     def calibrated(self, scores: Scores) -> Scores:
         """Return the scores as calibrated probabilities, with all that belongs to their samples."""

@@ -19,6 +19,7 @@ from calib_serve.audit.expressions import (
     Counted,
     Place,
     Ranks,
+    check_columns,
     counted,
     grouped,
     joined,
@@ -38,6 +39,7 @@ from calib_serve.watch.sums import Sums
 
 Progress = Callable[[str, int, "int | None"], None]
 
+_OPTIONAL = ("model", "version", "weight")
 _WHY = {
     "repeated": "are several of one id that differ",
     "id": "have no id",
@@ -80,6 +82,9 @@ def audit(
     ) as opened:
         progress("reading what the logs hold", 0, None)
         told, truth = opened.table(str(predictions)), opened.table(str(labels))
+        # What may be missing is not missed where somebody gave its name.
+        for name in (one for one in _OPTIONAL if getattr(names, one) != getattr(Columns, one)):
+            check_columns(told, [getattr(names, name)], what="predictions", where=str(predictions))
         if by is None:
             by = tuple(name for name in (names.model, names.version) if name in told.columns)
         asked = Asked(

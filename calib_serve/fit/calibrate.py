@@ -70,6 +70,9 @@ def calibrate(
     how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
     # Samples were checked where they were made, and know neither names nor remarks.
     if isinstance(scores, Samples):
+        of_scores = ("outputs", "columns", "groups", "ignore_label")
+        if late := [name for name in of_scores if getattr(asked, name) is not None]:
+            raise InputError(f"{late[0]}= is of scores with labels: give these to calibrate, and no samples")
         samples = Samples.of(scores, labels, sample_weight=asked.sample_weight, class_weight=weight)
         names = asked.class_names or ()
         held = None if test is None else _tested(test, samples.outputs, names)
@@ -119,7 +122,7 @@ def _tested(test: Test, kind: Outputs, names: Sequence[str], ignore_label: Any =
         labels,
         expected=kind,
         class_names=() if isinstance(test, Scores) or _has_names(scores) else names,
-        ignore_label=ignore_label,
+        ignore_label=None if isinstance(test, Scores) else ignore_label,
         name="the test samples",
     )
     if not alike(found.outputs, kind):

@@ -161,6 +161,11 @@ def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(as_array(data[0], "inputs"), as_array(data[1], "labels"), class_names)
 
 
+_OF_LOADING = (
+    "weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"
+)  # fmt: skip
+
+
 def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
     """Put ``model`` behind one face: with its results on disk where asked, shared among torchrun's ranks."""
     how: dict[str, Any] = {
@@ -175,6 +180,8 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
         loaded = load_model(model, weights=asked.weights, **how)
     # By what it can do: Classifier is a protocol, and anybody may bring one.
     elif hasattr(model, "input_gradient"):
+        if late := [name for name in _OF_LOADING if getattr(asked, name) != getattr(ModelFitOptions, name)]:
+            raise InputError(f"this classifier was made already: say {late[0]}= where it is made")
         loaded = model
     elif asked.weights is not None:
         raise InputError("weights belong to a factory, module:name; a module in memory has its own")
@@ -228,13 +235,13 @@ class _Work:
     ) -> Artifact:
         """Fit ``method``, measured where that is asked for and nothing is ``held``."""
         shares = None if asked.prior is None else self._shares(asked.prior, method)
-        # Of labels any number may be true: no shift, head or class share is fitted to them.
-        if self.classifier.outputs in LABELS:
-            return self._labels(method, options, held)
-        if method in MODEL_OPTIONS:
-            check_options(method, options, MODEL_OPTIONS[method])
         if asked.train is not None and method != "masked-head":
             raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
+        # Of labels any number may be true: no shift, head or class share is fitted to them.
+        if self.classifier.outputs in LABELS:
+            return self._labels(method, options, held, cross_validate=asked.cross_validate)
+        if method in MODEL_OPTIONS:
+            check_options(method, options, MODEL_OPTIONS[method])
         measure = asked.cross_validate and held is None
         if method == "masked-head":
             train = None if asked.train is None else self.checked(asked.train)
@@ -271,7 +278,9 @@ class _Work:
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
         return self.classifier.features(data.inputs, progress=stage(self.progress, what))
 
-    def _labels(self, method: str, options: Mapping[str, Any], held: Dataset | None) -> Artifact:
+    def _labels(
+        self, method: str, options: Mapping[str, Any], held: Dataset | None, *, cross_validate: bool
+    ) -> Artifact:
         """Fit an output method of labels to the model's log-odds."""
         if method in MODEL_OPTIONS:
             raise InputError(f"{method} is of one class a sample; labels have output methods, such as platt")
@@ -286,6 +295,7 @@ class _Work:
             outputs="label_logits",
             class_names=self.given.class_names,
             test=test,
+            cross_validate=cross_validate,
             seed=self.seed,
             progress=self.progress,
             **options,
@@ -336,6 +346,11 @@ class _Work:
 
         ``corrected``: of the output methods that class shares can be corrected behind.
         """
+        if heavy := [name for name in ("sample_weight", "class_weight") if options.get(name) is not None]:
+            raise InputError(
+                f"{heavy[0]} is of output methods, and auto compares them with Neural Clamping, which takes "
+                "none: name an output method, or leave the weights out"
+            )
         given = self._samples()
         if corrected:
             names = options.get("candidates") or default_candidates(for_shares=True)

@@ -98,8 +98,6 @@ def compare(
 
 
 def _scores(given: Any, name: str, **how: Any) -> Scores:
-    if isinstance(given, Scores):
-        return given
     pair = given if isinstance(given, tuple) else (given,)
     if len(pair) > 2:
         raise InputError(f"{name} are scores and their labels, got {len(pair)} things")

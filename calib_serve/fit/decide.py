@@ -257,8 +257,14 @@ def decide(
     )
     # Before the scores are read, and again for what they turned out to be.
     refuse_labels(artifact, asked.outputs)
-    expected = artifact.model.outputs or "logits"
-    read = Scores.of(scores, labels, **asked.of_scores, expected=expected, name="the samples")
+    how: dict[str, Any] = {
+        "expected": artifact.model.outputs or "logits",
+        "name": "the samples",
+        **asked.of_scores,
+    }
+    if isinstance(scores, Scores):  # their columns were chosen where they were made, and are agreed to below
+        how.pop("columns", None)
+    read = Scores.of(scores, labels, **how)
     refuse_labels(artifact, read.outputs)
     if read.in_order(artifact.class_names) is not read and asked.columns is None:
         raise InputError(

@@ -34,7 +34,6 @@ from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.metrics.samples import group_codes
 from calib_serve.scores import LABELS, Scores
 from calib_serve.verdicts.decide import judge_probs
 
@@ -58,8 +57,9 @@ class LabelSamples(Samples):
         given = Scores.of(logits, labels, expected="label_logits", **how)
         if not given.is_multilabel:
             raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {given.outputs}")
-        codes = group_codes(given.groups, len(given))
-        samples = cls(given.logits, given.labelled(), outputs=given.outputs, groups=codes)
+        if given.groups is not None:  # folds could keep them whole, and no interval of a label would
+            raise InputError("groups are for one class a sample, not for labels; leave them out")
+        samples = cls(given.logits, given.labelled(), outputs=given.outputs)
         if given.weights is None:
             return samples
         counted = samples._counted(given.weights)
@@ -274,7 +274,8 @@ def held_out_label_facts(
     """Measure every sample under a ``fit`` to the other folds: metrics and verdict."""
     held = [_held_out(samples, made, folds, seed) for made in (partial(fit_labels, "none"), fit)]
     before, after = (_estimates(probs, samples, level, seed) for probs in held)
-    return HeldOutFacts(before, after, judge_probs(held[1], samples.labels, class_names=class_names))
+    verdict = judge_probs(held[1], samples.labels, sample_weight=samples.weight, class_names=class_names)
+    return HeldOutFacts(before, after, verdict)
 
 
 def _held_out(
@@ -300,5 +301,6 @@ def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
 
 
 def _estimates(probs: Floats, samples: LabelSamples, level: float, seed: int) -> dict[str, Any]:
-    found = evaluate_label_probs(probs, samples.labels, replicates=_REPLICATES, level=level, seed=seed)
+    how: dict[str, Any] = {"sample_weight": samples.weight, "level": level, "seed": seed}
+    found = evaluate_label_probs(probs, samples.labels, replicates=_REPLICATES, **how)
     return {name: estimate.as_dict() for name, estimate in found.estimates().items()}

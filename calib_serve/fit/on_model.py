@@ -15,6 +15,7 @@ from calib_serve.errors import InputError
 from calib_serve.fit.calibrate_model import calibrate_model
 from calib_serve.model import Classifier, Progress, calibrated_probs
 from calib_serve.model.face import Around
+from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
     from calib_serve.model.face import Floats, Made
@@ -66,6 +67,10 @@ class FitOnModel:
             seed=self.seed,
             **{**options, **({"then": then} if plus else {})},
         )
+
+    def scores(self, inputs: NDArray[Any], labels: ArrayLike) -> Scores:
+        """Return the model's own scores of inputs (n, *input_shape), with their class ids (n,)."""
+        return Scores.of_logits(self.classifier.logits(inputs), labels, self.classifier.outputs)
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of inputs (n, *input_shape)."""

@@ -67,6 +67,8 @@ class ModelOptions(AnswerOptions, Wrapped):
                 raise ModelError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
         if self.abstain_below is not None and self.outputs in LABELS:
             raise ModelError("of several labels there is no one confidence to abstain by; leave it out")
+        if self.threshold != AnswerOptions.threshold and self.outputs not in LABELS:
+            raise ModelError("threshold is of several labels, and one class is predicted here; leave it out")
         if self.workers < 1:
             raise ModelError(f"workers must be 1 or more, got {self.workers}")
 

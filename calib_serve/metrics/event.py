@@ -122,18 +122,30 @@ def calibration_slope(
 
 
 def observed_expected(
-    probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None, level: float = 0.95
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    level: float = 0.95,
 ) -> Estimate:
     """Return events that were observed over those expected, the sum of p; its interval is on the log scale.
+
+    Over groups, where there are any, it is robust.
 
     >>> observed_expected([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0]).value
     0.5
     """
-    p, y, w, _ = checked_event(probs, came_true, sample_weight)
-    ratio = float((w @ y) / (w @ p))
+    p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
+    observed, expected = float(w @ y), float(w @ p)
+    ratio = observed / expected
     if ratio == 0:
         return Estimate(0.0)
-    half = quantile_of(level) * math.sqrt(float((w**2) @ (p * (1 - p)))) / float(w @ y)
+    if codes is None:
+        error = math.sqrt(float((w**2) @ (p * (1 - p)))) / observed
+    else:  # each group's part in the logarithm of the ratio
+        error = float(np.linalg.norm(np.bincount(codes, w * (y / observed - p / expected))))
+    half = quantile_of(level) * error
     return Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
@@ -297,7 +309,7 @@ def evaluate_event(
         events=int(y.sum()),
         intercept=calibration_intercept(probs, came_true, **how),
         slope=calibration_slope(probs, came_true, **how),
-        observed_expected=observed_expected(p, y, sample_weight=w, level=level),
+        observed_expected=observed_expected(probs, came_true, **how),
         ece=Estimate(event_ece(p, y, bins=bins, sample_weight=w)),
         smooth_ece=Estimate(smooth),
         ici=Estimate(float(np.average(errors, weights=w))),

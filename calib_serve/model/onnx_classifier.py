@@ -38,6 +38,7 @@ except ImportError as error:
 
 
 _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TOLERANCE = 1e-4  # relative to the largest logit
 
 
@@ -129,10 +130,11 @@ def load_onnx(
     """
     if mixed_precision:
         raise ModelError(f"{path} runs in the precision it was exported in; leave mixed_precision off")
+    providers = _providers(device)
     try:
         graph = onnx.load_model_from_string(read_whole(Path(path), limit=MOST_PROTOBUF))
         load_external_data_for_model(graph, str(Path(path).parent))
-        session = _session(graph, device)
+        session = _session(graph, providers)
     except Exception as error:  # protobuf and onnxruntime raise unrelated types
         raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
     if len(session.get_inputs()) == 1 and (sizes := session.get_inputs()[0].shape):
@@ -148,19 +150,41 @@ def load_onnx(
     kind, classes = measured_kind(out, outputs)
     body, head = _NO_HEAD.format(kind), None
     if kind == "logits":
-        body, head = _features(graph, probe, out, last_linear, device)
+        body, head = _features(graph, probe, out, last_linear, providers)
+    if last_linear is not None and head is None:
+        raise ModelError(str(body))
     return OnnxClassifier(session, body, head, shape, classes, kind, fingerprint, path.name, batch_size)
 
 
-def _session(graph: ModelProto, device: str | None) -> Any:
+def _providers(device: str | None) -> list[Any]:
+    """List the providers for a device, best first: by default a GPU, if there is one.
+
+    Raises ModelError for a GPU that onnxruntime does not offer: on the CPU the same fit may take days.
+    """
     check_onnxruntime()
-    providers = ["CPUExecutionProvider"]
-    if device != "cpu" and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        providers = ["CUDAExecutionProvider", *providers] if _has_gpu() else providers
+    offered = onnxruntime.get_available_providers()
+    kind, _, index = (device or "").partition(":")
+    if device in (None, "cpu"):
+        has_gpu = device is None and _CUDA in offered and _has_gpu()
+        return [_CUDA, _CPU] if has_gpu else [_CPU]
+    if kind != "cuda" or not (index or "0").isdecimal():
+        raise ModelError(f"device must be cpu, cuda or cuda:1, got {device!r}")
+    if _CUDA not in offered:
+        raise ModelError(
+            f"{device} was asked for, and onnxruntime offers {offered}; say device cpu (device=)"
+        )
+    return [(_CUDA, {"device_id": int(index or 0)}), _CPU]
+
+
+def _session(graph: ModelProto, providers: list[Any]) -> Any:
     options = onnxruntime.SessionOptions()
     # onnxruntime warns of initializers and providers that are no concern of a fit.
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
+    # A GPU that somebody named is no wish: without its libraries onnxruntime takes the CPU, and says nothing.
+    if isinstance(providers[0], tuple) and _CUDA not in session.get_providers():
+        raise ModelError(f"onnxruntime cannot use CUDA here, and took {session.get_providers()}")
+    return session
 
 
 def _has_gpu() -> bool:
@@ -190,7 +214,7 @@ def _run(session: Any, inputs: Floats) -> Floats:
 
 
 def _features(
-    graph: ModelProto, probe: Floats, logits: Floats, name: str | None, device: str | None
+    graph: ModelProto, probe: Floats, logits: Floats, name: str | None, providers: list[Any]
 ) -> tuple[Any | str, Head | None]:
     """Return the session that stops before the last linear layer and that layer, verified on the probe.
 
@@ -208,7 +232,7 @@ def _features(
         weight = weight if transposed else weight.T
         if weight.ndim != 2 or weight.shape[0] != logits.shape[1]:
             continue
-        session = _session(_cut(graph, node.input[0]), device)
+        session = _session(_cut(graph, node.input[0]), providers)
         features = _run(session, probe)
         for bias in _biases(node, constants, logits.shape[1]):
             again = features @ weight.T + bias

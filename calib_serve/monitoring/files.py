@@ -38,6 +38,7 @@ _HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
 """The ECE's standard deviation over the gap's standard error: half-normal gaps, bins independent."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_OURS = "calib-serve"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)=([A-Za-z0-9._-]+:\d+)")
 _PLACE = re.compile(r"[A-Za-z0-9._~:/?&=%+@,;-]+")
@@ -81,9 +82,10 @@ class MonitoringOptions:
             raise InputError(f"the window is one of {', '.join(WINDOWS)}, got {self.window!r}")
         if self.token_file and not _PLACE.fullmatch(self.token_file):
             raise InputError(f"the token's file must be a path, got {self.token_file!r}")
-        for target in self.targets:
-            if not _TARGET.fullmatch(target):
-                raise InputError(f"a target is job=host:port, got {target!r}")
+        if self.token_file and not any(target.startswith(_OURS) for target in self.targets):
+            raise InputError(f"the token is sent to jobs called {_OURS}..., and none of the targets is")
+        if wrong := [target for target in self.targets if not _TARGET.fullmatch(target)]:
+            raise InputError(f"a target is job=host:port, got {wrong[0]!r}")
         try:
             re.compile(self.jobs)
         except re.error as error:
@@ -122,7 +124,7 @@ class MonitoringOptions:
             "@runbooks": self.runbooks,
             "@jobs": self.jobs or "|".join(jobs),
             "@scrapes": "\n".join(
-                f"  - job_name: {job}\n{token if job.startswith('calib-serve') else ''}"
+                f"  - job_name: {job}\n{token if job.startswith(_OURS) else ''}"
                 f"    static_configs:\n      - targets: [{', '.join(places)}]"
                 for job, places in jobs.items()
             ),

@@ -52,6 +52,9 @@ class AuditOptions(Binned, Tolerant):
             _moment(option, getattr(self, option))
         check(self.seconds is None or self.seconds >= 1, "every", "must be a second or more")
         check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
+        for name in ("memory", "threads", "temporary"):
+            own = self.engine is None or getattr(self, name) == getattr(AuditOptions, name)
+            check(own, name, "is of the DuckDB that reads files; an engine has settings of its own")
 
     @property
     def begin(self) -> datetime | None:

@@ -55,8 +55,8 @@ class ScoresOptions(ColumnOptions):
     """Which samples belong together, such as one patient's: a column, or an npy file."""
     sample_weight: Annotated[Any, RARE] = None
     """The weight of each sample: a column, or an npy file."""
-    ignore_label: Annotated[Any, RARE] = None
-    """Labels that stand for none, such as 255 or NA: their samples are left out."""
+    ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
+    """Labels that stand for none, such as 255,NA: their samples are left out."""
 
     @property
     def of_scores(self) -> dict[str, Any]:
@@ -92,6 +92,13 @@ class ModelData(SplitData, Factory):
 
     model: str | None = None
     """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
+
+    def _check(self) -> None:
+        check(
+            self.weights is None or self.model is not None,
+            "weights",
+            "are those of a model that is a factory, and none is given",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +139,11 @@ class ArchiveData(SplitData, TrialOptions):
             "seam",
             "is a place in the handler of an archive, and none is given",
         )
+        check(
+            self.probe_timeout == TrialOptions.probe_timeout or self.from_ is not None,
+            "probe_timeout",
+            "is how long the handler of an archive may take, and none is given",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +155,6 @@ class DataOptions(ModelData, ArchiveData):
             self.model is None or self.from_ is None,
             "from_",
             "names an archive, and there is a model: give one of both",
-        )
-        check(
-            self.weights is None or self.model is not None,
-            "weights",
-            "are those of a model that is a factory, and none is given",
         )
 
 

@@ -116,6 +116,13 @@ class PromiseOptions(Interval, Seeded):
     free_ranks: Annotated[int | None, PYTHON] = None
     """raps: ranks without a penalty; by default chosen."""
 
+    def _check(self) -> None:
+        of_sets = ("score", "per_class", "penalty", "free_ranks")
+        for what, names in (("coverage", of_sets), ("risk", ("level",))):
+            for name in names if getattr(self, what) is None else ():
+                told = getattr(self, name) == getattr(PromiseOptions, name)
+                check(told, name, f"goes with {what}, which is not given")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecideOptions(ScoresOptions, PromiseOptions):

@@ -29,7 +29,7 @@ class FuseOptions(ModelScores):
     inputs: Any = None
     """An npz of inputs by name to measure parity on; by default some are made."""
     samples: Annotated[int, RARE] = 8
-    """How many inputs to make, where --inputs gives none."""
+    """How many inputs to make, where neither --inputs nor a .pt2 gives any."""
     force: bool = False
     """Take an artifact that was fitted for another model."""
 
@@ -100,6 +100,10 @@ class TorchOptions(ModuleOptions, FuseOptions, Measured):
     input_shape: tuple[int, ...] | None = None
     """One input's shape, such as 3,224,224, where neither the file nor the artifact says it."""
 
+    def _check(self) -> None:
+        made = self.inputs is None or self.input_shape is None
+        check(made, "input_shape", "is of inputs that are made, and inputs are given")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TritonOptions(GraphOptions):
@@ -146,8 +150,9 @@ class TritonOptions(GraphOptions):
         level, workspace = self.trt_level, self.trt_workspace
         check(level is None or 0 <= level <= 5, "trt_level", f"must be 0 to 5, got {level}")
         check(workspace >= 1, "trt_workspace", f"must be 1 or more, got {workspace}")
-        for name in ("trt_cache", "trt_level"):
-            check(self.tensorrt is not None or getattr(self, name) is None, name, "is an option of tensorrt")
+        for name in ("trt_cache", "trt_level", "trt_workspace"):
+            is_default = getattr(self, name) == getattr(TritonOptions, name)
+            check(self.tensorrt is not None or is_default, name, "is an option of tensorrt")
         check(
             self.versions == 1 or not self.ensemble,
             "versions",

@@ -132,6 +132,13 @@ class ArchivePack(TrialOptions, Wrapped):
     untried: bool = False
     """Pack without trying it: what its handler needs is not here."""
 
+    def _check(self) -> None:
+        asked = [name for name in ("probe", "probe_data") if getattr(self, name) is not None]
+        check(len(asked) < 2, "probe", "and probe_data both say what to try it with: give one of them")
+        waits = self.probe_timeout != TrialOptions.probe_timeout
+        if self.untried and (asked or waits):
+            check(False, (*asked, "probe_timeout")[0], "is of a trial, and untried says that there is none")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batched(Checked):

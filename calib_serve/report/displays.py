@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 Data = TypeVar("Data")
 
+_BINS = 15
 _COLORS = ("after", "before", "right", "wrong", "ink", "muted")
 
 
@@ -119,7 +120,7 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         of: Literal["event", "top"] | None = None,
         kind: Literal["bins", "smooth"] = "bins",
         strategy: Literal["uniform", "quantile"] = "uniform",
-        bins: int = 15,
+        bins: int = _BINS,
         edges: Edges = "right",
         level: float = 0.95,
         labels: ArrayLike | None = None,
@@ -141,6 +142,10 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         """
         if kind not in ("bins", "smooth"):
             raise InputError(f"kind must be 'bins' or 'smooth', got {kind!r}")
+        binned = {"bins": bins != _BINS, "edges": edges != "right", "strategy": strategy != "uniform"}
+        binned["sample_weight"] = sample_weight is not None
+        if kind == "smooth" and any(binned.values()):
+            raise InputError(f"{next(name for name in binned if binned[name])} is for kind='bins'")
         given = _scores(y, p, labels)
         probs, ids = pair = given.probs[:], given.labelled()
         of = of or ("event" if given.classes == _TWO else "top")

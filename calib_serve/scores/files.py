@@ -84,6 +84,8 @@ def read_source(
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
     path = Path(where)
+    if engine is None and password_file is not None:
+        raise InputError("a password goes with the address of a database (engine=); files need none")
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
     if engine is not None or holds_files(path):

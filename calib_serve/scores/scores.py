@@ -88,10 +88,16 @@ class Scores:
         what the scores are; without it their numbers do, and what is ambiguous is refused. ``ignore_label``:
         one or more labels that stand for none, such as 255; these samples are left out. ``expected``: what
         they are where nobody says so, as of what a calibration was fitted on; numbers that contradict it are
-        refused. Raises InputError and ShapeError, which name row and column.
+        refused. ``Scores`` themselves may be given what they lack, and nothing else. Raises InputError and
+        ShapeError, which name row and column.
         """
         if isinstance(scores, Scores):
-            return scores._again(labels, outputs, sample_weight, groups)
+            for what, given in (("columns", columns), ("ignore_label", ignore_label)):
+                if given is not None:
+                    raise InputError(f"these scores were made already: say {what}= where they are made")
+            return scores._again(
+                outputs, labels=labels, weight=sample_weight, group=groups, id=ids, class_names=class_names
+            )
         beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
         table = _as_table(scores)
         if table is not None:
@@ -250,17 +256,37 @@ class Scores:
             remarks=(*self.remarks, said),
         )
 
-    def _again(self, labels: Any, outputs: Outputs | None, sample_weight: Any, groups: Any) -> Scores:
-        """Return the same with labels, weights or groups that it lacks."""
+    def _again(
+        self,
+        outputs: Outputs | None,
+        *,
+        labels: Any,
+        weight: Any,
+        group: Any,
+        id: Any,
+        class_names: Sequence[Any],
+    ) -> Scores:
+        """Return the same with labels, weights, groups, ids or class names that it lacks."""
         if outputs is not None and exact(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
-        given = Source(self.values, labels=labels, class_names=self.class_names, name=self.name)
-        found = self
+        names = tuple(map(str, class_names)) or self.class_names
+        if self.class_names and names != self.class_names:
+            raise InputError(
+                f"these scores are of the classes {_few(self.class_names)} already, and class_names= says "
+                f"{_few(names)}"
+            )
+        if len(names) not in (0, self.classes):
+            raise ShapeError(f"{self.classes} classes but {len(names)} class names")
+        check_names(names)
+        found = self if names == self.class_names else replace(self, class_names=names)
+        given = Source(self.values, labels=labels, class_names=names, name=self.name)
         if labels is not None and labels is not self.labels:
             found = replace(found, labels=made(given, outputs=self.outputs).labels)
-        if sample_weight is not None:
-            found = replace(found, weights=row_weights(sample_weight, len(self)))
-        return found if groups is None else replace(found, groups=_column(groups, len(self), "groups"))
+        if weight is not None:
+            found = replace(found, weights=row_weights(weight, len(self)))
+        if group is not None:
+            found = replace(found, groups=_column(group, len(self), "groups"))
+        return found if id is None else replace(found, ids=_column(id, len(self), "ids"))
 
 
 class ProbsView:

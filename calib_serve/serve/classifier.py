@@ -7,7 +7,6 @@ server reads metrics from the log, so a line in a request could forge one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, ModelError
+from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.reporter.recorder import Tag
 from calib_serve.scores import measured, to_logits
 from calib_serve.serve._handler import (
@@ -86,7 +86,7 @@ class CalibratedClassifier(CalibratedHandler):
 
     def load(self, folder: Path, ctx: Any) -> None:
         """See CalibratedHandler; the model is asked once, to see that it returns what the archive says."""
-        self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx))
+        self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx, self.options))
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
         # Both sizes: the first request then waits for no kernels.
         for n in sorted({1, self._batch_size}):
@@ -232,14 +232,22 @@ class CalibratedClassifier(CalibratedHandler):
         return v2_reply(request.message, outputs, model=self.name, version=self.version)
 
 
-def device_of(ctx: Any) -> str:
-    """Return where this worker runs: the GPU the server gave it, else the CPU."""
+def device_of(ctx: Any, options: ModelOptions) -> str:
+    """Return where this worker runs: the GPU the server gave it, else the CPU.
+
+    Raises ModelError where torch has no CUDA for that GPU, unless the archive allows the CPU in its place.
+    """
     gpu = ctx.system_properties.get("gpu_id")
     if gpu is None:
         return "cpu"
-    with contextlib.suppress(ImportError):
-        import torch  # noqa: PLC0415
+    if options.kind != "onnx":  # onnxruntime has a CUDA of its own, and is asked when its session opens
+        import torch  # noqa: PLC0415 - ONNX archives run without it
 
         if not torch.cuda.is_available():
-            return "cpu"
+            if options.allow_cpu_fallback:
+                return "cpu"
+            raise ModelError(
+                f"this worker was given the GPU {gpu}, and its torch has no CUDA; install one that has, or "
+                "pack the archive with --allow-cpu-fallback"
+            )
     return f"cuda:{gpu}"

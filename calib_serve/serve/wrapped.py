@@ -191,7 +191,7 @@ class CalibratedWrapper(CalibratedHandler):
                 self._inner.subject.model,
                 self.artifact.only(*steps),
                 returns="logits",
-                last_linear=self.options.last_linear,
+                last_linear=None if self.artifact.head is None else self.options.last_linear,
             )
 
     def _check(self, folder: Path, ctx: Any) -> None:

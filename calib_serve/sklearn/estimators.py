@@ -207,6 +207,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         estimator = self._estimator()
         self.response_method_ = _response_of(estimator, self.response_method)
         if self._is_fitted_already():
+            if fit_params:
+                raise InputError(
+                    f"the classifier is fitted already: {next(iter(fit_params))} would be of no use"
+                )
             self.estimator_, self.classes_ = estimator, estimator.classes_
             rows, logits = np.arange(len(y)), self._logits(estimator, X)
         else:

@@ -64,6 +64,12 @@ def test_a_wrong_option_is_refused_before_anything_is_read(option: str, value: s
     assert says in done.stderr
 
 
+@pytest.mark.parametrize("role", ["weight", "model", "version"])
+def test_a_column_that_was_named_is_missed(role: str, logs: Path) -> None:
+    done = calib_serve("audit", "p.parquet", "--labels", "l.parquet", "--column", f"{role}=nosuch")
+    assert (done.exit_code, "no column nosuch" in done.stderr) == (2, True)
+
+
 def test_since_is_read_with_its_zone(logs: Path) -> None:
     words = ("p.parquet", "--labels", "l.parquet", "--json", "--since", "2025-06-15T20:46:40+05:30")
     told = json.loads(run(*words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from command_line import Done, invoke
 
 from calib_serve import metrics
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Abstain, Artifact, LogitMap, PredictionSets
 
 KEYS = {
     "accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "mce", "overconfidence_error",
@@ -62,6 +63,30 @@ def test_an_artifact_calibrates_first(tmp_path: Path, file: Path, logits) -> Non
     probs = metrics.softmax(z[200:].astype(float) / 3)
     assert found["ece"]["value"] == pytest.approx(metrics.ece(probs, y[200:]))
     assert found["accuracy"] == measured(file, "--split", "test")["accuracy"]
+
+
+def test_several_labels_may_stand_for_none(tmp_path: Path, logits) -> None:
+    z, y = logits
+    void = np.arange(len(y)) % 4
+    np.savez(tmp_path / "void.npz", logits=z, labels=np.select([void == 1, void == 2], [255, 99], y))
+    found = measured(tmp_path / "void.npz", "--ignore-label", "255,99")
+    np.savez(tmp_path / "kept.npz", logits=z[(void == 0) | (void == 3)], labels=y[(void == 0) | (void == 3)])
+    wanted = measured(tmp_path / "kept.npz")
+    assert [found[name] for name in ("n", "nll", "ece")] == [wanted[name] for name in ("n", "nll", "ece")]
+
+
+def test_decisions_are_measured_on_rows_as_often_as_they_weigh(tmp_path: Path, logits) -> None:
+    z, y = logits
+    counts = np.random.default_rng(1).integers(0, 4, len(y))
+    sets = PredictionSets(np.array(0.5), coverage=0.9)
+    fitted = Artifact((LogitMap.temperature(3.0),), method="temperature", classes=5)
+    replace(fitted, sets=sets, abstain=Abstain(0.6, risk=0.3)).save(tmp_path / "artifact")
+    again = np.repeat(np.arange(len(y)), counts)
+    np.savez(tmp_path / "w.npz", logits=z, labels=y, weights=counts)
+    np.savez(tmp_path / "r.npz", logits=z[again], labels=y[again])
+    one, other = (measured(tmp_path / f"{n}.npz", "--artifact", tmp_path / "artifact") for n in "wr")
+    assert one["sets"] == other["sets"]
+    assert one["abstain"] == other["abstain"]
 
 
 def test_without_replicates_json_says_null_where_there_is_no_interval(file: Path) -> None:

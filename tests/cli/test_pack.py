@@ -11,6 +11,7 @@ from libraries import torchvision_here
 from live_server import temperature_artifact, torchscript
 
 from calib_serve.fuse.torchserve import read_archive
+from calib_serve.fuse.torchserve._archive import write_archive
 
 
 def call(*arguments: object) -> str:
@@ -110,3 +111,37 @@ def test_pictures_that_cannot_be_are_refused_when_packing(
     given = pictures(*(one for one in options if one != shape))
     assert match in refused(*MODEL, "--input-shape", shape, *given, "-o", folder)
     assert not Path("digits.mar").exists()
+
+
+def test_a_file_that_would_take_the_place_of_another_is_refused(folder: Path) -> None:
+    (folder / "other").mkdir()
+    for name in ("model.pt", "mine.txt"):
+        (folder / name).write_text("of mine")
+        (folder / "other" / name).write_text("another")
+    asked = (*(word.replace("net.pt", str(folder / "net.pt")) for word in MODEL), "-o", folder / "store")
+    asked = tuple(str(folder / "artifact") if word == "artifact" else word for word in asked)
+    for extra in (["model.pt"], ["mine.txt", "other/mine.txt"]):
+        done = calib_serve("pack", *asked, *(w for name in extra for w in ("--extra", folder / name)))
+        assert (done.exit_code, "would be lost" in done.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--weights", "w.safetensors"], "its own weights"), (["--threshold", "0.7"], "several labels")],
+)
+def test_what_this_model_has_no_use_for_is_refused(
+    options: list[str], says: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    done = calib_serve("pack", *MODEL, *options, "-o", "store")
+    assert (done.exit_code, says in done.stderr) == (3, True)
+
+
+def test_labels_of_an_archive_without_receipts_are_not_promised(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    files = {"handler.py": b"", "net.pt": folder / "net.pt"}
+    plain = write_archive(folder / "plain.mar", files, name="plain", version="1", handler="handler.py")
+    done = calib_serve("pack", "--feedback", "--for", plain, "-o", "store")
+    assert (done.exit_code, "not calibrated" in done.stderr) == (3, True)

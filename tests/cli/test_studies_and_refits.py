@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from command_line import calib_serve, invoke
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
+from torch import nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.receipts import Label, Receipt
@@ -57,6 +59,55 @@ def test_study_size(tmp_path: Path) -> None:
     asked = ["--option", "sizes=30,300", "--option", "repeats=3", "--seed", "5", str(tmp_path / "z.npz")]
     done = invoke(["compare", "--study", "size", *asked, "--json"])
     assert [list(row.values()) for row in json.loads(done.stdout)["rows"]] == wanted
+
+
+def test_a_study_weighs_rows_as_its_options_say(tmp_path: Path) -> None:
+    (z, y), counts = draw(400, 3, 0), np.random.default_rng(1).integers(0, 4, 400)
+    again = np.repeat(np.arange(400), counts)
+    np.savez(tmp_path / "w.npz", cal_logits=z, cal_labels=y, cal_times=counts, test_logits=z, test_labels=y,
+             test_times=counts)  # fmt: skip
+    np.savez(tmp_path / "r.npz", cal_logits=z[again], cal_labels=y[again], test_logits=z[again],
+             test_labels=y[again])  # fmt: skip
+    for study in ("bins", "optimum"):
+        weighed = invoke(
+            ["compare", str(tmp_path / "w.npz"), "--study", study, "--sample-weight", "times", "--json"]
+        )
+        repeated = invoke(["compare", str(tmp_path / "r.npz"), "--study", study, "--json"])
+        assert json.loads(weighed.stdout)["rows"] == json.loads(repeated.stdout)["rows"]
+
+
+def test_a_study_of_a_model_is_of_its_scores_as_they_are_said_to_be(tmp_path: Path) -> None:
+    """Its inputs are as many as its classes, and could be taken for logits."""
+    (x, y), (test, labels) = draw(400, 1, 0), draw(400, 1, 1)
+    np.savez(tmp_path / "x.npz", cal_inputs=x.astype("f4"), cal_labels=y, test_inputs=test.astype("f4"),
+             test_labels=labels)  # fmt: skip
+    logits, held = (3 * part.astype("f4") for part in (x, test))
+    np.savez(tmp_path / "z.npz", cal_logits=logits, cal_labels=y, test_logits=held, test_labels=labels)
+    given = [
+        "compare",
+        str(tmp_path / "x.npz"),
+        "--model",
+        f"{__file__}:tripled",
+        "--study",
+        "optimum",
+        "--json",
+    ]
+    found = json.loads(invoke(given).stdout)["rows"]
+    wanted = json.loads(invoke(["compare", str(tmp_path / "z.npz"), "--study", "optimum", "--json"]).stdout)[
+        "rows"
+    ]
+    for one, other in zip(found, wanted, strict=True):
+        assert one["ECE"] == pytest.approx(other["ECE"], abs=1e-4)
+    wrong = invoke([*given, "--outputs", "probabilities"])
+    assert (wrong.exit_code, "not probabilities" in wrong.stderr) == (3, True)
+
+
+def tripled() -> nn.Module:
+    """Three times its inputs."""
+    layer = nn.Linear(3, 3, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(3 * torch.eye(3))
+    return layer.eval()
 
 
 def served(folder: Path, z: Floats, y: NDArray[np.int64]) -> None:

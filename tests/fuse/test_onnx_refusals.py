@@ -42,6 +42,9 @@ class Refused:
 
 
 REFUSED = [
+    # Of what there is not.
+    Refused("what a new head reads", options={"features": "x"}),
+    Refused("the input that is shifted", options={"input_name": "x"}),
     # Which output, and what it holds.
     Refused("no output 'w'", options={"output_name": "w"}),
     Refused("several outputs", "y = Neg(x) z = Neg(x)", outputs="float[n, 3] y, float[n, 3] z"),

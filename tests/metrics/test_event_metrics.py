@@ -62,6 +62,14 @@ def test_groups_that_move_together_widen_intervals() -> None:
     assert together.value == alone.value
 
 
+def test_groups_reach_every_interval_that_an_evaluation_has() -> None:
+    groups, y = np.arange(len(P)) // 50, (RNG.random(30)[:, None] < P.reshape(30, 50)).ravel()
+    alone, together = (metrics.evaluate_event(P, y, groups=of) for of in (None, groups))
+    for name in ("intercept", "slope", "observed_expected"):
+        one, other = (getattr(found, name) for found in (alone, together))
+        assert (one.value, other.high - other.low > 1.2 * (one.high - one.low)) == (other.value, True), name
+
+
 def test_loess_is_a_quadratic_where_the_truth_is_one() -> None:
     x = np.sort(RNG.random(200))
     at = np.array([0.1, 0.5, 0.9])

@@ -203,6 +203,29 @@ class Watching(nn.Linear):
         return super().forward(x)
 
 
+def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monkeypatch) -> None:
+    path = onnx_file(network(), tmp_path / "m.onnx")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(ModelError, match=f"{device} was asked for"):
+            load_model(path, input_shape=SHAPE, device=device)
+    with pytest.raises(ModelError, match="must be cpu, cuda or cuda:1"):
+        load_model(path, input_shape=SHAPE, device="gpu")
+    asked = []
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, providers, **__: asked.extend(providers))
+    with pytest.raises(ModelError, match="cannot load"):
+        load_model(path, input_shape=SHAPE, device="cuda:1")
+    assert asked[0] == ("CUDAExecutionProvider", {"device_id": 1})
+
+
+@pytest.mark.parametrize("save", [traced, onnx_file])
+def test_a_last_layer_that_is_named_must_be_there(save, tmp_path) -> None:
+    path = save(network(), tmp_path / ("m.onnx" if save is onnx_file else "m.pt"))
+    with pytest.raises(ModelError):
+        load_model(path, input_shape=SHAPE, device="cpu", last_linear="nosuch")
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_convolutions_are_in_float32_and_the_process_stays_as_it_was_set(before: bool, monkeypatch) -> None:
     monkeypatch.setattr(Watching, "allowed", [])

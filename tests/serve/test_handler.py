@@ -166,6 +166,21 @@ def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path)
         started(tmp_path, net=net)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU here")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_worker_with_a_gpu_that_torch_cannot_use_says_so_unless_the_cpu_is_allowed(
+    tmp_path: Path, allowed: bool
+) -> None:
+    model = torchscript(tmp_path / "net.pt")
+    path = pack(model, temperature_artifact(), tmp_path, name="digits", allow_cpu_fallback=allowed)
+    ctx = context(path, tmp_path / "unpacked", gpu=0)
+    if allowed:
+        CalibratedClassifier().initialize(ctx)
+        return
+    with pytest.raises(ModelError, match="no CUDA"):
+        CalibratedClassifier().initialize(ctx)
+
+
 def test_a_model_file_that_was_exchanged_does_not_load(tmp_path: Path) -> None:
     path = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
     ctx = context(path, tmp_path / "unpacked")

@@ -51,3 +51,8 @@ def test_what_is_not_of_labels_is_refused(data: tuple[np.ndarray, np.ndarray]) -
         calibrate_model(network(ends=False), x, y[:, :2], outputs="label_logits")
     with pytest.raises(ModelError, match="by their numbers"):
         calibrate_model(network(ends=False), x, y, outputs="label_probabilities")
+
+
+def test_what_is_not_to_be_measured_is_not(data: tuple[np.ndarray, np.ndarray]) -> None:
+    plain = calibrate_model(network(ends=False), *data, "platt", outputs="label_logits", cross_validate=False)
+    assert not plain.after

@@ -63,3 +63,14 @@ def test_groups_widen_what_is_held_out() -> None:
         calibrate(Z, y, "temperature", outputs="logits", groups=of).after["accuracy"] for of in (None, groups)
     )
     assert together["high"] - together["low"] > 1.3 * (alone["high"] - alone["low"])
+
+
+def test_labels_that_weigh_are_measured_by_their_weights() -> None:
+    truths = (RNG.random(Z.shape) < 1 / (1 + np.exp(-Z / 2))).astype(int)
+    truths[:600, 0] = 1  # the rows that weigh more are others than the rest
+    weight = np.where(np.arange(len(Z)) < 600, 2.5, 0.5)
+    for method in ("platt", "auto"):
+        found = calibrate(Z, truths, method, outputs="label_logits", sample_weight=weight)
+        p = 1 / (1 + np.exp(-Z))
+        nll = -np.log(np.where(truths == 1, p, 1 - p)).mean(axis=1)
+        assert found.before["nll"]["value"] == pytest.approx(np.average(nll, weights=weight), rel=1e-6)

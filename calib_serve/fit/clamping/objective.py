@@ -123,7 +123,7 @@ class Objective:
         """Name all that a value depends on besides the vector."""
         data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
         settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
-        return f"clamping {self.classifier.fingerprint} {self.classifier.batch_size} {data} {settings}"
+        return f"clamping {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
 
     def penalty(self, coefficients: Floats) -> float:
         """Return lambda times the norm of delta, which is the norm of its coefficients."""
@@ -310,6 +310,8 @@ def first_coefficients(
     input_range: tuple[float, float] | None = None,
 ) -> Vector:
     """Return delta's first coefficients: 0, drawn from N(0, ``spread``^2), or by Theorem 3.2 of the data."""
+    if start != "data" and input_range is not None:
+        raise InputError("input_range bounds the data-driven start; give start='data' with it")
     size = int(np.prod(objective.shape))
     if start == "zero":
         return np.zeros(size)

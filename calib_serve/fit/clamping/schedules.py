@@ -173,8 +173,6 @@ def fit_neural_clamping_paper(
     """
     if start not in ("random", "data"):
         raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
-    if start == "random" and input_range is not None:
-        raise InputError("input_range bounds the data-driven start; give start='data' with it")
     y = checked(classifier, inputs, labels)
     base = _objective(classifier, inputs, y, normalisation, checkpoints, power=norm_power)
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)

@@ -28,6 +28,7 @@ from calib_serve.fuse.onnx._probabilities import (
     widen_column,
 )
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.options.base import check
 from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import PROBABILITIES, Outputs
 
@@ -81,6 +82,9 @@ class Plan:
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     """Plan where each step goes in this graph; FuseError where one has no place."""
     known, normalization = set(editor.graph.outputs), Normalization.of(asked.normalization)
+    heads, shifts = artifact.head is not None, artifact.input_shift is not None or normalization is not None
+    check(heads or asked.features is None, "features", "is what a new head reads, and there is none")
+    check(shifts or asked.input_name is None, "input_name", "is the input that is shifted, and none is")
     tail = find_tail(editor, output=asked.output_name, outputs=asked.outputs, artifact=artifact)
     acting = as_fitted(
         artifact, tail.outputs, activated=tail.activation is not None, one_column=tail.one_column

@@ -39,7 +39,7 @@ from calib_serve.fuse.torch._modules import (
     assemble,
     lookup,
 )
-from calib_serve.options.base import changed
+from calib_serve.options.base import changed, check
 from calib_serve.options.fuse import ModuleOptions
 from calib_serve.scores import (
     LABELS,
@@ -221,11 +221,13 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     # A map that changes nothing would still round, and keep a layer from being folded.
     maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
     folded = maps if asked.fold else ()
+    layered = artifact.head is not None or bool(folded)
+    check(layered or asked.last_linear is None, "last_linear", "is changed by a new head or fold, not here")
     if artifact.head is not None or asked.fold:
         _check_layer(scores.outputs, change, folded)
     layer, changed = None, model
     extra: list[nn.Module] = []
-    if artifact.head is not None or folded:
+    if layered:
         features = None if artifact.head is None else artifact.head.weights[0].shape[1]
         layer = find_linear(model, features, artifact.classes, asked.last_linear)
         changed, extra = replace_last(model, layer, artifact.head, folded)

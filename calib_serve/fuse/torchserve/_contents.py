@@ -16,7 +16,7 @@ import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
-from calib_serve.fuse.torchserve._archive import Archive, is_archive, opened, read_archive, scratch
+from calib_serve.fuse.torchserve._archive import Archive, Content, is_archive, opened, read_archive, scratch
 from calib_serve.scores import LABELS
 
 SHADOW = "shadow"
@@ -95,6 +95,20 @@ def shadow_files(
     found = shadow if isinstance(shadow, Artifact) else Artifact.load(shadow)
     found.check_beside(served)
     return artifact_files(found, folder, name=SHADOW)
+
+
+def joined(
+    kept: Mapping[str, Content], added: Mapping[str, Content], extra: Sequence[str | Path]
+) -> dict[str, Content]:
+    """Join all files; FuseError where one would take the place of another."""
+    files: dict[str, Content] = {**kept}
+    for name, content in [*((Path(file).name, Path(file)) for file in extra), *added.items()]:
+        if isinstance(content, Path) and not content.is_file():
+            raise FuseError(f"there is no file {content}")
+        if name in files:
+            raise FuseError(f"the archive has a file {name} already, which would be lost; rename one of them")
+        files[name] = content
+    return files
 
 
 def package_files(entry: str) -> dict[str, bytes | Path]:

@@ -14,6 +14,7 @@ from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import Kind, ModelOptions
 from calib_serve.fuse.torchserve._archive import (
     CONFIG,
+    Content,
     new_file,
     read_archive,
     scratch,
@@ -28,6 +29,7 @@ from calib_serve.fuse.torchserve._contents import (
     class_names,
     config_file,
     is_calibrated,
+    joined,
     package_files,
     shadow_files,
     shipped,
@@ -87,18 +89,17 @@ def pack(
         )
         section.check_artifact(fitted)
         fitted.check_takes(asked.outputs, "the model's scores")
-        files: dict[str, bytes | Path] = {
+        files: dict[str, Content] = {
             section.model: served,
             entry.name: entry,
             CONFIG: config_file(batching, section.as_dict()),
             **artifact_files(fitted, folder),
             **shadow_files(asked.shadow, fitted, folder),
-            **{Path(f).name: Path(f) for f in (*sources, *asked.extra)},
             **(package_files("calib_serve.serve.classifier") if asked.standalone else {}),
         }
         return write_archive(
             Path(out) / f"{name}.mar",
-            files,
+            joined({}, files, (*sources, *asked.extra)),
             name=name,
             version=asked.version or VERSION,
             handler=entry.name,
@@ -120,6 +121,8 @@ def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | 
             return "eager", _file(weights), f"{Path(where).stem}:{function}", [_file(where)]
         return "eager", _file(weights), model, []
     path = _file(model)
+    if weights is not None:
+        raise FuseError(f"{path} holds its own weights; give weights with a factory, module:factory")
     if path.suffix == ".onnx":
         return "onnx", path, None, []
     if path.suffix == ".pt2":
@@ -204,6 +207,12 @@ def pack_feedback(
     Each of the ``options`` may be ``given`` as a keyword argument.
     """
     asked = changed(options or FeedbackOptions(), given)
+    for path in archives:
+        if not is_calibrated(read_archive(Path(path), verify=False)):
+            raise FuseError(
+                f"{path} is not calibrated, and labels come with the receipts of one that is; pack it with: "
+                f"calib-serve pack --from {path}"
+            )
     entry = shipped("handlers/calibration_feedback.py")
     own = {name: value for name, value in vars(asked).items() if name != "standalone" and value is not None}
     section: dict[str, Any] = {"models": labelled_models(archives), **own}

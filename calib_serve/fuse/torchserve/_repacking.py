@@ -41,6 +41,7 @@ from calib_serve.fuse.torchserve._contents import (
     called,
     check_names,
     is_calibrated,
+    joined,
     listed_names,
     package_files,
     shipped,
@@ -166,7 +167,7 @@ def pack_around(
         kept.pop(config_name, None)
         written = write_archive(
             stage / target.name,
-            {**_joined(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
+            {**joined(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
             name=name,
             version=version,
             manifest=old.manifest,
@@ -214,20 +215,6 @@ def _model_file(archive: Archive) -> str:
     if name and (name not in archive.files or name in (MANIFEST, HASHES)):
         raise FuseError(f"{archive.path} names the model {name} but does not carry it")
     return name
-
-
-def _joined(
-    kept: Mapping[str, Content], added: Mapping[str, Content], extra: Sequence[str | Path]
-) -> dict[str, Content]:
-    """Join all files; FuseError where one would take the place of another."""
-    files: dict[str, Content] = {**kept}
-    for name, content in [*((Path(file).name, Path(file)) for file in extra), *added.items()]:
-        if isinstance(content, Path) and not content.is_file():
-            raise FuseError(f"there is no file {content}")
-        if name in files:
-            raise FuseError(f"the archive has a file {name} already, which would be lost; rename one of them")
-        files[name] = content
-    return files
 
 
 def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
