@@ -49,7 +49,7 @@ class Goal:
 class Benchmark:
     """One file of this folder, with the options and the minutes of its part in `make bench`.
 
-    Minutes are of an AMD EPYC; a Xeon, whose HMACs take 2.4 times as long, took up to thrice as long.
+    Minutes are of two quiet cores of the Xeon that the page names.
     ``alone``: it measures times, so nothing else may run beside it. ``quick``: `make bench-quick` runs it.
     ``programs`` must be on the path; ``environment`` names the pins that its peers are installed from.
     """
@@ -159,7 +159,7 @@ WIDE = ("mce", "ace")
 BENCHMARKS = (
     Benchmark(
         name="metrics",
-        minutes=2,
+        minutes=1.7,
         alone=True,
         quick=False,
         environment="requirements-metrics.txt",
@@ -206,7 +206,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="interval_coverage",
-        minutes=10,
+        minutes=8,
         alone=True,  # it takes both cores by itself
         quick=False,
         goals=(
@@ -233,7 +233,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="verdicts",
-        minutes=5,
+        minutes=4.9,
         goals=(
             Goal(
                 says='"calibrated" said of a model that is 3 points off, the four worst of 43 kinds',
@@ -262,7 +262,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="fit_outputs",
-        minutes=1.5,
+        minutes=2.2,
         options=("--sets", "--sizes", "10000x10,5000x100"),
         alone=True,
         quick=False,
@@ -291,7 +291,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="choose_outputs",
-        minutes=4,
+        minutes=2.6,
         options=("--repeats", "0"),
         quick=False,
         needs_data=True,
@@ -324,7 +324,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="sets",
-        minutes=1,
+        minutes=0.8,
         options=("--runs", "500", "--splits", "30"),
         quick=False,
         needs_data=True,
@@ -359,7 +359,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="prior_shift",
-        minutes=1.5,
+        minutes=1.2,
         options=("--resamples", "40", "--images", "1000"),
         needs_data=True,
         goals=(
@@ -383,7 +383,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="fusion_overhead",
-        minutes=1.5,
+        minutes=2.2,
         options=("--seconds", "2", "--rounds", "2"),
         alone=True,
         goals=(
@@ -398,7 +398,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="decisions_overhead",
-        minutes=1,
+        minutes=1.5,
         options=("--seconds", "1", "--rounds", "3"),
         alone=True,
         goals=(
@@ -413,7 +413,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="serving",
-        minutes=2,
+        minutes=2.8,
         options=("--rounds", "5", "--seconds", "1"),
         alone=True,
         goals=(
@@ -435,7 +435,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="reporter_servers",
-        minutes=1.7,
+        minutes=1.9,
         options=("--seconds", "2", "--rounds", "5"),
         alone=True,
         goals=(
@@ -478,7 +478,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="monitor",
-        minutes=0.7,
+        minutes=0.8,
         alone=True,
         goals=(
             Goal(
@@ -533,7 +533,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="soak",
-        minutes=1.2,
+        minutes=1.3,
         options=("--seconds", "60"),
         alone=True,
         quick=False,
@@ -553,7 +553,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="audit",
-        minutes=0.7,
+        minutes=1.1,
         options=("--rounds", "2"),
         alone=True,
         goals=(
@@ -569,7 +569,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="deployment",
-        minutes=4,
+        minutes=3.4,
         programs=("prometheus", "promtool"),
         goals=(
             Goal(
@@ -583,7 +583,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="detectors",
-        minutes=2.5,
+        minutes=1.8,
         options=("--streams", "60"),
         quick=False,
         needs_data=True,
@@ -619,7 +619,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="late_labels",
-        minutes=0.7,
+        minutes=1.6,
         options=("--streams", "60"),
         needs_data=True,
         goals=(
@@ -636,7 +636,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="refit_gate",
-        minutes=2.5,
+        minutes=1.3,
         options=("--runs", "100", "--changed", "20", "--rivals", "10"),
         needs_data=True,
         goals=(
@@ -676,7 +676,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="contracts",
-        minutes=1.5,
+        minutes=2.5,
         options=("--streams", "120", "--labels", "10000", "--breaches", "50"),
         needs_data=True,
         goals=(
@@ -698,7 +698,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="shadow",
-        minutes=2,
+        minutes=2.6,
         options=("--streams", "20"),
         needs_data=True,
         goals=(

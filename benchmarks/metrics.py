@@ -45,7 +45,7 @@ torch = peers.imported("torch", "torch", ABSENT)
 probmetrics = peers.imported("probmetrics.metrics", "probmetrics", ABSENT)
 torchmetrics = peers.imported("torchmetrics.functional.classification", "torchmetrics", ABSENT)
 
-SIZES = ((20_000, 100), (20_000, 10), (25_000, 1000))
+SIZES = ((20_000, 100), (20_000, 10), (10_000, 1000))
 PURE_PYTHON = 2_000_000  # uncertainty-calibration walks over entries in Python: no more than these
 
 
