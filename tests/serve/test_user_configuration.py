@@ -192,3 +192,12 @@ def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_
     assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_SAMPLE_RATE"]
     with pytest.raises(ServerError, match=r"hides CALIB_SERVE_SOURCE, CALIB_SERVE_SOURCE_HEADER"):
         configured(store, tmp_path / "own", "blacklist_env_vars=.*SOURCE.*")
+
+
+def test_a_password_in_a_variable_that_is_replaced_is_not_repeated(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALIB_SERVE_LEDGER", "postgresql://me:a-secret@host/labels")
+    server = Server(store, ["digits.mar"], folder=tmp_path, ledger=tmp_path / "own.db")
+    assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_LEDGER"]
+    assert "a-secret" not in str(server.notes)
