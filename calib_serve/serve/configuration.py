@@ -28,6 +28,7 @@ from calib_serve.serve.environment import (
     SOURCE,
     SOURCE_HEADER,
     from_environment,
+    write_host_settings,
 )
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.watch.ledger import check_address
@@ -199,13 +200,14 @@ class Configuration:
             return []  # some other .tar.gz or folder, which is not served
 
     def write(self) -> None:
-        """Write what TorchServe and its workers read into ``folder``, made if missing."""
+        """Write what TorchServe, its workers and ``refit promote`` read into ``folder``, made if missing."""
         # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
         labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(self.text, "utf-8")
         (self.folder / "metrics.yaml").write_text(self.metrics, "utf-8")
         (self.folder / "models.json").write_text(json.dumps(labelled, ensure_ascii=False), "utf-8")
+        write_host_settings(self.folder, self.environment)
 
 
 def configure(
@@ -227,13 +229,15 @@ def configure(
     )
     environment = {
         "PYTHONUNBUFFERED": "1",
-        **({} if from_environment(MODELS) else {MODELS: str(folder / "models.json")}),
+        MODELS: _place(from_environment(MODELS) or folder / "models.json"),
         **_keyring(folder, options.keyring),
-        **_ledger(folder, options.ledger),
+        LEDGER: _ledger(folder, options.ledger),
     }
+    if samples := from_environment(SAMPLES):
+        environment[SAMPLES] = _place(samples)
     if options.samples is not None:
         environment |= {
-            SAMPLES: str(Path(options.samples).resolve()),
+            SAMPLES: _place(options.samples),
             SAMPLE_RATE: repr(options.sample_rate),
             SAMPLE_SECONDS: repr(options.sample_seconds),
         }
@@ -242,7 +246,7 @@ def configure(
     notes += [
         f"{name}: {value} instead of {given}, which the environment says"
         for name, value in environment.items()
-        if name.startswith("CALIB_SERVE_") and (given := from_environment(name)) not in (None, value)
+        if (given := from_environment(name)) and value not in (given, _place(given))
     ]
     named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
     return Configuration(
@@ -273,24 +277,24 @@ def _check_archives(store: Path, models: Sequence[str]) -> None:
             raise ServerError(f"there is no archive {name} in {store}; {what}")
 
 
+def _place(of: str | Path) -> str:
+    """Return an address as it is, and a path absolute: each worker runs in a folder of its own model."""
+    return str(of) if "://" in str(of) else str(Path(of).resolve())
+
+
 def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
     own = folder / "keyring.json"
-    found = {}
-    if given is not None or (from_environment(KEYRING) is None and own.is_file()):
-        found[KEYRING] = str(Path(given or own).resolve())
-    if path := found.get(KEYRING) or from_environment(KEYRING):
-        Keyring.load(path)  # a worker would not start, without saying why
-    return found
-
-
-def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
-    if where := given or from_environment(LEDGER):
-        check_address(str(where))  # a worker would not start, without saying why
-    if given is None and from_environment(LEDGER) is not None:
+    path = given or from_environment(KEYRING) or (own if own.is_file() else None)
+    if path is None:
         return {}
-    if "://" in str(given):
-        return {LEDGER: str(given)}
-    return {LEDGER: str(Path(given or folder / "ledger.sqlite").resolve())}
+    Keyring.load(path)  # a worker would not start, without saying why
+    return {KEYRING: _place(path)}
+
+
+def _ledger(folder: Path, given: str | Path | None) -> str:
+    where = given or from_environment(LEDGER) or folder / "ledger.sqlite"
+    check_address(str(where))  # a worker would not start, without saying why
+    return _place(str(where).removeprefix("sqlite:///"))
 
 
 # --- TorchServe's config.properties -----------------------------------------------------------------

@@ -20,6 +20,7 @@ from live_server import (
 
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import pack
+from calib_serve.promotion import Host
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import Ports, parse_properties
 from calib_serve.serve.metrics_file import metrics_file, undeclared
@@ -185,10 +186,41 @@ def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_
 ) -> None:
     for name, value in (("MODELS", "models"), ("SAMPLE_RATE", "0.5"), ("SOURCE", "lab"), ("LEDGER", "")):
         monkeypatch.setenv(f"CALIB_SERVE_{name}", value)
+    monkeypatch.chdir(tmp_path)
     server = Server(store, ["digits.mar"], folder=tmp_path, samples=tmp_path / "samples")
     given = server._configuration.environment
-    assert "CALIB_SERVE_MODELS" not in given, "what is not given here stays as it is"
+    assert given["CALIB_SERVE_MODELS"] == str(tmp_path / "models"), "workers run in other folders"
     assert given["CALIB_SERVE_LEDGER"] == str(tmp_path / "ledger.sqlite"), "an empty variable names nothing"
     assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_SAMPLE_RATE"]
     with pytest.raises(ServerError, match=r"hides CALIB_SERVE_SOURCE, CALIB_SERVE_SOURCE_HEADER"):
         configured(store, tmp_path / "own", "blacklist_env_vars=.*SOURCE.*")
+
+
+def test_a_relative_ledger_of_the_environment_is_one_file_for_all_workers(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for said in ("l.db", "sqlite:///l.db"):
+        monkeypatch.setenv("CALIB_SERVE_LEDGER", said)
+        server = Server(store, ["digits.mar"], folder=tmp_path)
+        assert server._configuration.environment["CALIB_SERVE_LEDGER"] == str(tmp_path / "l.db")
+        assert not server.notes
+
+
+def test_a_promotion_asks_the_ledger_and_lists_the_models_of_the_server_it_is_for(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger.sqlite").touch()  # of an earlier server
+    monkeypatch.setenv("CALIB_SERVE_MODELS", str(tmp_path / "mine.json"))
+    for address in ("postgresql://db/labels", str(tmp_path / "other.db")):
+        Server(store, ["digits.mar"], folder=tmp_path, ledger=address)._configuration.write()
+        monkeypatch.delenv("CALIB_SERVE_MODELS", raising=False)
+        host = Host.of(tmp_path)
+        assert host.ledger == address
+        if address.startswith("postgresql:"):
+            assert host.models_file == tmp_path / "mine.json"
+    monkeypatch.setenv("CALIB_SERVE_LEDGER", "l.db")
+    with pytest.raises(ServerError, match=r"CALIB_SERVE_LEDGER is l\.db here and .*other\.db for the server"):
+        _ = host.ledger
+    (tmp_path / "environment.json").unlink()  # TorchServe was started without us
+    assert host.ledger == "l.db"
