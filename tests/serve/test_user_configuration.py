@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from command_line import calib_serve
 from live_server import (
     Running,
     foreign,
@@ -19,7 +21,7 @@ from live_server import (
 )
 
 from calib_serve.errors import ServerError
-from calib_serve.fuse.torchserve import pack
+from calib_serve.fuse.torchserve import pack, pack_feedback
 from calib_serve.promotion import Host
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import Ports, parse_properties
@@ -224,3 +226,29 @@ def test_a_promotion_asks_the_ledger_and_lists_the_models_of_the_server_it_is_fo
         _ = host.ledger
     (tmp_path / "environment.json").unlink()  # TorchServe was started without us
     assert host.ledger == "l.db"
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
+    """What ``calib-serve serve`` notes before it starts anything."""
+
+    def start(*_: object, **__: object) -> None:
+        raise ServerError("not started")
+
+    monkeypatch.setattr(Server, "start", start)
+    done = calib_serve("serve", *words)
+    assert done.stderr == "calib-serve: not started\n"
+    return [line.removeprefix("note: ") for line in done.stdout.splitlines()]
+
+
+def test_a_list_of_models_of_the_feedback_archive_that_is_not_asked_is_said(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "store"
+    shutil.copytree(store, own)
+    asked = ("--store", own, "--folder", tmp_path / "run", "digits.mar", "calibration_feedback.mar")
+    pack_feedback(own)
+    assert noted(monkeypatch, *asked) == []
+    pack_feedback(own, archives=[own / "digits.mar"])
+    assert [line for line in noted(monkeypatch, *asked) if "every calibrated archive" in line]
+    monkeypatch.setenv("CALIB_SERVE_MODELS", "mine.json")
+    assert [line for line in noted(monkeypatch, *asked) if "mine.json, not of those packed" in line]
