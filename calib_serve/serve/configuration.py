@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -227,6 +227,9 @@ def configure(
         {"model_store": str(store), "load_models": ",".join(models)},
         metrics=folder / "metrics.yaml",
     )
+    if ports is not None and options.properties is not None:
+        theirs = read_properties(Path(options.properties))
+        notes += _moved({**theirs, **(settings or {})}, {**ports.as_properties(), **(settings or {})})
     environment = {
         "PYTHONUNBUFFERED": "1",
         MODELS: _place(from_environment(MODELS) or folder / "models.json"),
@@ -253,6 +256,13 @@ def configure(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
         log_config=None if named else shipped("handlers/log4j2.xml"),
     )
+
+
+def _moved(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:
+    """Say of each API that free ports take to another host, or scheme, than the user's file names."""
+    for key in (f"{api}_address" for api in ADDRESSES):
+        if key in theirs and theirs[key].rpartition(":")[0] != ours[key].rpartition(":")[0]:
+            yield f"{key}: {ours[key]} instead of {theirs[key]}: free ports are taken of this host alone"
 
 
 def ensure_keyring(folder: Path) -> Path:

@@ -252,3 +252,14 @@ def test_a_list_of_models_of_the_feedback_archive_that_is_not_asked_is_said(
     assert [line for line in noted(monkeypatch, *asked) if "every calibrated archive" in line]
     monkeypatch.setenv("CALIB_SERVE_MODELS", "mine.json")
     assert [line for line in noted(monkeypatch, *asked) if "mine.json, not of those packed" in line]
+
+
+def test_free_ports_of_a_server_that_others_reached_are_said_to_be_of_this_host_alone(
+    store: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.properties"
+    config.write_text("inference_address=http://0.0.0.0:8080\nmetrics_address=http://127.0.0.1:8082\n")
+    server = Server(store, ["digits.mar"], folder=tmp_path / "run", properties=config, ports=Ports.free())
+    (note,) = server.notes
+    assert note.startswith("inference_address: http://127.0.0.1:")
+    assert "instead of http://0.0.0.0:8080" in note
