@@ -265,13 +265,15 @@ def drift_check(feed: DriftFeed) -> Check:
 
 
 def samples_check(samples: SampleLog) -> Check:
-    """Tell whether samples can be written."""
+    """Tell whether samples can be written, and whether all programs keep the same ones."""
 
     def run() -> str | None:
         if not os.access(samples.folder, os.W_OK | os.X_OK):
             return "the folder of samples is missing, or nothing can be written into it"
         free = shutil.disk_usage(samples.folder).free
-        return None if free > _ROOM else f"{free / 2**20:.0f} MiB are free for samples; free some space"
+        if free <= _ROOM:
+            return f"{free / 2**20:.0f} MiB are free for samples; free some space"
+        return samples.trouble
 
     return Check("samples", run)
 
