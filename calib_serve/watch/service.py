@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import logging
 import math
@@ -64,6 +65,11 @@ _LEARN_EVERY = 2.0  # seconds between looks for versions
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
 _AT_ONCE = 1_000  # of what was held that is counted in one transaction
+
+
+def _digest(facts: object) -> str:
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass
@@ -163,7 +169,14 @@ class Watch:
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.feed.also(self.give_up_held, every=_TELL_EVERY)
         self.checks = Checks(
-            *counting_checks(ledger, self.intake, program=f"process {os.getpid()}", ttl=ttl, clock=clock),
+            *counting_checks(
+                ledger,
+                self.intake,
+                program=f"process {os.getpid()}",
+                ttl=ttl,
+                given=lambda: self._shared(maturity),
+                clock=clock,
+            ),
             drift_check(self.feed),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
@@ -254,6 +267,21 @@ class Watch:
             raise InputError(
                 f"{model} {name} is given here with other {other[0]}: change what this was started with"
             )
+
+    def _shared(self, maturity: float | None) -> dict[str, str]:
+        """Return what all programs on the ledger should be given alike, as any of them may take a label."""
+        segments = self._segments if isinstance(self._segments, int) else ",".join(sorted(self._segments))
+        given = {
+            "--maturity": "auto" if maturity is None else f"{maturity:g}s",
+            "--segments": str(segments),
+        }
+        for (model, version), watched in self.models.items():
+            classes, contract, of = watched.classes, watched.contract, f"of {model} {version}"
+            given[f"classes {of}"] = f"{classes.count}{' decisions' if classes.pairs else ''}"
+            if classes.names:  # who has none refuses labels by name
+                given[f"class names {of}"] = _digest(classes.names)
+            given[f"contract {of}"] = "none" if contract is None else _digest(contract.facts)
+        return given
 
     def learn(self) -> None:
         """Look for versions that were told meanwhile, and count what was held for them."""
