@@ -64,6 +64,7 @@ _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
 _LEARN_EVERY = 2.0  # seconds between looks for versions
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
+_LATELY = 900.0  # seconds for which sums of a reporter with another contract are told
 _AT_ONCE = 1_000  # of what was held that is counted in one transaction
 
 
@@ -159,6 +160,7 @@ class Watch:
         )
         self._given, self._follow = dict(models), follow
         self._facts, self._told = dict[Version, str](), dict[Version, Watched]()
+        self._divided: dict[Version, float] = {}
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
@@ -180,7 +182,7 @@ class Watch:
             drift_check(self.feed),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
-            Check("versions", self._unknown_versions),
+            Check("versions", self._check_versions),
         )
 
     @classmethod
@@ -308,8 +310,10 @@ class Watch:
                 "%d predictions and labels of %s %s are lost: nobody told of it for a day", n, model, version
             )
 
-    def _unknown_versions(self) -> None:
+    def _check_versions(self) -> None:
         """Raise InputError where something waits for an unknown version, or the list is not readable.
+
+        And where a reporter has not the contract that is here.
 
         It is raised, as names of files and models are not for everybody.
         """
@@ -319,6 +323,12 @@ class Watch:
             raise InputError(
                 f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"
             )
+        for (model, version), at in list(self._divided.items()):
+            if self._clock() - at < _LATELY:
+                raise InputError(
+                    f"a reporter adds predictions of {model} {version} up over a threshold of the contract "
+                    "here, whose clause misses them: start it with the artifact that has this contract"
+                )
 
     def know(self, models: Mapping[Version, Watched]) -> None:
         """Count predictions and labels of these versions from now on, in place of those given before."""
@@ -712,6 +722,10 @@ class Watch:
             return keys
         # A clause has one threshold: what both ends fulfil, all between them do.
         upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
+        if any(
+            key.kind == "clause" for key in {*keys} ^ {*upper}
+        ):  # a reporter with our contract adds up apart
+            self._divided[one.model, one.version] = self._clock()
         return [key for key in keys if key in upper]
 
     def _tell_policies(self) -> None:
