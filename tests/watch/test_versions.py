@@ -201,7 +201,14 @@ def test_a_folder_of_artifacts_is_followed(tmp_path: Path) -> None:
         assert set(watch.models) == {("m", "1"), V}
 
 
-@pytest.mark.parametrize("content", ["7", "[7]", "[{name: m}]", "[{name: m, version: 1}]", "[", "\0"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("7", "[7]", "[{name: m}]", "[{name: m, version: 1}]", "[", "\0"),
+        "[{name: m, version: '1', classes: 2, class_name: [a, b]}]",
+        "[{name: m, version: '1', classes: 2, 1: 2}]",
+    ],
+)
 def test_what_is_no_list_of_versions_is_refused_at_the_start(tmp_path: Path, content: str) -> None:
     path = tmp_path / "versions.yaml"
     path.write_text(content)
