@@ -246,6 +246,10 @@ class Reporter:
                 "samples are kept where labels are counted: say so to the watch, which gets the logits"
             )
         for useless, says in (
+            (
+                bool(token) and not isinstance(watch, str),
+                "token is for the watch at an address: give watch=URL",
+            ),
             (watch is None and spool is not None, "spool is for what waits for a watch: give watch="),
             (samples is None and sample_rate != _RATE, "sample_rate is of samples: give samples=FOLDER"),
             (
