@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -251,11 +252,20 @@ def configure(
         for name, value in environment.items()
         if (given := from_environment(name)) and value not in (given, _place(given))
     ]
+    notes += _misspelt()
     named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
     return Configuration(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
         log_config=None if named else shipped("handlers/log4j2.xml"),
     )
+
+
+def _misspelt() -> Iterator[str]:
+    """Say of each variable that nearly is a host's setting, and that no worker reads."""
+    for name in sorted(name for name in os.environ if name.startswith("CALIB_SERVE_")):
+        # Of CALIB_SERVE_SERVE_SAMPLES, an option, and CALIB_SERVE_SAMPLES nine tenths are not alike.
+        if name not in _WORKERS_NEED and (near := get_close_matches(name, _WORKERS_NEED, 1, cutoff=0.9)):
+            yield f"{name} is a variable that no worker reads; did you mean {near[0]}?"
 
 
 def _moved(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:

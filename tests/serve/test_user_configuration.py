@@ -198,6 +198,23 @@ def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_
         configured(store, tmp_path / "own", "blacklist_env_vars=.*SOURCE.*")
 
 
+def test_a_variable_that_is_nearly_one_of_the_host_is_said(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "SAMPLE",
+        "SERVE_SAMPLES",
+        "SERVE_SAMPLE_RATE",
+        "SERVE_LABEL_BUDGET",
+        "TOKEN",
+        "LABEL_BATCH",
+    ):
+        monkeypatch.setenv(f"CALIB_SERVE_{name}", "1")
+    (note,) = Server(store, ["digits.mar"], folder=tmp_path).notes
+    assert note.startswith("CALIB_SERVE_SAMPLE is a variable")
+    assert note.endswith("CALIB_SERVE_SAMPLES?")
+
+
 def test_a_relative_ledger_of_the_environment_is_one_file_for_all_workers(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
