@@ -253,17 +253,7 @@ class Watch:
     def _check_told(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
         followed = {} if self._follow is None else self._follow.current()
         known = {**followed, **self._given}.get(version)
-        if known is None:
-            return
-        other = [
-            name
-            for name, mine, new in (
-                ("classes", known.classes.count, told.classes.count),
-                ("class_names", known.classes.names, told.classes.names),
-                ("contract", known.contract, told.contract),
-            )
-            if name in facts and mine != new
-        ]
+        other = [] if known is None else [name for name in known.unlike(told) if name in facts]
         if other:
             model, name = version
             raise InputError(
@@ -317,8 +307,15 @@ class Watch:
 
         It is raised, as names of files and models are not for everybody.
         """
+        followed = {} if self._follow is None else self._follow.current()
         if self._follow is not None and (why := self._follow.trouble()):
             raise InputError(why)
+        for (model, version), own in self._given.items():
+            if other := own.unlike(followed.get((model, version), own)):
+                raise InputError(
+                    f"{model} {version} is followed with other {other[0]} than this was started with, and "
+                    "the latter count: give it once"
+                )
         for (model, version), n in self.ledger.held().items():
             raise InputError(
                 f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"

@@ -38,6 +38,18 @@ class Watched:
     before: LabelledBefore = field(default_factory=LabelledBefore)
     contract: Contract | None = None
 
+    def unlike(self, other: Watched) -> list[str]:
+        """Name the facts that another has otherwise."""
+        return [
+            name
+            for name, mine, theirs in (
+                ("classes", self.classes.count, other.classes.count),
+                ("class_names", self.classes.names, other.classes.names),
+                ("contract", self.contract, other.contract),
+            )
+            if mine != theirs
+        ]
+
     @classmethod
     def of(cls, what: Artifact | str | Path | int) -> Watched:
         """Make one of an artifact, an artifact's folder, or the number of classes."""
