@@ -29,6 +29,7 @@ from calib_serve.serve.environment import (
     SOURCE,
     SOURCE_HEADER,
     from_environment,
+    placed,
     write_host_settings,
 )
 from calib_serve.serve.metrics_file import metrics_file
@@ -233,15 +234,15 @@ def configure(
         notes += _moved({**theirs, **(settings or {})}, {**ports.as_properties(), **(settings or {})})
     environment = {
         "PYTHONUNBUFFERED": "1",
-        MODELS: _place(from_environment(MODELS) or folder / "models.json"),
+        MODELS: placed(from_environment(MODELS) or folder / "models.json"),
         **_keyring(folder, options.keyring),
         LEDGER: _ledger(folder, options.ledger),
     }
     if samples := from_environment(SAMPLES):
-        environment[SAMPLES] = _place(samples)
+        environment[SAMPLES] = placed(samples)
     if options.samples is not None:
         environment |= {
-            SAMPLES: _place(options.samples),
+            SAMPLES: placed(options.samples),
             SAMPLE_RATE: repr(options.sample_rate),
             SAMPLE_SECONDS: repr(options.sample_seconds),
         }
@@ -250,7 +251,9 @@ def configure(
     notes += [
         f"{name}: {value} instead of {given}, which the environment says"
         for name, value in environment.items()
-        if (given := from_environment(name)) and value not in (given, _place(given))
+        if name.startswith("CALIB_SERVE_")
+        and (given := from_environment(name))
+        and value not in (given, placed(given))
     ]
     notes += _misspelt()
     named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
@@ -297,24 +300,19 @@ def _check_archives(store: Path, models: Sequence[str]) -> None:
             raise ServerError(f"there is no archive {name} in {store}; {what}")
 
 
-def _place(of: str | Path) -> str:
-    """Return an address as it is, and a path absolute: each worker runs in a folder of its own model."""
-    return str(of) if "://" in str(of) else str(Path(of).resolve())
-
-
 def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
     own = folder / "keyring.json"
     path = given or from_environment(KEYRING) or (own if own.is_file() else None)
     if path is None:
         return {}
     Keyring.load(path)  # a worker would not start, without saying why
-    return {KEYRING: _place(path)}
+    return {KEYRING: placed(path)}
 
 
 def _ledger(folder: Path, given: str | Path | None) -> str:
     where = given or from_environment(LEDGER) or folder / "ledger.sqlite"
     check_address(str(where))  # a worker would not start, without saying why
-    return _place(str(where).removeprefix("sqlite:///"))
+    return placed(where)
 
 
 # --- TorchServe's config.properties -----------------------------------------------------------------

@@ -24,6 +24,12 @@ def from_environment(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def placed(of: str | Path) -> str:
+    """Return an address as it is, and a path absolute: each worker runs in a folder of its own model."""
+    path = str(of).removeprefix("sqlite:///")
+    return path if "://" in path else str(Path(path).resolve())
+
+
 _FILE = "environment.json"
 
 
@@ -45,6 +51,6 @@ def host_setting(folder: Path, name: str) -> str | None:
         there = None
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ServerError(f"{path} cannot be read: {error!r}; start the server again") from error
-    if here and there and there not in (here, str(Path(here).resolve())):
+    if here and there and there not in (here, placed(here)):
         raise ServerError(f"{name} is {here} here and {there} for the server of {folder}: unset it here")
     return here if there is None else str(there)
