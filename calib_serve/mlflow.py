@@ -361,5 +361,5 @@ def _reporter(artifact: Artifact, model: str, version: str) -> Reporter | None:
         return None
     if not watch:
         _logger.warning("predictions get receipts, and are counted nowhere: set %s", _WATCH)
-    token = os.environ.get(_TOKEN, "")
+    token = os.environ.get(_TOKEN, "") if watch else ""
     return Reporter(artifact, model=model, version=version, watch=watch, token=token)

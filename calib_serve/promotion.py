@@ -23,7 +23,7 @@ from calib_serve.files import alone, read_whole, sha256, write_whole, written_wh
 from calib_serve.fuse.torchserve import labelled_models, served_artifact
 from calib_serve.receipts import shadow_tag
 from calib_serve.serve.configuration import read_properties
-from calib_serve.serve.environment import LEDGER, MODELS, from_environment
+from calib_serve.serve.environment import LEDGER, MODELS, host_setting
 from calib_serve.serve.server import Management
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.shadow import shadow_states
@@ -104,12 +104,12 @@ class Host:
     @property
     def ledger(self) -> str:
         """Return where its labels are counted."""
-        return from_environment(LEDGER) or str(self.folder / "ledger.sqlite")
+        return host_setting(self.folder, LEDGER) or str(self.folder / "ledger.sqlite")
 
     @property
     def models_file(self) -> Path:
         """Return the file that lists the versions whose labels are taken."""
-        return Path(from_environment(MODELS) or self.folder / "models.json")
+        return Path(host_setting(self.folder, MODELS) or self.folder / "models.json")
 
     @property
     def _exchanges_file(self) -> Path:

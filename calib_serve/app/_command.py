@@ -1,12 +1,14 @@
 """The commands' shared ground: how one is declared and run, and where its options come from."""
 
 # Without annotations of the future: those of a class below are read in the module of the class that inherits.
+import difflib
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -18,6 +20,7 @@ import calib_serve
 from calib_serve.app import COMMANDS
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
 from calib_serve.options.base import PYTHON, RARE, check
+from calib_serve.options.servers import ServeOptions, variable
 
 __all__ = [
     "Flat",
@@ -43,6 +46,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Those that a scheduler or a container runs; whatever else is typed by a person needs no file.
 _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
+
+_PREFIX = "CALIB_SERVE_"
 
 Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
@@ -189,13 +194,31 @@ def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[lis
     left, file = _without_config(arguments) if asked in _CONFIGURED else (list(arguments), None)
     sources: list[Any] = []
     if asked in _CONFIGURED:
-        sources.append(Env("CALIB_SERVE_"))
+        sources += [_check_variables, Env(_PREFIX)]
     if file is not None:
         sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
     given = Given()
     # The order counts: commas are split once every source has given its tokens, and before they are checked.
     app.config = [*sources, _split_at_commas, given.note, given.check_whole]
     return left, given
+
+
+def _check_variables(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Raise InputError for a variable that begins as those of this command do, and is no option of it."""
+    prefix = f"{_PREFIX}{'_'.join(commands).upper()}_"
+    own = {variable(field.name) for field in fields(ServeOptions)}  # of TorchServe's workers: LABEL_BUDGET
+    for name in sorted(name for name in os.environ if name.startswith(prefix) and name not in own):
+        try:
+            arguments.match(name.removeprefix(prefix), transform=_of_variable, delimiter="_")
+        except ValueError:
+            known = [prefix + _of_variable(one) for argument in arguments for one in argument.names]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; see calib-serve {' '.join(commands)} --help"
+            raise InputError(f"the variable {name} names no option{hint}") from None
+
+
+def _of_variable(option: str) -> str:
+    return option.upper().replace("-", "_").lstrip("_")
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, Any]:

@@ -130,6 +130,8 @@ def revoke(ledger: str, *, options: Annotated[Revoked, Flat]) -> None:
     if not source:
         raise InputError("name the source whose labels are taken back")
     begun, end = _time(options.since, -math.inf), _time(options.until, math.inf)
+    if options.samples is not None and not options.samples.is_dir():
+        raise InputError(f"there are no samples at {options.samples}: a refit would go on with these labels")
     log = None if options.samples is None else SampleLog(options.samples)
     with _opened(ledger) as book:
         if log is not None and not dry_run:  # first: what is revoked is not found again

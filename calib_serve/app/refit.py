@@ -98,7 +98,7 @@ class Promotion(Checked):
     folder: Path = Path("serving")
     """Where the server runs: its config.properties and tokens."""
     ledger: str = ""
-    """Where its labels are counted; by default as CALIB_SERVE_LEDGER says, or ledger.sqlite in FOLDER."""
+    """Where its labels are counted; by default as its server was told, or CALIB_SERVE_LEDGER says."""
     unless_worse: bool = False
     """Promote on the verdict "no worse", too."""
     force: bool = False

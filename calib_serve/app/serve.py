@@ -75,14 +75,21 @@ def _lines(given: list[str]) -> dict[str, str]:
 
 
 def _remarks(options: Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
+    from calib_serve.fuse.mar_options import SECTION
     from calib_serve.fuse.torchserve import read_archive, remarks, shipped
     from calib_serve.serve.configuration import read_properties
+    from calib_serve.serve.environment import MODELS, from_environment
 
     base = shipped("config.properties") if options.properties is None else Path(options.properties)
     properties = {**read_properties(base), **lines}
     installs = properties.get("install_py_dep_per_model", "").lower() == "true"
     for name in names:
-        yield from remarks(read_archive(options.store / name, verify=False), installs=installs)
+        archive = read_archive(options.store / name, verify=False)
+        yield from remarks(archive, installs=installs)
+        section = archive.config.get(SECTION)
+        if isinstance(section, dict) and section.get("models"):  # an archive of feedback, packed with --for
+            listed = from_environment(MODELS) or f"every calibrated archive of {options.store}"
+            yield f"{name}: labels are taken of the models of {listed}, not of those packed with --for"
 
 
 def _show(server: "Server") -> None:

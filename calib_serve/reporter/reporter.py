@@ -238,7 +238,14 @@ class Reporter:
         self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
         ring = keyring_of(keyring)
         _check_together(
-            watch, ring, policy, workers=workers, samples=samples, sample_rate=sample_rate, spool=spool
+            watch,
+            ring,
+            policy,
+            token=token,
+            workers=workers,
+            samples=samples,
+            sample_rate=sample_rate,
+            spool=spool,
         )
         self._sink = RegistrySink(registry)
         self.registry = self._sink.registry
@@ -547,6 +554,7 @@ def _check_together(
     ring: object,
     policy: object,
     *,
+    token: str,
     workers: int,
     samples: object,
     sample_rate: float,
@@ -561,6 +569,8 @@ def _check_together(
         raise InputError(
             "samples are kept where labels are counted: say so to the watch, which gets the logits"
         )
+    if token and not isinstance(watch, str):
+        raise InputError("token is for the watch at an address: give watch=URL")
     if watch is None and spool is not None:
         raise InputError("spool is for what waits for a watch: give watch=")
     if samples is None and sample_rate != _RATE:

@@ -263,6 +263,8 @@ def host_sample_log() -> SampleLog | None:
     """
     folder, rate = from_environment(SAMPLES), from_environment(SAMPLE_RATE)
     if folder is None:
+        if rate is not None:
+            log.warning("%s is of samples, and %s names no folder to keep them in", SAMPLE_RATE, SAMPLES)
         return None
     try:
         seconds = float(from_environment(SAMPLE_SECONDS) or ServeOptions.sample_seconds)

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ from calib_serve.serve.environment import (
     SOURCE,
     SOURCE_HEADER,
     from_environment,
+    placed,
+    write_host_settings,
 )
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.watch.ledger import check_address
@@ -199,13 +202,14 @@ class Configuration:
             return []  # some other .tar.gz or folder, which is not served
 
     def write(self) -> None:
-        """Write what TorchServe and its workers read into ``folder``, made if missing."""
+        """Write what TorchServe, its workers and ``refit promote`` read into ``folder``, made if missing."""
         # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
         labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(self.text, "utf-8")
         (self.folder / "metrics.yaml").write_text(self.metrics, "utf-8")
         (self.folder / "models.json").write_text(json.dumps(labelled, ensure_ascii=False), "utf-8")
+        write_host_settings(self.folder, self.environment)
 
 
 def configure(
@@ -225,15 +229,20 @@ def configure(
         {"model_store": str(store), "load_models": ",".join(models)},
         metrics=folder / "metrics.yaml",
     )
+    if ports is not None and options.properties is not None:
+        theirs = read_properties(Path(options.properties))
+        notes += _moved({**theirs, **(settings or {})}, {**ports.as_properties(), **(settings or {})})
     environment = {
         "PYTHONUNBUFFERED": "1",
-        **({} if from_environment(MODELS) else {MODELS: str(folder / "models.json")}),
+        MODELS: placed(from_environment(MODELS) or folder / "models.json"),
         **_keyring(folder, options.keyring),
-        **_ledger(folder, options.ledger),
+        LEDGER: _ledger(folder, options.ledger),
     }
+    if samples := from_environment(SAMPLES):
+        environment[SAMPLES] = placed(samples)
     if options.samples is not None:
         environment |= {
-            SAMPLES: str(Path(options.samples).resolve()),
+            SAMPLES: placed(options.samples),
             SAMPLE_RATE: repr(options.sample_rate),
             SAMPLE_SECONDS: repr(options.sample_seconds),
         }
@@ -242,13 +251,31 @@ def configure(
     notes += [
         f"{name}: {value}, not what the environment says"  # which may hold a password
         for name, value in environment.items()
-        if name.startswith("CALIB_SERVE_") and from_environment(name) not in (None, value)
+        if name.startswith("CALIB_SERVE_")
+        and (given := from_environment(name))
+        and value not in (given, placed(given))
     ]
+    notes += _misspelt()
     named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
     return Configuration(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
         log_config=None if named else shipped("handlers/log4j2.xml"),
     )
+
+
+def _misspelt() -> Iterator[str]:
+    """Say of each variable that nearly is a host's setting, and that no worker reads."""
+    for name in sorted(name for name in os.environ if name.startswith("CALIB_SERVE_")):
+        # Of CALIB_SERVE_SERVE_SAMPLES, an option, and CALIB_SERVE_SAMPLES nine tenths are not alike.
+        if name not in _WORKERS_NEED and (near := get_close_matches(name, _WORKERS_NEED, 1, cutoff=0.9)):
+            yield f"{name} is a variable that no worker reads; did you mean {near[0]}?"
+
+
+def _moved(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:
+    """Say of each API that free ports take to another host, or scheme, than the user's file names."""
+    for key in (f"{api}_address" for api in ADDRESSES):
+        if key in theirs and theirs[key].rpartition(":")[0] != ours[key].rpartition(":")[0]:
+            yield f"{key}: {ours[key]} instead of {theirs[key]}: free ports are taken of this host alone"
 
 
 def ensure_keyring(folder: Path) -> Path:
@@ -275,22 +302,17 @@ def _check_archives(store: Path, models: Sequence[str]) -> None:
 
 def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
     own = folder / "keyring.json"
-    found = {}
-    if given is not None or (from_environment(KEYRING) is None and own.is_file()):
-        found[KEYRING] = str(Path(given or own).resolve())
-    if path := found.get(KEYRING) or from_environment(KEYRING):
-        Keyring.load(path)  # a worker would not start, without saying why
-    return found
-
-
-def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
-    if where := given or from_environment(LEDGER):
-        check_address(str(where))  # a worker would not start, without saying why
-    if given is None and from_environment(LEDGER) is not None:
+    path = given or from_environment(KEYRING) or (own if own.is_file() else None)
+    if path is None:
         return {}
-    if "://" in str(given):
-        return {LEDGER: str(given)}
-    return {LEDGER: str(Path(given or folder / "ledger.sqlite").resolve())}
+    Keyring.load(path)  # a worker would not start, without saying why
+    return {KEYRING: placed(path)}
+
+
+def _ledger(folder: Path, given: str | Path | None) -> str:
+    where = given or from_environment(LEDGER) or folder / "ledger.sqlite"
+    check_address(str(where))  # a worker would not start, without saying why
+    return placed(where)
 
 
 # --- TorchServe's config.properties -----------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,9 +20,11 @@ from calib_serve.errors import ModelError
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
 from calib_serve.serve._observer import BY_NAME
-from calib_serve.serve.environment import KEYRING, from_environment
+from calib_serve.serve.environment import KEYRING, LABEL_BUDGET, LEDGER, SAMPLES, from_environment
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
+
+log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
@@ -71,6 +74,10 @@ class Monitor:
 
     def __init__(self, triton: Any, parameters: Mapping[str, str]) -> None:
         path = from_environment(KEYRING)
+        if path is None:
+            log.warning("%s names no keyring: predictions are counted, and receipts are empty", KEYRING)
+        for name in filter(from_environment, (LEDGER, LABEL_BUDGET, SAMPLES)):
+            log.warning("%s is not read by Triton's step: all labels are asked for, no logits are kept", name)
         self._sink = _TritonSink(triton)
         self._keyring = (
             None if path is None else LiveKeyring(path, failed=lambda: self._sink.failed("keyring"))

@@ -13,9 +13,11 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from sqlalchemy import and_, insert, select
 
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.files import FollowedFile
@@ -23,7 +25,7 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.ledger.schema import PROGRAM
+from calib_serve.watch.ledger.schema import GIVEN, PROGRAM
 from calib_serve.watch.samples import SampleLog
 
 log = logging.getLogger(__name__)
@@ -167,19 +169,27 @@ _ROOM = 64 << 20  # bytes that are free, at least
 
 
 def counting_checks(
-    ledger: Ledger, intake: Intake, *, program: str, ttl: float, clock: Callable[[], float] = time.time
+    ledger: Ledger,
+    intake: Intake,
+    *,
+    program: str,
+    ttl: float,
+    given: Callable[[], Mapping[str, str]] = dict,
+    clock: Callable[[], float] = time.time,
 ) -> list[Check]:
     """Return the checks of a program that counts labels in ``ledger`` for ``ttl`` seconds after a prediction.
 
-    ``program``: what tells it from other programs of this host.
+    ``program``: what tells it from other programs of this host. ``given`` returns what it was given that all
+    on the ledger should have alike.
     """
-    peers = _Peers(ledger, f"{program} {socket.gethostname()}", ttl, clock)
+    peers = _Peers(ledger, f"{program} {socket.gethostname()}", ttl, given, clock)
     return [
         Check("ledger", peers.write, "refusing"),
         Check("durability", ledger.database.trouble),
         Check("disk", lambda: _disk(ledger)),
         Check("clock", peers.clock),
         Check("ttl", peers.ttl),
+        Check("options", peers.options),
         Check("receipts", lambda: _ahead(intake)),
         Check("ids", _Guesses(intake, clock).run),
     ]
@@ -193,10 +203,18 @@ def _disk(ledger: Ledger) -> str | None:
 
 
 class _Peers:
-    """Programs that share the ledger say there when they wrote last and for how long they take labels."""
+    """Programs that share the ledger say there when they wrote last, and what they were given."""
 
-    def __init__(self, ledger: Ledger, name: str, ttl: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        ttl: float,
+        given: Callable[[], Mapping[str, str]],
+        clock: Callable[[], float],
+    ) -> None:
         self._ledger, self._name, self._ttl, self._clock = ledger, name, ttl, clock
+        self._given, self._said = given, dict[str, str]()
         self._others: dict[str, tuple[float, float]] = {}
 
     def write(self) -> None:
@@ -228,6 +246,29 @@ class _Peers:
                     "which shares the ledger; receipts are remembered for the longer time: give both one"
                 )
         return None
+
+    def options(self) -> None:
+        """Raise InputError where another program was given something else; it may name models."""
+        given = dict(self._given())
+        if given != self._said:
+            rows = [{"program": self._name, "what": what, "value": value} for what, value in given.items()]
+            with self._ledger.transaction() as connection:
+                gone = GIVEN.c.program.not_in(select(PROGRAM.c.name))
+                connection.execute(GIVEN.delete().where((GIVEN.c.program == self._name) | gone))
+                connection.execute(insert(GIVEN), rows)
+            self._said = given
+        other, name = GIVEN.alias("other"), GIVEN.c.program
+        mine = and_(name == self._name, GIVEN.c.what == other.c.what, GIVEN.c.value != other.c.value)
+        runs = and_(PROGRAM.c.name == other.c.program, PROGRAM.c.wrote_at > self._clock() - _HEARD)
+        asked = select(other.c.program, GIVEN.c.what, other.c.value, GIVEN.c.value.label("here"))
+        asked = asked.select_from(GIVEN.join(other, mine).join(PROGRAM, runs)).limit(1)
+        with self._ledger.database.reading() as connection:
+            found = connection.execute(asked).first()
+        if found is not None:
+            raise InputError(
+                f"{found.program}, which shares the ledger, was given {found.what}: {found.value}, and this "
+                f"program {found.here}: give both the same"
+            )
 
 
 class _Guesses:
@@ -265,13 +306,15 @@ def drift_check(feed: DriftFeed) -> Check:
 
 
 def samples_check(samples: SampleLog) -> Check:
-    """Tell whether samples can be written."""
+    """Tell whether samples can be written, and whether all programs keep the same ones."""
 
     def run() -> str | None:
         if not os.access(samples.folder, os.W_OK | os.X_OK):
             return "the folder of samples is missing, or nothing can be written into it"
         free = shutil.disk_usage(samples.folder).free
-        return None if free > _ROOM else f"{free / 2**20:.0f} MiB are free for samples; free some space"
+        if free <= _ROOM:
+            return f"{free / 2**20:.0f} MiB are free for samples; free some space"
+        return samples.trouble
 
     return Check("samples", run)
 

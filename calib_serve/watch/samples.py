@@ -30,6 +30,7 @@ from calib_serve.receipts import DAY, Label
 log = logging.getLogger(__name__)
 
 _NONCES = 2.0**32
+_LATELY = 300.0  # seconds, of which a shard is of a program that runs: each writes once a minute
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +62,10 @@ def in_half(logits: ArrayLike) -> NDArray[np.float16]:
 class SampleLog:
     """Appends to a folder; several processes of one user may share it.
 
-    ``rate``: which share of predictions to keep, chosen by nonce, so that all processes keep the same
-    ones. ``days`` and ``max_bytes`` bound what is kept; the oldest shards go first. What waits is
-    written once it is ``shard_rows``, and every ``flush_seconds`` after ``start``.
+    ``rate``: which share of predictions to keep, chosen by nonce, so that all processes of one rate keep the
+    same ones; ``trouble``: that another keeps another share here. ``days`` and ``max_bytes`` bound what is
+    kept; the oldest shards go first. What waits is written once it is ``shard_rows``, and every
+    ``flush_seconds`` after ``start``.
     """
 
     def __init__(
@@ -85,6 +87,8 @@ class SampleLog:
         except OSError as error:
             raise InputError(f"cannot keep samples in {self.folder}: {error}") from error
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
+        self.trouble: str | None = None
+        self._began = clock()
         self._lock = threading.Lock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
         self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
@@ -157,7 +161,8 @@ class SampleLog:
     close = flush
 
     def _write(self, kind: str, model: str, version: str, nonces: Sequence[bytes], **columns: Any) -> None:
-        name = f"{kind}-{int(self._clock() * 1000):015d}-{os.getpid()}-{secrets.token_hex(4)}.npz"
+        of = "" if kind == "revoked" else f"-{self.rate:g}"
+        name = f"{kind}-{int(self._clock() * 1000):015d}-{os.getpid()}-{secrets.token_hex(4)}{of}.npz"
         partial = self.folder / f".{name}.partial"
         nonce = np.frombuffer(b"".join(nonces), np.uint8).reshape(len(nonces), -1)
         try:
@@ -179,6 +184,21 @@ class SampleLog:
                 size += shard.stat().st_size
             if size > self.max_bytes or _written(shard) < oldest * 1000:
                 shard.unlink(missing_ok=True)
+        self._compare(shards)
+
+    def _compare(self, shards: Sequence[Path]) -> None:
+        """Say where a shard of the last minutes is of another rate: logits and labels would not meet."""
+        since, before = max(self._began, self._clock() - _LATELY), self.trouble
+        rates = {_rate(shard) for shard in shards if _written(shard) >= since * 1000}
+        others = sorted(rates - {"", f"{self.rate:g}"})
+        self.trouble = None
+        if others:
+            self.trouble = (
+                f"another program keeps samples in this folder at the rate {others[0]}, and this one at "
+                f"{self.rate:g}; what only one of them keeps is no sample: give both one"
+            )
+            if before is None:
+                log.warning("%s: %s", self.folder, self.trouble)
 
 
 def read_samples(
@@ -258,3 +278,8 @@ def _written(shard: Path) -> int:
     """Return milliseconds since 1970, from the shard's name."""
     part = shard.name.split("-")[1]
     return int(part) if part.isdigit() else 0
+
+
+def _rate(shard: Path) -> str:
+    """Return the rate in the shard's name; nothing where it has none, as what is revoked."""
+    return "".join(shard.name.removesuffix(".npz").split("-", 4)[4:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import logging
 import math
@@ -63,7 +64,13 @@ _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
 _LEARN_EVERY = 2.0  # seconds between looks for versions
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
+_LATELY = 900.0  # seconds for which sums of a reporter with another contract are told
 _AT_ONCE = 1_000  # of what was held that is counted in one transaction
+
+
+def _digest(facts: object) -> str:
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass
@@ -153,6 +160,7 @@ class Watch:
         )
         self._given, self._follow = dict(models), follow
         self._facts, self._told = dict[Version, str](), dict[Version, Watched]()
+        self._divided: dict[Version, float] = {}
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
@@ -163,11 +171,18 @@ class Watch:
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.feed.also(self.give_up_held, every=_TELL_EVERY)
         self.checks = Checks(
-            *counting_checks(ledger, self.intake, program=f"process {os.getpid()}", ttl=ttl, clock=clock),
+            *counting_checks(
+                ledger,
+                self.intake,
+                program=f"process {os.getpid()}",
+                ttl=ttl,
+                given=lambda: self._shared(maturity),
+                clock=clock,
+            ),
             drift_check(self.feed),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
-            Check("versions", self._unknown_versions),
+            Check("versions", self._check_versions),
         )
 
     @classmethod
@@ -238,22 +253,27 @@ class Watch:
     def _check_told(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
         followed = {} if self._follow is None else self._follow.current()
         known = {**followed, **self._given}.get(version)
-        if known is None:
-            return
-        other = [
-            name
-            for name, mine, new in (
-                ("classes", known.classes.count, told.classes.count),
-                ("class_names", known.classes.names, told.classes.names),
-                ("contract", known.contract, told.contract),
-            )
-            if name in facts and mine != new
-        ]
+        other = [] if known is None else [name for name in known.unlike(told) if name in facts]
         if other:
             model, name = version
             raise InputError(
                 f"{model} {name} is given here with other {other[0]}: change what this was started with"
             )
+
+    def _shared(self, maturity: float | None) -> dict[str, str]:
+        """Return what all programs on the ledger should be given alike, as any of them may take a label."""
+        segments = self._segments if isinstance(self._segments, int) else ",".join(sorted(self._segments))
+        given = {
+            "--maturity": "auto" if maturity is None else f"{maturity:g}s",
+            "--segments": str(segments),
+        }
+        for (model, version), watched in self.models.items():
+            classes, contract, of = watched.classes, watched.contract, f"of {model} {version}"
+            given[f"classes {of}"] = f"{classes.count}{' decisions' if classes.pairs else ''}"
+            if classes.names:  # who has none refuses labels by name
+                given[f"class names {of}"] = _digest(classes.names)
+            given[f"contract {of}"] = "none" if contract is None else _digest(contract.facts)
+        return given
 
     def learn(self) -> None:
         """Look for versions that were told meanwhile, and count what was held for them."""
@@ -280,17 +300,32 @@ class Watch:
                 "%d predictions and labels of %s %s are lost: nobody told of it for a day", n, model, version
             )
 
-    def _unknown_versions(self) -> None:
+    def _check_versions(self) -> None:
         """Raise InputError where something waits for an unknown version, or the list is not readable.
+
+        And where a reporter has not the contract that is here.
 
         It is raised, as names of files and models are not for everybody.
         """
+        followed = {} if self._follow is None else self._follow.current()
         if self._follow is not None and (why := self._follow.trouble()):
             raise InputError(why)
+        for (model, version), own in self._given.items():
+            if other := own.unlike(followed.get((model, version), own)):
+                raise InputError(
+                    f"{model} {version} is followed with other {other[0]} than this was started with, and "
+                    "the latter count: give it once"
+                )
         for (model, version), n in self.ledger.held().items():
             raise InputError(
                 f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"
             )
+        for (model, version), at in list(self._divided.items()):
+            if self._clock() - at < _LATELY:
+                raise InputError(
+                    f"a reporter adds predictions of {model} {version} up over a threshold of the contract "
+                    "here, whose clause misses them: start it with the artifact that has this contract"
+                )
 
     def know(self, models: Mapping[Version, Watched]) -> None:
         """Count predictions and labels of these versions from now on, in place of those given before."""
@@ -684,6 +719,10 @@ class Watch:
             return keys
         # A clause has one threshold: what both ends fulfil, all between them do.
         upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
+        if any(
+            key.kind == "clause" for key in {*keys} ^ {*upper}
+        ):  # a reporter with our contract adds up apart
+            self._divided[one.model, one.version] = self._clock()
         return [key for key in keys if key in upper]
 
     def _tell_policies(self) -> None:

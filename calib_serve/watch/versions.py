@@ -26,6 +26,7 @@ from calib_serve.watch.sums import Version
 log = logging.getLogger(__name__)
 
 _MANIFEST = "manifest.yaml"
+_FACTS = ("classes", "class_names", "multilabel", "contract")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,18 @@ class Watched:
     reference: Bins | None = None
     before: LabelledBefore = field(default_factory=LabelledBefore)
     contract: Contract | None = None
+
+    def unlike(self, other: Watched) -> list[str]:
+        """Name the facts that another has otherwise."""
+        return [
+            name
+            for name, mine, theirs in (
+                ("classes", self.classes.count, other.classes.count),
+                ("class_names", self.classes.names, other.classes.names),
+                ("contract", self.contract, other.contract),
+            )
+            if mine != theirs
+        ]
 
     @classmethod
     def of(cls, what: Artifact | str | Path | int) -> Watched:
@@ -138,7 +151,8 @@ def _listed(text: bytes) -> Any:
 def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]:
     """Read ``{"name", "version"}`` with what ``Watched.of_facts`` takes.
 
-    Raises InputError for a version that is not in quotes, KeyError or TypeError for an entry that is none.
+    Raises InputError for a version that is not in quotes and for an unknown field, KeyError or TypeError for
+    an entry that is none.
     """
     found = {}
     for one in listed:
@@ -147,6 +161,9 @@ def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]
             raise InputError(
                 f"name and version are text, in quotes, got {model!r} {version!r}: 1.10 reads as 1.1"
             )
+        known = {"name", "version", *(("artifact",) if "artifact" in one else _FACTS)}
+        if unknown := sorted(map(str, set(one) - known)):  # such as class_name: its labels went without names
+            raise InputError(f"{model} {version} has {unknown[0]!r}, which is none of {sorted(known)}")
         found[model, version] = Watched.of_facts(one)
     return found
 

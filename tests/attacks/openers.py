@@ -38,6 +38,7 @@ from calib_serve.reporter.outbox import _Spool
 from calib_serve.scores import Scores
 from calib_serve.seam._host import Request
 from calib_serve.serve.configuration import adjusted, read_properties
+from calib_serve.serve.environment import host_setting
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.server import Tokens
 from calib_serve.watch.client import read_token
@@ -118,6 +119,7 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "server": ("config.properties", lambda p: adjusted(p, {}, {}, metrics=p.parent / "metrics.yaml")),
     "metrics": ("metrics.yaml", metrics_file),
     "key_file": ("key_file.json", Tokens.read),
+    "environment": ("environment.json", lambda p: host_setting(p.parent, "CALIB_SERVE_LEDGER")),
     "promotions": ("promotions.json", lambda p: Host(p.parent, p.parent).exchanges()),
     "contract": ("contract.yaml", read_contract),
     "versions": ("models.json", lambda p: FollowedVersions(p).changed()),

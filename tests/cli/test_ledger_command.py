@@ -96,6 +96,7 @@ def test_what_the_command_cannot_use_is_said_without_a_traceback(run, tmp_path: 
         ("check", junk),
         ("export", path, "-o", junk / "out"),
         ("revoke", path, "--source", ""),
+        ("revoke", path, "--source", "lab", "--samples", tmp_path / "missing"),
         ("revoke", path, "--source", "lab", "--since", "yesterday"),
     ):
         told = run(*words, code=2)

@@ -39,6 +39,16 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     assert "--port must be 0 to 65535, got 70003" in refused(*words, "--port", 70003)
 
 
+def test_a_variable_that_names_no_option_of_the_command_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALIB_SERVE_WATCH_TTL_DAY", "1")
+    assert "did you mean CALIB_SERVE_WATCH_TTL_DAYS?" in refused("watch", "m:1=3")
+    monkeypatch.setenv("CALIB_SERVE_LABEL_BUDGET", "500/day")  # of TorchServe's workers
+    monkeypatch.setenv("CALIB_SERVE_LABEL_METRICS_PORT", "-1")
+    assert "CALIB_SERVE_LABEL_METRICS_PORT must be 1" in refused("label", ".", "--dead-letter", "dead")
+
+
 def test_a_file_names_models_by_a_list_or_a_mapping_as_the_command_line_does(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from cut_proxy import cut_after_commit
 from real_watch import RING, make_watch, talk_to
 
+from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import counting_checks
 from calib_serve.watch.classes import Classes
@@ -19,6 +22,7 @@ from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
 
+PROMISED = Contract((Clause("act", 0.9, above=0.8),))
 ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 
 
@@ -38,6 +42,38 @@ def test_receipts_from_ahead_and_another_host_s_clock_are_said(tmp_path: Path) -
         assert "3600 s behind that of another" in client.get("/healthz").json()["checks"]["clock"]
         assert client.get("/healthz").json()["status"] == "degraded"
     watch.ledger.close(), ahead.ledger.close()
+
+
+NAMED = Watched(Classes(2, ("cat", "dog")))
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({}, None),
+        ({"models": {("m", "1"): Watched(Classes(2)), ("m", "2"): NAMED}}, None),
+        ({"maturity": 3600.0}, "--maturity: 3600s, and this program auto"),
+        ({"segments": ["b", "a"]}, "--segments: a,b, and this program 32"),
+        ({"models": {("m", "1"): Watched(Classes(3))}}, "classes of m 1: 3, and this program 2"),
+        ({"models": {("m", "1"): Watched(Classes(2, ("dog", "cat")))}}, "class names of m 1: "),
+        ({"models": {("m", "1"): replace(NAMED, contract=PROMISED)}}, "contract of m 1: "),
+    ],
+)
+def test_programs_on_one_ledger_that_were_given_other_options_or_versions_say_so(
+    url: str, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], says: str | None
+) -> None:
+    watches = []
+    for pid, given in ((1, {}), (2, other)):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        watches.append(Watch(RING, Ledger(url), **{"models": {("m", "1"): NAMED}, **given}))
+    monkeypatch.undo()
+    for watch in (*watches, watches[0]):
+        watch.checks.run("ledger", "options")
+    found = watches[0].checks.reasons()["options"]
+    assert (found is None) if says is None else (found is not None and says in found)
+    assert watches[1].checks.reasons(public=True)["options"] in (None, "InputError: see the program's log")
+    for watch in watches:
+        watch.ledger.close()
 
 
 def test_of_a_batch_whose_commit_was_not_answered_it_is_said_that_its_fate_is_unknown(

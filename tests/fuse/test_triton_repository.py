@@ -578,3 +578,13 @@ def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
     groups = [{r.group for r in row} for row in told]
     assert all(len(own) == 1 and own != {0} for own in groups), "the decisions of a row depend on one another"
     assert len(set.union(*groups)) == len(groups)
+
+
+def test_settings_of_other_servers_that_the_step_does_not_read_are_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
+    monkeypatch.setenv("CALIB_SERVE_LABEL_BUDGET", "500/day")
+    Monitor(Mock(), {"model": "one", "bins": "15"})
+    found = [record.getMessage().partition(" ")[0] for record in caplog.records]
+    assert found == ["CALIB_SERVE_KEYRING", "CALIB_SERVE_LABEL_BUDGET"]

@@ -109,7 +109,7 @@ def test_what_a_caller_has_wrong_is_said_at_once(
     assert not counted(registry)
 
 
-@pytest.mark.parametrize("useless", [{"spool": "s"}, {"sample_rate": 0.5}, {"workers": 4}])
+@pytest.mark.parametrize("useless", [{"token": "t"}, {"spool": "s"}, {"sample_rate": 0.5}, {"workers": 4}])
 def test_an_option_that_would_do_nothing_is_refused(
     useless: dict[str, Any], ring: Keyring, registry: CollectorRegistry
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from command_line import calib_serve
 from live_server import (
     Running,
     foreign,
@@ -19,7 +21,8 @@ from live_server import (
 )
 
 from calib_serve.errors import ServerError
-from calib_serve.fuse.torchserve import pack
+from calib_serve.fuse.torchserve import pack, pack_feedback
+from calib_serve.promotion import Host
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import Ports, parse_properties
 from calib_serve.serve.metrics_file import metrics_file, undeclared
@@ -185,9 +188,10 @@ def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_
 ) -> None:
     for name, value in (("MODELS", "models"), ("SAMPLE_RATE", "0.5"), ("SOURCE", "lab"), ("LEDGER", "")):
         monkeypatch.setenv(f"CALIB_SERVE_{name}", value)
+    monkeypatch.chdir(tmp_path)
     server = Server(store, ["digits.mar"], folder=tmp_path, samples=tmp_path / "samples")
     given = server._configuration.environment
-    assert "CALIB_SERVE_MODELS" not in given, "what is not given here stays as it is"
+    assert given["CALIB_SERVE_MODELS"] == str(tmp_path / "models"), "workers run in other folders"
     assert given["CALIB_SERVE_LEDGER"] == str(tmp_path / "ledger.sqlite"), "an empty variable names nothing"
     assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_SAMPLE_RATE"]
     with pytest.raises(ServerError, match=r"hides CALIB_SERVE_SOURCE, CALIB_SERVE_SOURCE_HEADER"):
@@ -201,3 +205,87 @@ def test_a_password_in_a_variable_that_is_replaced_is_not_repeated(
     server = Server(store, ["digits.mar"], folder=tmp_path, ledger=tmp_path / "own.db")
     assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_LEDGER"]
     assert "a-secret" not in str(server.notes)
+
+
+def test_a_variable_that_is_nearly_one_of_the_host_is_said(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "SAMPLE",
+        "SERVE_SAMPLES",
+        "SERVE_SAMPLE_RATE",
+        "SERVE_LABEL_BUDGET",
+        "TOKEN",
+        "LABEL_BATCH",
+    ):
+        monkeypatch.setenv(f"CALIB_SERVE_{name}", "1")
+    (note,) = Server(store, ["digits.mar"], folder=tmp_path).notes
+    assert note.startswith("CALIB_SERVE_SAMPLE is a variable")
+    assert note.endswith("CALIB_SERVE_SAMPLES?")
+
+
+def test_a_relative_ledger_of_the_environment_is_one_file_for_all_workers(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for said in ("l.db", "sqlite:///l.db"):
+        monkeypatch.setenv("CALIB_SERVE_LEDGER", said)
+        server = Server(store, ["digits.mar"], folder=tmp_path)
+        assert server._configuration.environment["CALIB_SERVE_LEDGER"] == str(tmp_path / "l.db")
+        assert not server.notes
+
+
+def test_a_promotion_asks_the_ledger_and_lists_the_models_of_the_server_it_is_for(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger.sqlite").touch()  # of an earlier server
+    monkeypatch.setenv("CALIB_SERVE_MODELS", str(tmp_path / "mine.json"))
+    for address in ("postgresql://db/labels", str(tmp_path / "other.db")):
+        Server(store, ["digits.mar"], folder=tmp_path, ledger=address)._configuration.write()
+        monkeypatch.delenv("CALIB_SERVE_MODELS", raising=False)
+        host = Host.of(tmp_path)
+        assert host.ledger == address
+        if address.startswith("postgresql:"):
+            assert host.models_file == tmp_path / "mine.json"
+    monkeypatch.setenv("CALIB_SERVE_LEDGER", "l.db")
+    with pytest.raises(ServerError, match=r"CALIB_SERVE_LEDGER is .*other\.db for the server .* another here"):
+        _ = host.ledger
+    (tmp_path / "environment.json").unlink()  # TorchServe was started without us
+    assert host.ledger == "l.db"
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
+    """What ``calib-serve serve`` notes before it starts anything."""
+
+    def start(*_: object, **__: object) -> None:
+        raise ServerError("not started")
+
+    monkeypatch.setattr(Server, "start", start)
+    done = calib_serve("serve", *words)
+    assert done.stderr == "calib-serve: not started\n"
+    return [line.removeprefix("note: ") for line in done.stdout.splitlines()]
+
+
+def test_a_list_of_models_of_the_feedback_archive_that_is_not_asked_is_said(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "store"
+    shutil.copytree(store, own)
+    asked = ("--store", own, "--folder", tmp_path / "run", "digits.mar", "calibration_feedback.mar")
+    pack_feedback(own)
+    assert noted(monkeypatch, *asked) == []
+    pack_feedback(own, archives=[own / "digits.mar"])
+    assert [line for line in noted(monkeypatch, *asked) if "every calibrated archive" in line]
+    monkeypatch.setenv("CALIB_SERVE_MODELS", "mine.json")
+    assert [line for line in noted(monkeypatch, *asked) if "mine.json, not of those packed" in line]
+
+
+def test_free_ports_of_a_server_that_others_reached_are_said_to_be_of_this_host_alone(
+    store: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.properties"
+    config.write_text("inference_address=http://0.0.0.0:8080\nmetrics_address=http://127.0.0.1:8082\n")
+    server = Server(store, ["digits.mar"], folder=tmp_path / "run", properties=config, ports=Ports.free())
+    (note,) = server.notes
+    assert note.startswith("inference_address: http://127.0.0.1:")
+    assert "instead of http://0.0.0.0:8080" in note

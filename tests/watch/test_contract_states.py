@@ -13,7 +13,7 @@ import pytest
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import Keyring
-from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.batch import ServedPrediction, ServedSums
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
@@ -55,6 +55,19 @@ class Stream:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path
+
+
+def test_sums_of_a_reporter_that_has_not_the_contract_are_said(folder: Path) -> None:
+    stream = Stream(folder, Contract((Clause("act", 0.9, above=0.84),)))
+    for low, high, says in ((0.841, 0.86, None), (0.81, 0.86, "up over a threshold of the contract")):
+        told = ServedSums(*V, 1, "", low, high, 2, low + high)
+        assert stream.watch.served([told], time=stream.now, once=repr(low).encode()) == [None]
+        stream.watch.checks.run("versions")
+        found = stream.watch.checks.reasons()["versions"]
+        assert (found is None) if says is None else (found is not None and says in found)
+    stream.now += 901
+    stream.watch.checks.run("versions")
+    assert stream.watch.checks.reasons()["versions"] is None
 
 
 def test_what_is_acted_on_counts_and_nothing_else(folder: Path) -> None:

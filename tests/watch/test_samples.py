@@ -12,6 +12,7 @@ from calib_serve.bins import Bins
 from calib_serve.metrics import softmax
 from calib_serve.receipts import Keyring, Label, Receipt
 from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.checks import samples_check
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.service import Watch
 
@@ -49,6 +50,27 @@ def test_predictions_and_late_labels_are_joined_by_receipt_over_processes(tmp_pa
     np.testing.assert_array_equal(found.labels, np.arange(20, 50) % 4)
     assert (found.predictions, found.labels_seen, found.damaged) == (50, 31, 0)
     assert len(read_samples(tmp_path, model="m", version="1", since=40.0).labels) == 10
+
+
+def test_two_programs_with_other_rates_in_one_folder_are_said(tmp_path):
+    now = 1_000_000.0
+    reporter, watch = (SampleLog(tmp_path, rate=rate, clock=lambda: now) for rate in (0.5, 0.1))
+    names = nonces(100)
+    reporter.predicted("m", "1", names, np.zeros((100, 2)), times=np.full(100, now))
+    reporter.flush()
+    assert samples_check(watch).run() is None
+    watch.labelled([label(name, 0) for name in names])
+    watch.take_back("m", "1", names[:1])
+    watch.flush()
+    reporter.flush()
+    assert "at the rate 0.5, and this one at 0.1" in samples_check(watch).run()
+    assert "at the rate 0.1, and this one at 0.5" in reporter.trouble
+    now += 301
+    again = SampleLog(tmp_path, rate=0.1, clock=lambda: now)
+    for log in (watch, again):
+        log.labelled([label(name, 0) for name in names])
+        log.flush()
+        assert samples_check(log).run() is None
 
 
 def test_what_is_kept_is_bounded_in_bytes_and_days(tmp_path):

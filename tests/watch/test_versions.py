@@ -201,7 +201,30 @@ def test_a_folder_of_artifacts_is_followed(tmp_path: Path) -> None:
         assert set(watch.models) == {("m", "1"), V}
 
 
-@pytest.mark.parametrize("content", ["7", "[7]", "[{name: m}]", "[{name: m, version: 1}]", "[", "\0"])
+def test_a_version_that_is_given_and_followed_otherwise_is_said(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "versions.json"
+    with Watch.open({("m", "1"): 3}, keyring=RING, ledger=url, follow=write(path, 3)) as watch:
+        watch.checks.run("versions")
+        assert watch.checks.reasons()["versions"] is None
+    with Watch.open({("m", "1"): 3}, keyring=RING, ledger=url, follow=write(path, 4)) as watch:
+        watch.checks.run("versions")
+        assert "m 1 is followed with other classes" in str(watch.checks.reasons()["versions"])
+        assert watch.models["m", "1"].classes.count == 3
+
+
+def write(path: Path, classes: int) -> Path:
+    path.write_text(json.dumps([{"name": "m", "version": "1", "classes": classes}]))
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("7", "[7]", "[{name: m}]", "[{name: m, version: 1}]", "[", "\0"),
+        "[{name: m, version: '1', classes: 2, class_name: [a, b]}]",
+        "[{name: m, version: '1', classes: 2, 1: 2}]",
+    ],
+)
 def test_what_is_no_list_of_versions_is_refused_at_the_start(tmp_path: Path, content: str) -> None:
     path = tmp_path / "versions.yaml"
     path.write_text(content)

@@ -224,6 +224,9 @@ INCIDENT = _table(
 PROGRAM = _table("program", _key("name", _TEXT), _must("wrote_at", _REAL), _must("ttl", _REAL))
 """When each program that counts here wrote last, and for how many seconds it takes labels."""
 
+GIVEN = _table("given", _key("program", _TEXT), _key("what", _TEXT), _must("value", _TEXT))
+"""What each of them was given that all should have alike, such as its ``--maturity``."""
+
 MEANINGS = {
     "labels": {
         "model": ("text", "The model of the prediction."),
