@@ -496,6 +496,15 @@ def row_weights(given: Any, n: int) -> NDArray[np.float64]:
     return weights
 
 
+def check_ungrouped(groups: Any) -> None:
+    """Raise InputError for groups of samples of which any number of labels may be true."""
+    if groups is not None:
+        raise InputError(
+            "groups are for one class a sample, not for labels: leave --groups (groups=) out, and drop a "
+            "column or array that is called group"
+        )
+
+
 def _column(given: Any, n: int, what: str) -> NDArray[Any]:
     column = as_array(given, what)
     if column.shape != (n,):
