@@ -57,6 +57,8 @@ LINES = [
     (f"{FIT} --option seed=3", "seed"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
     ("evaluate s.npz --split test --probe-timeout 5", "--probe-timeout"),
+    ("evaluate s.npz --split test --replicates 7", "--replicates"),
+    ("report s.npz --split test --replicates 1", "--replicates"),
     ("report s.npz --split test --weights w.safetensors", "--weights"),
     (f"{DECIDE} --coverage 0.9 --weights w.safetensors", "--weights"),
     (f"{DECIDE} --risk 0.5 --score aps", "--score"),

@@ -67,7 +67,6 @@ Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]
 
 _BAND = 200  # resamples of the smooth diagram's band
-_DRAWS = 200  # the test of labels has no meaning without any
 
 
 class Task(Protocol):
@@ -280,9 +279,8 @@ class _Multilabel:
         check_ungrouped(how.groups)
         if how.target_risk is not None:
             raise InputError("--target-risk (target_risk=) is for one class a sample, not for labels")
-        # Without draws the table could not say what chance alone shows.
-        options = {**how.measured, "replicates": how.replicates or _DRAWS}
-        found = [evaluate_label_probs(*pair, sample_weight=how.sample_weight, **options) for pair in pairs]
+        how_to = {**how.measured, "sample_weight": how.sample_weight}
+        found = [evaluate_label_probs(*pair, **how_to) for pair in pairs]
         colors = ("before", "after")[-len(pairs) :]
         return tuple(
             Side(name, color, metrics, reliability_of(metrics.bins))
