@@ -154,6 +154,10 @@ CALLS: dict[str, Callable[[], Any]] = {
     "drop a column or array that is called group": lambda: calib_serve.calibrate(
         X, (X > 0).astype(int), "platt", outputs="label_logits", groups=np.arange(300) // 3
     ),
+    "folds choose strength": lambda: calib_serve.calibrate(
+        SCORES, method="structured-matrix", strength=1.0, folds=3
+    ),
+    "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
     "trt_workspace": lambda: TritonOptions(trt_workspace=1 << 20),
