@@ -158,6 +158,9 @@ CALLS: dict[str, Callable[[], Any]] = {
         SCORES, method="structured-matrix", strength=1.0, folds=3
     ),
     "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
+    "class_names= says '1', '2', 'rest'": lambda: Scores.of_top(
+        np.full((3, 2), 0.4), [[0, 1]] * 3, [0, 1, 2], class_names=["ant", "bee", "cat"]
+    ),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
     "trt_workspace": lambda: TritonOptions(trt_workspace=1 << 20),

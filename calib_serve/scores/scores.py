@@ -133,7 +133,7 @@ class Scores:
         names = (*map(str, range(1, p.shape[1] + 1)), "rest")
         values = np.concatenate([p, np.maximum(rest, 0)], axis=1)
         made = cls.of(values, rank, outputs="probabilities", **how)
-        return replace(made, class_names=names)
+        return cls.of(made, class_names=names)
 
     @classmethod
     def of_logits(
