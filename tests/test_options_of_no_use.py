@@ -14,9 +14,9 @@ from command_line import calib_serve as invoke
 from torch import nn
 
 import calib_serve
-from calib_serve import Scores
+from calib_serve import Scores, study
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
-from calib_serve.errors import CalibServeError
+from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.model import from_module
 from calib_serve.monitoring import MonitoringOptions
@@ -91,6 +91,21 @@ def test_a_command_refuses_it_before_any_work(line: str, named: str, folder: Pat
     assert done.exit_code == 2, done.output
     assert named in done.stderr.splitlines()[-1]
     assert not (folder / "made").exists()
+
+
+@pytest.mark.parametrize(("name", "called"), [("bins", "bin_effect"), ("ablation", "ablation")])
+def test_a_study_fits_by_the_seed(
+    name: str, called: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
+
+    def run(cal: Any, test: Any, *, fit: Any) -> Any:
+        seeds.append(fit.seed)
+        raise InputError("enough")
+
+    monkeypatch.setattr(study, called, run)
+    invoke("compare", "s.npz", "--study", name, "--seed", 5)
+    assert seeds == [5]
 
 
 def network(classes: int = 3) -> nn.Module:
