@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 
 import calib_serve
 from calib_serve import Scores, study
+from calib_serve.archives import calibrate_archive
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.clamping import fit_neural_clamping
@@ -55,6 +57,7 @@ LINES = [
     (f"{FIT} --model net.pt2 --engine duckdb://d", "--engine"),
     (f"{FIT} --from x.mar --engine duckdb://d", "--engine"),
     (f"{FIT} --option seed=3", "seed"),
+    (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
     ("evaluate s.npz --split test --probe-timeout 5", "--probe-timeout"),
     ("evaluate s.npz --split test --replicates 7", "--replicates"),
@@ -91,6 +94,22 @@ def test_a_command_refuses_it_before_any_work(line: str, named: str, folder: Pat
     assert done.exit_code == 2, done.output
     assert named in done.stderr.splitlines()[-1]
     assert not (folder / "made").exists()
+
+
+# Of ``given`` there is none: it holds the options. The masked head's ``train`` is a split.
+ARGUMENTS = {"train"} | {
+    name
+    for fit in (calib_serve.calibrate, calib_serve.calibrate_model, calibrate_archive)
+    for name in inspect.signature(fit).parameters
+    if name != "given"
+}
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_an_argument_of_a_fit_is_no_option_of_a_method(name: str, folder: Path) -> None:
+    done = invoke(*FIT.split(), "--option", f"{name}=1")
+    assert done.exit_code == 2, done.output
+    assert f"--option takes no {name}" in done.stderr
 
 
 @pytest.mark.parametrize(("name", "called"), [("bins", "bin_effect"), ("ablation", "ablation")])
