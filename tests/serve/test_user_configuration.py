@@ -248,7 +248,9 @@ def test_a_promotion_asks_the_ledger_and_lists_the_models_of_the_server_it_is_fo
         if address.startswith("postgresql:"):
             assert host.models_file == tmp_path / "mine.json"
     monkeypatch.setenv("CALIB_SERVE_LEDGER", "l.db")
-    with pytest.raises(ServerError, match=r"CALIB_SERVE_LEDGER is .*other\.db for the server .* another here"):
+    with pytest.raises(
+        ServerError, match=r"CALIB_SERVE_LEDGER is .*other\.db for the server .* another here"
+    ):
         _ = host.ledger
     (tmp_path / "environment.json").unlink()  # TorchServe was started without us
     assert host.ledger == "l.db"
