@@ -174,8 +174,8 @@ BENCHMARKS = (
                 beside="the fastest of six packages",
                 at_least=1.0,
                 show="{:.2f}",
-                reason="the NLL of 20,000 x 10: .30 ms, as torch-uncertainty's, which looks at no input before; "
-                "every other metric is faster",
+                reason="the NLL of 20,000 x 10: .30 ms, as torch-uncertainty's, which checks no input; every "
+                "other metric is faster",
                 needs=(
                     *("torchmetrics", "netcal", "uncertainty-calibration"),
                     *("torch-uncertainty", "relplot", "probmetrics"),
@@ -222,7 +222,7 @@ BENCHMARKS = (
                 beside="known truths",
                 at_least=91.0,
                 show="{:.1f} %",
-                reason="average precision of 200 samples where few are right, or few wrong: it is too high in mean",
+                reason="average precision of 200 samples, few of them right, or few wrong: too high in mean",
             ),
             Goal(
                 # Of 53 exact tests, 264 draws each, the most shows 9.8 or less 19 times in 20.
