@@ -29,7 +29,7 @@ GIB = 2**30
 TTL_DAYS, KEPT_DAYS, LONG_DAYS = 30, 15, 365  # receipts, samples of Prometheus, recorded numbers
 EVERY = 120  # seconds between evaluations of the rules
 OF_LEDGERS = 30  # the same, of the sums of ledgers
-PER_REPLICA, PER_VERSION = 32, 167  # series: docs/deploy.md, "The cardinality budget"
+PER_REPLICA, PER_VERSION = 47, 199  # series: docs/deploy.md, "The cardinality budget"
 HERE = "python benchmarks/deployment.py"
 
 

@@ -47,7 +47,7 @@ _NETWORK = re.compile(
     r"(nfs|cifs|smb|9p|afs|ceph|glusterfs|lustre|gpfs|beegfs|ocfs2|virtiofs)"
     r"|fuse\.(sshfs|s3fs|gcsfuse|rclone|blobfuse|goofys|mount-s3|glusterfs|ceph|juicefs)"
 )
-_ROOM = 256  # MiB, as the check "disk" of a running watch asks for
+_ROOM = 64  # MiB, as the check "disk" of a running watch asks for
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from command_line import calib_serve as invoke
 from torch import nn
 
 import calib_serve
-from calib_serve import Scores
+from calib_serve import Scores, study
+from calib_serve.archives import calibrate_archive
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
-from calib_serve.errors import CalibServeError
+from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.model import from_module
 from calib_serve.monitoring import MonitoringOptions
@@ -55,8 +57,11 @@ LINES = [
     (f"{FIT} --model net.pt2 --engine duckdb://d", "--engine"),
     (f"{FIT} --from x.mar --engine duckdb://d", "--engine"),
     (f"{FIT} --option seed=3", "seed"),
+    (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
     ("evaluate s.npz --split test --probe-timeout 5", "--probe-timeout"),
+    ("evaluate s.npz --split test --replicates 7", "--replicates"),
+    ("report s.npz --split test --replicates 1", "--replicates"),
     ("report s.npz --split test --weights w.safetensors", "--weights"),
     (f"{DECIDE} --coverage 0.9 --weights w.safetensors", "--weights"),
     (f"{DECIDE} --risk 0.5 --score aps", "--score"),
@@ -89,6 +94,37 @@ def test_a_command_refuses_it_before_any_work(line: str, named: str, folder: Pat
     assert done.exit_code == 2, done.output
     assert named in done.stderr.splitlines()[-1]
     assert not (folder / "made").exists()
+
+
+# Of ``given`` there is none: it holds the options. The masked head's ``train`` is a split.
+ARGUMENTS = {"train"} | {
+    name
+    for fit in (calib_serve.calibrate, calib_serve.calibrate_model, calibrate_archive)
+    for name in inspect.signature(fit).parameters
+    if name != "given"
+}
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_an_argument_of_a_fit_is_no_option_of_a_method(name: str, folder: Path) -> None:
+    done = invoke(*FIT.split(), "--option", f"{name}=1")
+    assert done.exit_code == 2, done.output
+    assert f"--option takes no {name}" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "called"), [("bins", "bin_effect"), ("ablation", "ablation")])
+def test_a_study_fits_by_the_seed(
+    name: str, called: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
+
+    def run(cal: Any, test: Any, *, fit: Any) -> Any:
+        seeds.append(fit.seed)
+        raise InputError("enough")
+
+    monkeypatch.setattr(study, called, run)
+    invoke("compare", "s.npz", "--study", name, "--seed", 5)
+    assert seeds == [5]
 
 
 def network(classes: int = 3) -> nn.Module:
@@ -149,8 +185,15 @@ CALLS: dict[str, Callable[[], Any]] = {
     "batch_size=": lambda: ready(batch_size=7),
     "mixed_precision=": lambda: ready(mixed_precision=True),
     "train is for the masked head": lambda: of_labels(train=(X, Y)),
-    "groups are for one class": lambda: calib_serve.calibrate(
+    "drop a column or array that is called group": lambda: calib_serve.calibrate(
         X, (X > 0).astype(int), "platt", outputs="label_logits", groups=np.arange(300) // 3
+    ),
+    "folds choose strength": lambda: calib_serve.calibrate(
+        SCORES, method="structured-matrix", strength=1.0, folds=3
+    ),
+    "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
+    "class_names= says '1', '2', 'rest'": lambda: Scores.of_top(
+        np.full((3, 2), 0.4), [[0, 1]] * 3, [0, 1, 2], class_names=["ant", "bee", "cat"]
     ),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),

@@ -64,7 +64,7 @@ class Options:
     seed: int = 0
     """The seed of the methods that draw, and of what a study draws."""
     replicates: Annotated[int, RARE] = CompareOptions.replicates
-    """Resamples of the intervals that --json and --out show; 0 for none."""
+    """Resamples of the intervals that --json and --out show, 8 or more; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +174,10 @@ def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool
         if name == "shift":
             check(fit is not None, "model", "must be given: images are corrupted before the model")
             return run(fit, *parts, **own)
-        if fit is None or "fit" in takes:
-            return run(*parts, **own, **({} if fit is None else {"fit": fit}))
+        if "fit" in takes:
+            return run(*parts, fit=fit or study.OutputFit(seed=options.seed), **own)
         # It is of logits alone, and would take the inputs for such.
-        return run(*(fit.scores(*part) for part in parts), **own)
+        return run(*(parts if fit is None else (fit.scores(*part) for part in parts)), **own)
 
 
 def _like(value: Any, default: Any) -> Any:

@@ -28,6 +28,8 @@ app = command(
     details="DATA are scores with labels, or with --model or --from the inputs of what makes the scores.",
 )
 _LABELS = ("labels", "y")
+_ARGUMENTS = ("archive", "data", "inputs", "options", "progress", "scores", "splits", "test", "train")
+"""Arguments of the functions that fit, beside those that have an option: none is an option of a method."""
 _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 
@@ -72,6 +74,8 @@ def fit(
     flags = {one.name for of in (options, source, output) for one in fields(of)}
     twice = [key for key in given if key in flags]
     check(not twice, "option", f"takes no {', '.join(twice)}: there is an option of that name")
+    taken = [key for key in given if key in _ARGUMENTS]
+    check(not taken, "option", f"takes no {', '.join(taken)}, which no method has")
     own = {"seed": output.seed, "prior": prior, **given}
     # One name is no list to YAML, and a text would be taken for a list of letters.
     if isinstance(own.get("candidates"), str):

@@ -69,10 +69,10 @@ def check_columns(table: Any, names: Sequence[str], *, what: str, where: str) ->
     """Raise InputError unless the table has all these columns."""
     if missing := [name for name in names if name not in table.columns]:
         have = ", ".join(table.columns[:20])
-        raise InputError(
-            f"{what} {where}: no column {', '.join(missing)}; it has {have}. If it is called otherwise, say "
-            f"--column {missing[0]}=NAME"
-        )
+        # Of a name that the user gave there is nothing more to say.
+        own = next((name for name in missing if name in vars(Columns())), None)
+        hint = f". If it is called otherwise, say --column {own}=NAME" if own else ""
+        raise InputError(f"{what} {where}: no column {', '.join(missing)}; it has {have}{hint}")
 
 
 def check_alike(one: Any, other: Any, *, what: str) -> None:

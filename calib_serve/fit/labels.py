@@ -34,7 +34,7 @@ from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.metrics import decisions, log_probs, sigmoid
 from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.scores import LABELS, Scores
+from calib_serve.scores import LABELS, Scores, check_ungrouped
 from calib_serve.verdicts.decide import judge_probs
 
 Floats = NDArray[np.float64]
@@ -57,8 +57,7 @@ class LabelSamples(Samples):
         given = Scores.of(logits, labels, expected="label_logits", **how)
         if not given.is_multilabel:
             raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {given.outputs}")
-        if given.groups is not None:  # folds could keep them whole, and no interval of a label would
-            raise InputError("groups are for one class a sample, not for labels; leave them out")
+        check_ungrouped(given.groups)  # folds could keep them whole, and no interval of a label would
         samples = cls(given.logits, given.labelled(), outputs=given.outputs)
         if given.weights is None:
             return samples

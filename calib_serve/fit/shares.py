@@ -157,7 +157,7 @@ def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
         if artifact.table.classes is None:
             raise InputError(
                 "a table of the top confidence has no place for a correction of class shares; fit it with "
-                "--of each (of='each'), or with a method without a table"
+                "of='each' (--option of=each), or with a method without a table"
             )
         # Rows of classes are normalised after they are looked up: scaled, they are Bayes' rule.
         steps[-1] = ProbTable(artifact.table.edges, artifact.table.values * (ratio / ratio.max())[:, None])
@@ -194,8 +194,8 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
     if bad := [name for name in methods if not correctable(name, classes, of)]:
         raise InputError(
             f"behind {', '.join(bad)} class shares cannot be corrected: a mixture, or a table of the top "
-            "class, has no place for it; choose another method, a table with --of each (of='each'), or no "
-            "prior"
+            "class, has no place for it; choose another method, a table with of='each' (--option "
+            "of=each), or no prior"
         )
 
 

@@ -29,7 +29,7 @@ from calib_serve.metrics.samples import checked, design_effect, group_codes, wei
 from calib_serve.metrics.truths import Sample
 from calib_serve.options.base import changed, fields_of
 from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
-from calib_serve.scores import ProbsView, Scores
+from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 Floats = NDArray[np.float64]
 
@@ -261,7 +261,6 @@ def evaluate_labels(
     found = Scores.of(scores, labels, expected="label_probabilities", **asked.of_scores)
     if not found.is_multilabel:
         raise InputError(f"these scores are {found.outputs}, one class a sample: evaluate measures them")
-    if found.groups is not None:
-        raise InputError("groups are for one class a sample, not for labels; leave them out")
+    check_ungrouped(found.groups)
     how = fields_of(MeasureOptions, asked)
     return evaluate_label_probs(found.probs[:], found.labelled(), sample_weight=found.weights, **how)

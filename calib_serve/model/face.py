@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, Head, InputShift, ModelFacts
 from calib_serve.data import check_input_shape
 from calib_serve.errors import InputError, ModelError, ShapeError
-from calib_serve.files import private_folder
+from calib_serve.files import make_private, private_folder
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import (
     LABELS,
@@ -336,6 +336,7 @@ class CachedClassifier(Around):
     ) -> None:
         private_folder(self.folder)
         growing, count = done.with_suffix(".partial"), done.with_suffix(".rows")
+        make_private(growing)
         first = _rows_done(growing, count, (len(inputs), width))
         out = np.lib.format.open_memmap(growing, "r+" if first else "w+", np.float32, (len(inputs), width))
         _take_room(growing)

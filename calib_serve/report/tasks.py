@@ -58,6 +58,7 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
+from calib_serve.scores import check_ungrouped
 from calib_serve.verdicts import Verdict, of_own_samples
 from calib_serve.verdicts.decide import judge_probs
 from calib_serve.words import count, percent
@@ -66,7 +67,6 @@ Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]
 
 _BAND = 200  # resamples of the smooth diagram's band
-_DRAWS = 200  # the test of labels has no meaning without any
 
 
 class Task(Protocol):
@@ -276,11 +276,11 @@ class _Multilabel:
         return checked_label_probs(*predictions)
 
     def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
-        if how.groups is not None or how.target_risk is not None:
-            raise InputError("--groups and --target-risk (groups=, target_risk=) are for one class a sample")
-        # Without draws the table could not say what chance alone shows.
-        options = {**how.measured, "replicates": how.replicates or _DRAWS}
-        found = [evaluate_label_probs(*pair, sample_weight=how.sample_weight, **options) for pair in pairs]
+        check_ungrouped(how.groups)
+        if how.target_risk is not None:
+            raise InputError("--target-risk (target_risk=) is for one class a sample, not for labels")
+        how_to = {**how.measured, "sample_weight": how.sample_weight}
+        found = [evaluate_label_probs(*pair, **how_to) for pair in pairs]
         colors = ("before", "after")[-len(pairs) :]
         return tuple(
             Side(name, color, metrics, reliability_of(metrics.bins))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from calib_serve.errors import CalibServeError, ConflictError, LedgerError, Refused, ServerError, Unanswered
-from calib_serve.files import open_regular, write_whole
+from calib_serve.files import open_regular, private_folder, write_whole
 from calib_serve.watch.batch import ServedReceipt, ServedSums
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.service import Watch
@@ -62,6 +62,7 @@ class BatchFolder:
         if len(self) + len(batch.items) > self._most:
             return False
         path = self._folder / f"{time.time_ns()}-{len(batch.items)}-{batch.name}.json"
+        private_folder(self._folder)
         write_whole(path, json.dumps(batch.items), mode=0o600)
         return True
 

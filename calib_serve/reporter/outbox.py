@@ -261,7 +261,7 @@ class _Spool:
             self._held = self._lock(self._path, make=True)
         if batches:
             told = [[one.name, one.time, [astuple(each) for each in one.items]] for one in batches]
-            write_whole(self._path, json.dumps(told))
+            write_whole(self._path, json.dumps(told), mode=0o600)
         else:
             self._path.unlink(missing_ok=True)
             Path(f"{self._path}.lock").unlink(missing_ok=True)

@@ -237,28 +237,16 @@ class Reporter:
         self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
         self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
         ring = keyring_of(keyring)
-        if watch is not None and ring is None:
-            raise InputError(
-                f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
-            )
-        if watch is not None and samples is not None:
-            raise InputError(
-                "samples are kept where labels are counted: say so to the watch, which gets the logits"
-            )
-        for useless, says in (
-            (
-                bool(token) and not isinstance(watch, str),
-                "token is for the watch at an address: give watch=URL",
-            ),
-            (watch is None and spool is not None, "spool is for what waits for a watch: give watch="),
-            (samples is None and sample_rate != _RATE, "sample_rate is of samples: give samples=FOLDER"),
-            (
-                workers != 1 and not isinstance(policy, str),
-                'workers share a policy of text, such as "500/day"',
-            ),
-        ):
-            if useless:
-                raise InputError(says)
+        _check_together(
+            watch,
+            ring,
+            policy,
+            token=token,
+            workers=workers,
+            samples=samples,
+            sample_rate=sample_rate,
+            spool=spool,
+        )
         self._sink = RegistrySink(registry)
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
@@ -559,6 +547,36 @@ class Reporter:
         self._seen += 1
         if self._seen <= _CHECKED and not are_probabilities(p):
             raise InputError("probs must be probabilities, which add up to 1 in each row; not logits")
+
+
+def _check_together(
+    watch: object,
+    ring: object,
+    policy: object,
+    *,
+    token: str,
+    workers: int,
+    samples: object,
+    sample_rate: float,
+    spool: object,
+) -> None:
+    """Raise InputError for what is of no use without, or beside, something else."""
+    if watch is not None and ring is None:
+        raise InputError(
+            f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
+        )
+    if watch is not None and samples is not None:
+        raise InputError(
+            "samples are kept where labels are counted: say so to the watch, which gets the logits"
+        )
+    if token and not isinstance(watch, str):
+        raise InputError("token is for the watch at an address: give watch=URL")
+    if watch is None and spool is not None:
+        raise InputError("spool is for what waits for a watch: give watch=")
+    if samples is None and sample_rate != _RATE:
+        raise InputError("sample_rate is of samples: give samples=FOLDER")
+    if workers != 1 and not isinstance(policy, str):
+        raise InputError('workers share a policy of text, such as "500/day"')
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:

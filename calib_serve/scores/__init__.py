@@ -21,7 +21,7 @@ from calib_serve.scores.kinds import (
     to_probs,
     two_columns,
 )
-from calib_serve.scores.scores import ProbsView, Scores, row_weights, truths
+from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped, row_weights, truths
 
 __all__ = [
     "LABELS",
@@ -34,6 +34,7 @@ __all__ = [
     "Scores",
     "alike",
     "check_outputs",
+    "check_ungrouped",
     "class_count",
     "exact",
     "from_probs",

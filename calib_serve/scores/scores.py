@@ -133,7 +133,7 @@ class Scores:
         names = (*map(str, range(1, p.shape[1] + 1)), "rest")
         values = np.concatenate([p, np.maximum(rest, 0)], axis=1)
         made = cls.of(values, rank, outputs="probabilities", **how)
-        return replace(made, class_names=names)
+        return cls.of(made, class_names=names)
 
     @classmethod
     def of_logits(
@@ -494,6 +494,15 @@ def row_weights(given: Any, n: int) -> NDArray[np.float64]:
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise InputError("weights must be finite, not negative and not all zero")
     return weights
+
+
+def check_ungrouped(groups: Any) -> None:
+    """Raise InputError for groups of samples of which any number of labels may be true."""
+    if groups is not None:
+        raise InputError(
+            "groups are for one class a sample, not for labels: leave --groups (groups=) out, and drop a "
+            "column or array that is called group"
+        )
 
 
 def _column(given: Any, n: int, what: str) -> NDArray[Any]:

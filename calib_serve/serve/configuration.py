@@ -249,7 +249,7 @@ def configure(
     if options.label_budget:
         environment[LABEL_BUDGET] = parse_policy(options.label_budget).text
     notes += [
-        f"{name}: {value} instead of {given}, which the environment says"
+        f"{name}: {value}, not what the environment says"  # which may hold a password
         for name, value in environment.items()
         if name.startswith("CALIB_SERVE_")
         and (given := from_environment(name))

@@ -52,5 +52,6 @@ def host_setting(folder: Path, name: str) -> str | None:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ServerError(f"{path} cannot be read: {error!r}; start the server again") from error
     if here and there and there not in (here, placed(here)):
-        raise ServerError(f"{name} is {here} here and {there} for the server of {folder}: unset it here")
+        # What is here is not repeated: nobody looked at it yet, and it may hold a password.
+        raise ServerError(f"{name} is {there} for the server of {folder}, and another here: unset it here")
     return here if there is None else str(there)

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from calib_serve.fuse.onnx import FuseReport
 
 
+_FOLDS = 5
+
+
 class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrated probabilities of scores (n, K), a column a class; one column for two classes.
 
@@ -153,8 +156,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     in a ``FrozenEstimator`` or with ``cv="prefit"``, is calibrated on all samples given to ``fit``.
 
     ``method`` is "auto", which chooses by cross-validation, or a method's name; ``options`` are its own
-    options. ``cv`` is a number of folds, a splitter, or pairs of training and test indices; a number is
-    lowered to the samples of the smallest class. ``response_method`` names the scores; "auto" takes
+    options. ``cv`` is a number of folds, a splitter, or pairs of training and test indices; by default 5
+    folds, or as many as the smallest class has samples. ``response_method`` names the scores; "auto" takes
     ``decision_function`` where there is one. ``random_state`` is the seed of what the calibration draws.
 
     After ``fit``: ``estimator_`` is the classifier, ``artifact_`` the calibration, ``method_`` the method
@@ -179,7 +182,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         estimator: Any = None,
         *,
         method: str = "auto",
-        cv: Any = 5,
+        cv: Any = None,
         response_method: Response = "auto",
         options: Mapping[str, Any] | None = None,
         n_jobs: int | None = None,
@@ -328,7 +331,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _splits(
         self, X: Any, y: NDArray[Any], split_params: dict[str, Any]
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        folds = 5 if self.cv is None else self.cv
+        folds = _FOLDS if self.cv is None else self.cv
         if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
             counts = np.unique(y, return_counts=True)[1]
             if counts.min() < 2:
@@ -336,7 +339,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                     f"class {self.classes_.tolist()[counts.argmin()]!r} has one sample; "
                     "cross-validation needs two of every class"
                 )
-            folds = min(int(folds), int(counts.min()))
+            # A number that is asked for stays: scikit-learn warns where a class has fewer samples.
+            folds = min(_FOLDS, int(counts.min())) if self.cv is None else int(folds)
         for train, test in check_cv(folds, y, classifier=True).split(X, y, **split_params):
             yield np.asarray(train), np.asarray(test)
 
@@ -380,9 +384,6 @@ def _is(value: Any, word: str) -> bool:
     return isinstance(value, str) and value == word
 
 
-_FOLDS = 5
-
-
 def calibrated(
     logits: NDArray[np.float64],
     labels: NDArray[np.intp],
@@ -401,9 +402,9 @@ def calibrated(
     """
     samples = Samples.of_kind(logits, labels, outputs, sample_weight=sample_weight)
     given: dict[str, Any] = {"seed": seed, **(options or {})}
-    if method == "auto":
+    if method == "auto" and "folds" not in given:
         smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())
-        given["folds"] = max(min(given.get("folds", _FOLDS), smallest), 1)
+        given["folds"] = max(min(_FOLDS, smallest), 1)
     artifact = calibrate(samples, samples.labels, method, cross_validate=method == "auto", **given)
     names = tuple(str(name) for name in class_names)
     return replace(artifact, class_names=names, model={"outputs": outputs})

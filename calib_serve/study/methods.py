@@ -51,7 +51,6 @@ def ablation(
     *,
     methods: Sequence[str] = ("structured-average",),
     fit: Fit | None = None,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
     """Measure each method's parts on ``test``, fitted together on ``cal`` and applied alone.
@@ -61,7 +60,7 @@ def ablation(
     may need it.
     """
     (x, y), fitted = arrays(test, fit), arrays(cal, fit)
-    fit = fit or OutputFit(seed=seed)
+    fit = fit or OutputFit()
     names = [*_ALONE, *(name for name in methods if name not in _ALONE)]
     rows: list[tuple[str | float, ...]] = []
     for done, method in enumerate(names, 1):
@@ -133,14 +132,13 @@ def bin_effect(
     methods: Sequence[str] = ("none", "temperature"),
     counts: Sequence[int] = (10, 15, 20),
     fit: Fit | None = None,
-    seed: int = 0,
 ) -> Study:
     """Return ECE, adaptive and classwise ECE of each method, fitted on ``cal``, at each bin count.
 
     ``cal`` and ``test`` are inputs and class ids, as ``fit`` takes them, logits by default.
     """
     (z, y), (x, labels) = arrays(test, fit), arrays(cal, fit)
-    fit = fit or OutputFit(seed=seed)
+    fit = fit or OutputFit()
     probs = {method: fit.probs(fit.fit(method, x, labels), z) for method in methods}
     rows = tuple(
         (

@@ -17,7 +17,7 @@ from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import JudgeOptions
-from calib_serve.scores import ProbsView, Scores
+from calib_serve.scores import ProbsView, Scores, check_ungrouped
 from calib_serve.verdicts.conclude import (
     CALIBRATE,
     TOLERANCE,
@@ -115,8 +115,8 @@ def judge_probs(
     ShapeError.
     """
     single, several = _class_tolerance(tolerance, class_tolerance), np.ndim(labels) == 2
-    if several and groups is not None:
-        raise InputError("groups are for one class a sample, not for labels; leave them out")
+    if several:
+        check_ungrouped(groups)
     p: Any
     y: Any
     if isinstance(probs, ProbsView):

@@ -90,8 +90,9 @@ NAIVE = {"time": pa.array([START * 10**6], pa.timestamp("us"))}
 @pytest.mark.parametrize(
     ("predictions", "labels", "options", "says"),
     [
-        ({"id": [0]}, ONE, {"columns": Columns(confidence="score")}, "no column score.*--column score"),
-        ({"id": [0]}, {"id": [0], "truth": [0]}, {}, "labels .*no column label; it has id, truth"),
+        ({"id": [0]}, ONE, {"columns": Columns(confidence="score")}, "no column score; it has [a-z, ]*$"),
+        ({"id": [0]}, ONE, {"by": ["team"]}, "no column team; it has [a-z, ]*$"),
+        ({"id": [0]}, {"id": [0], "truth": [0]}, {}, "labels .*id, truth.*--column label=NAME"),
         ({"predicted": [1]}, {**ONE, "label": ["1"]}, {}, "cannot be compared"),
         ({"predicted": [1.0]}, {**ONE, "label": [1.0]}, {}, "must be"),
         ({"predicted": [True]}, {**ONE, "label": [1]}, {}, "cannot be compared"),

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from command_line import calib_serve
 from small_models import archive
+from torch import nn
 
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.errors import CalibServeError, InputError, Unanswered
 from calib_serve.files import GROUP_READS
 from calib_serve.fit.progress import Checkpoints
+from calib_serve.model import from_module
+from calib_serve.model.face import CachedClassifier
 from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import Keyring
+from calib_serve.reporter.home import HomewardQueue, Served
+from calib_serve.reporter.outbox import Outbox
 from calib_serve.serve.configuration import configure
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.client import read_token
+from calib_serve.watch.intake import Outcome
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch
 
@@ -62,6 +70,40 @@ def test_what_a_watch_and_a_fit_write_is_for_their_owner_alone(tmp_path: Path, n
         assert for_others(tmp_path) == {}
     Checkpoints(tmp_path / "checkpoints").save("a", {"x": np.zeros(3)})
     assert len(list((tmp_path / "samples").glob("*.npz"))) == 2
+    assert for_others(tmp_path) == {}
+
+
+class Away:
+    """A watch that does not answer."""
+
+    sample_rate = 0.0
+
+    def predictions(self, *_: object, **__: object) -> list[Outcome]:
+        raise Unanswered("away")
+
+    served: Any = predictions
+    labels: Any = predictions
+
+
+def test_what_waits_in_a_spool_is_for_its_owner_alone(tmp_path: Path, no_umask: None) -> None:
+    how: dict[str, Any] = {"failed": lambda *_, **__: None, "spool": tmp_path / "spool"}
+    queue, box = HomewardQueue(Away(), most=9, **how), Outbox(Away(), model="m", version="1", **how)
+    assert queue.put(Served("receipt", "order-17"))
+    box.put([(1, 0.9)])
+    assert not queue.send(at_once=True)
+    assert not box.send(at_once=True)
+    assert len([*tmp_path.rglob("*.json")]) == 2
+    assert for_others(tmp_path) == {}
+
+
+def test_cached_outputs_and_a_backup_are_for_their_owner_alone(tmp_path: Path, no_umask: None) -> None:
+    model = from_module(nn.Linear(4, 3).eval(), input_shape=(4,), device="cpu")
+    CachedClassifier(model, tmp_path / "cache").logits(np.zeros((2, 4), np.float32))
+    with contextlib.closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        ledger.database.backup(tmp_path / "backup.db")
+    with contextlib.closing(Ledger(tmp_path / "backup.db", must_exist=True)) as copy:
+        assert copy.check() == []
+    assert [*(tmp_path / "cache").iterdir()]
     assert for_others(tmp_path) == {}
 
 

@@ -59,7 +59,7 @@ def test_what_cannot_be_corrected_is_refused_with_what_to_do() -> None:
     for steps in ((two,), (broad,), (LogitMap.temperature(2.0), two)):
         with pytest.raises(InputError, match="fit with temperature"):
             for_shares(known(*steps), NEW, how="given")
-    with pytest.raises(InputError, match="--of each"):
+    with pytest.raises(InputError, match=r"of='each' \(--option of=each\)"):
         for_shares(known(ProbTable(EDGES[:1], VALUES[:1])), NEW, how="given")
     with pytest.raises(InputError, match="would not keep their promise"):
         for_shares(known(abstain=Abstain(0.5, risk=0.1)), NEW, how="given")

@@ -54,12 +54,25 @@ def test_every_metric_refuses(case: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"bins": 0}, {"edges": "both"}, {"replicates": -1}, {"level": 0.0}, {"level": 1.0}, {"level": 95}],
+    [
+        {"bins": 0},
+        {"edges": "both"},
+        {"replicates": -1},
+        {"replicates": 7},
+        {"level": 0.0},
+        {"level": 1.0},
+        {"level": 95},
+    ],
     ids=str,
 )
 def test_evaluate_refuses_options_that_cannot_be_right(options: dict[str, object]) -> None:
     with pytest.raises(InputError):
         metrics.evaluate(PROBS, LABELS, **options)
+
+
+def test_the_fewest_replicates_give_every_error_its_interval() -> None:
+    found = metrics.evaluate(PROBS, LABELS, replicates=8)
+    assert np.isfinite([found.ece.low, found.ece.high, found.classwise_ece.low, found.aurc.low]).all()
 
 
 def test_logits_are_refused_when_not_finite() -> None:

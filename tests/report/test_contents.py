@@ -194,6 +194,16 @@ def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
     assert change.low < change.value < change.high
 
 
+def test_a_report_of_labels_without_replicates_has_no_intervals_of_errors() -> None:
+    p = RNG.random((400, 4))
+    y = (RNG.random((400, 4)) < p).astype(int)
+    lows = [
+        prepare_report(title="x", after=(p, y), replicates=number).after.metrics.positive_ece.low
+        for number in (0, 50)
+    ]
+    assert np.isnan(lows).tolist() == [True, False]
+
+
 def test_labels_weigh_too() -> None:
     p = RNG.random((400, 4))
     y = (RNG.random((400, 4)) < p).astype(int)

@@ -198,6 +198,15 @@ def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_
         configured(store, tmp_path / "own", "blacklist_env_vars=.*SOURCE.*")
 
 
+def test_a_password_in_a_variable_that_is_replaced_is_not_repeated(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALIB_SERVE_LEDGER", "postgresql://me:a-secret@host/labels")
+    server = Server(store, ["digits.mar"], folder=tmp_path, ledger=tmp_path / "own.db")
+    assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_LEDGER"]
+    assert "a-secret" not in str(server.notes)
+
+
 def test_a_variable_that_is_nearly_one_of_the_host_is_said(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +248,9 @@ def test_a_promotion_asks_the_ledger_and_lists_the_models_of_the_server_it_is_fo
         if address.startswith("postgresql:"):
             assert host.models_file == tmp_path / "mine.json"
     monkeypatch.setenv("CALIB_SERVE_LEDGER", "l.db")
-    with pytest.raises(ServerError, match=r"CALIB_SERVE_LEDGER is l\.db here and .*other\.db for the server"):
+    with pytest.raises(
+        ServerError, match=r"CALIB_SERVE_LEDGER is .*other\.db for the server .* another here"
+    ):
         _ = host.ledger
     (tmp_path / "environment.json").unlink()  # TorchServe was started without us
     assert host.ledger == "l.db"

@@ -75,6 +75,23 @@ def test_a_fitted_classifier_stays_and_is_calibrated_on_all_samples(cv):
     assert model.estimator_ is given
 
 
+def test_a_number_of_folds_that_is_asked_for_stays():
+    x, y = load_wine(return_X_y=True)
+    few = np.r_[: len(y) - len(y[y == 2]) + 3]
+    assert np.bincount(y[few]).min() == 3
+    with pytest.warns(UserWarning, match="n_splits=4"):
+        CalibratedClassifier(GaussianNB(), method="temperature", cv=4).fit(x[few], y[few])
+    frozen = FrozenEstimator(GaussianNB().fit(x, y))
+    chosen = [
+        CalibratedClassifier(frozen, options=options).fit(x[few], y[few]).artifact_.fit["selection"]["folds"]
+        for options in (None, {"folds": 4})
+    ]
+    assert chosen == [3, 4]
+    assert (
+        CalibratedClassifier(GaussianNB(), method="temperature").fit(x[few], y[few]).method_ == "temperature"
+    )
+
+
 def test_where_no_choice_can_be_made_a_temperature_is_fitted_or_nothing():
     x, x_cal, y, y_cal = halves(load_digits)
     frozen = FrozenEstimator(GaussianNB().fit(x, y))

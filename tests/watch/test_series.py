@@ -22,6 +22,7 @@ from calib_serve.watch.series import (
     SHADOWS,
     WATCH,
     WORKERS,
+    Series,
 )
 
 pytestmark = pytest.mark.server
@@ -84,3 +85,30 @@ def test_every_publisher_adds_up_what_is_declared(published: tuple[Published, Pu
         mine = [value for labels, value in watch[counted].items() if ("version", "1") in labels]
         assert sum(mine) == pytest.approx(100 * sum(one.adds(c, 1, 1) for c in CONFIDENCES))
         assert sum(workers[key].values()) == pytest.approx(20 * sum(one.adds(c, 0, 1) for c in CONFIDENCES))
+
+
+def test_the_budget_of_series_in_the_documentation_is_that_of_the_declared_ones() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
+
+    def of_a_version(*declared: Series) -> int:
+        """How many there are of one version, with 15 bins and 3 windows, and no incident."""
+        own = {"model", "version", "bin", "window", *LEDGER_LABELS}
+        return sum(
+            15 if "bin" in one.labels else 3 if "window" in one.labels else 1
+            for one in declared
+            if {"model", "version"} <= set(one.labels) <= own and "_incident_" not in one.name
+        )
+
+    watch_alone = of_a_version(*WATCH)
+    by_replicas = (
+        *(one.series for one in PUBLISHED if one.of == "predictions"),
+        *(one for one in SERIES if one.name in ("calib_reference_share", "calib_invalid_outputs_total")),
+        *WORKERS,
+    )
+    for said in (
+        f"| **together** | **{of_a_version(*SERIES, *WORKERS)}** |",
+        f"and seven more | {watch_alone} |",
+        f"Each replica then keeps {of_a_version(*by_replicas)} series",
+        f"watch {of_a_version(*SERIES) + watch_alone}:",
+    ):
+        assert said in page

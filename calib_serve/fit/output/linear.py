@@ -23,6 +23,7 @@ from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, Vector, 
 
 _RIDGE = 1e-6
 _GAP = 1e-8
+_FOLDS = 5
 
 
 def fit_vector(samples: Samples, *, ridge: float = _RIDGE) -> Artifact:
@@ -86,7 +87,7 @@ def fit_dirichlet_odir(
     *,
     lam: float | None = None,
     mu: float | None = None,
-    folds: int = 5,
+    folds: int = _FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
@@ -102,7 +103,7 @@ def fit_matrix_odir(
     *,
     lam: float | None = None,
     mu: float | None = None,
-    folds: int = 5,
+    folds: int = _FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit softmax(W z + b) on logits with ODIR; otherwise as ``fit_dirichlet_odir`` (Kull 2019)."""
@@ -119,6 +120,7 @@ def _fit_odir(
     folds: int,
     seed: int,
 ) -> Artifact:
+    _check_folds(folds, lam=lam)
     problem, k = Problem.of(samples, "full", on=on), samples.classes
     begin = temperature(samples)
     strongest = ODIR_STRENGTHS[0] if lam is None else lam
@@ -151,6 +153,13 @@ def _fit_odir(
     )
 
 
+def _check_folds(folds: int, **given: float | None) -> None:
+    """Raise InputError for folds that are asked for, and could choose nothing."""
+    for name, value in given.items():
+        if value is not None and folds != _FOLDS:
+            raise InputError(f"folds choose {name}, which is given: leave one of both out")
+
+
 def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
     """Return the solution for an infinite lambda: a diagonal, with few parameters."""
     k = problem.samples.classes
@@ -173,7 +182,7 @@ def fit_structured_vector(
     samples: Samples,
     *,
     strength: float | None = None,
-    folds: int = 5,
+    folds: int = _FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit a temperature, then one scale and one bias per class, penalised by strength K / n.
@@ -188,7 +197,7 @@ def fit_structured_matrix(
     samples: Samples,
     *,
     strength: float | None = None,
-    folds: int = 5,
+    folds: int = _FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit as ``fit_structured_vector``, with a full matrix, off the diagonal by strength K (K - 1) / n.
@@ -209,6 +218,7 @@ def _fit_structured(
 ) -> Artifact:
     if strength is not None and not (np.isfinite(strength) and strength > 0):
         raise InputError(f"strength must be positive, got {strength}")
+    _check_folds(folds, strength=strength)
     begin = temperature(samples)
     problem = Problem.of(samples, shape, on="log_probs", scale=1 / begin["temperature"])
     start, n, k = np.zeros(problem.size), len(samples), samples.classes

@@ -222,11 +222,9 @@ class Database:
         if path.exists():
             raise InputError(f"{path} is there; name a new file")
         try:
-            make_private(path)
-            path.unlink()
+            make_private(path)  # before there is anything to read in it; SQLite writes into an empty file
             with self._engine.connect() as connection:
                 connection.exec_driver_sql("vacuum into ?", (str(path),))
-            path.chmod(0o600)
             with path.open("rb") as written:
                 os.fsync(written.fileno())
         except (SQLAlchemyError, OSError) as error:
