@@ -287,7 +287,7 @@ def test_free_ports_of_a_server_that_others_reached_are_said_to_be_of_this_host_
 ) -> None:
     config = tmp_path / "config.properties"
     config.write_text("inference_address=http://0.0.0.0:8080\nmetrics_address=http://127.0.0.1:8082\n")
-    server = Server(store, ["digits.mar"], folder=tmp_path / "run", properties=config, ports=Ports.free())
+    server = Server(store, ["digits.mar"], folder=tmp_path / "run", properties=config, ports=Ports(9080))
     (note,) = server.notes
-    assert note.startswith("inference_address: http://127.0.0.1:")
+    assert note.startswith("inference_address: http://127.0.0.1:9080 ")
     assert "instead of http://0.0.0.0:8080" in note
