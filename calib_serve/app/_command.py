@@ -48,6 +48,8 @@ _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
 
 _PREFIX = "CALIB_SERVE_"
+_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_[0-9]")
+"""In names of variables that say where a service of this name is, such as calib-serve-watch."""
 
 Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
@@ -208,6 +210,8 @@ def _check_variables(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     prefix = f"{_PREFIX}{'_'.join(commands).upper()}_"
     own = {variable(field.name) for field in fields(ServeOptions)}  # of TorchServe's workers: LABEL_BUDGET
     for name in sorted(name for name in os.environ if name.startswith(prefix) and name not in own):
+        if _OF_KUBERNETES.search(name):
+            continue
         try:
             arguments.match(name.removeprefix(prefix), transform=_of_variable, delimiter="_")
         except ValueError:

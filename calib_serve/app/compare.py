@@ -64,7 +64,7 @@ class Options:
     seed: int = 0
     """The seed of the methods that draw, and of what a study draws."""
     replicates: Annotated[int, RARE] = CompareOptions.replicates
-    """Resamples of the intervals that --json and --out show, 8 or more; 0 for none."""
+    """Resamples of the intervals that --json and --out show, 16 or more; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

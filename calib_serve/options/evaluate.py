@@ -39,12 +39,12 @@ class Resampled(Seeded):
     """Options of what is resampled."""
 
     replicates: Annotated[int, RARE] = 1000
-    """Resamples and draws that intervals are made of, 8 or more; 0 for no such intervals."""
+    """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
 
     def _check(self) -> None:
-        # Errors draw an eighth of them from each possible truth: fewer would leave these without intervals.
-        enough = self.replicates == 0 or self.replicates >= 8
-        check(enough, "replicates", f"must be 0, or 8 or more, got {self.replicates}")
+        # Errors draw an eighth of them from each possible truth, and one draw alone has no spread.
+        enough = self.replicates == 0 or self.replicates >= 16
+        check(enough, "replicates", f"must be 0, or 16 or more, got {self.replicates}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class CompareOptions(ScoresOptions, Resampled):
 
     # Fewer than in one evaluation: some twenty methods are resampled, and ranked by their values.
     replicates: Annotated[int, RARE] = 200
-    """Resamples that the intervals of metrics are made of, 8 or more; 0 for none."""
+    """Resamples that the intervals of metrics are made of, 16 or more; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

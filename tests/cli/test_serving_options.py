@@ -44,6 +44,8 @@ def test_a_variable_that_names_no_option_of_the_command_is_refused(
 ) -> None:
     monkeypatch.setenv("CALIB_SERVE_WATCH_TTL_DAY", "1")
     assert "did you mean CALIB_SERVE_WATCH_TTL_DAYS?" in refused("watch", "m:1=3")
+    for name in ("CALIB_SERVE_LABEL_SERVICE_HOST", "CALIB_SERVE_LABEL_PORT_9300_TCP_PORT"):
+        monkeypatch.setenv(name, "10.0.0.1")  # Kubernetes says so of a service calib-serve-label
     monkeypatch.setenv("CALIB_SERVE_LABEL_BUDGET", "500/day")  # of TorchServe's workers
     monkeypatch.setenv("CALIB_SERVE_LABEL_METRICS_PORT", "-1")
     assert "CALIB_SERVE_LABEL_METRICS_PORT must be 1" in refused("label", ".", "--dead-letter", "dead")
