@@ -143,8 +143,10 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
         pack(model, full_artifact(), folder / "store", name=name, batching=ONE, **options)
     old = existing_archive(folder / "old")
     fitted = replace(full_artifact(), steps=full_artifact().steps[1:])
-    (folder / "request.json").write_text(json.dumps({"centimetres": [1.0] * WIDTH}))
-    pack_around(old, fitted, folder / "store", probe=folder / "request.json", untried=not NIGHTLY)
+    request = folder / "request.json"
+    request.write_text(json.dumps({"centimetres": [1.0] * WIDTH}))
+    trial = {"probe": request} if NIGHTLY else {"untried": True}
+    pack_around(old, fitted, folder / "store", **trial)
     return register(*sorted((folder / "store").glob("*.mar")))
 
 
