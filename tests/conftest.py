@@ -43,8 +43,8 @@ settings.load_profile("sized")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores: a third of the time, tests wait for the servers that they started."""
-    return (os.cpu_count() or 1) + 2
+    """One more than there are cores: much of the time, tests wait for the servers that they started."""
+    return (os.cpu_count() or 1) + 1
 
 
 LONGEST = (
