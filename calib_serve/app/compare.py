@@ -14,7 +14,7 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pair
 from calib_serve.app._data import file_scores, refuse_file_options
 from calib_serve.app._show import console, note, print_json, stages
 from calib_serve.errors import InputError
-from calib_serve.options.base import RARE, Factory, check
+from calib_serve.options.base import RARE, Factory, check, check_default
 from calib_serve.options.data import FileOptions
 from calib_serve.options.evaluate import CompareOptions
 
@@ -155,8 +155,7 @@ def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool
     unknown = [key for key in own if key not in known]
     check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
-    resampled = options.replicates != Options.replicates
-    check(not resampled, "replicates", "are for a comparison of methods, without a study")
+    check_default(options, ["replicates"], "are for a comparison of methods, without a study")
     check(source.groups is None, "groups", "are for a comparison of methods: a study takes every row alone")
     own = {key: _like(value, takes[key].default) for key, value in own.items()}
     beside = {"methods": options.methods, "seed": options.seed}

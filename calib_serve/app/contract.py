@@ -20,7 +20,7 @@ from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
 from calib_serve.errors import InputError
 from calib_serve.options.base import check as require
-from calib_serve.options.base import fields_of
+from calib_serve.options.base import check_default, fields_of
 from calib_serve.options.data import ModelData, PlainData
 from calib_serve.options.evaluate import ContractOptions, PlanOptions
 
@@ -180,8 +180,8 @@ def plan(
         raise InputError(
             "DATA tell the share that is acted on of an artifact: name its folder, without --acted-share"
         )
-    for name, value in fields_of(PlainData, source).items():
-        require(data is not None or value is None, name, "is of DATA, and none is given")
+    if data is None:
+        check_default(source, fields_of(PlainData, source), "is of DATA, and none is given")
     acted = {} if options.acted_share is None else _told(contract, options.acted_share)
     if artifact is not None and data is not None:
         acted = _measured(artifact, contract, data, source)

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import RARE, check
+from calib_serve.options.base import RARE, check, check_default
 from calib_serve.options.evaluate import Binned, Tolerant
 
 __all__ = ["AuditOptions"]
@@ -52,9 +52,11 @@ class AuditOptions(Binned, Tolerant):
             _moment(option, getattr(self, option))
         check(self.seconds is None or self.seconds >= 1, "every", "must be a second or more")
         check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
-        for name in ("memory", "threads", "temporary"):
-            own = self.engine is None or getattr(self, name) == getattr(AuditOptions, name)
-            check(own, name, "is of the DuckDB that reads files; an engine has settings of its own")
+        if self.engine is not None:
+            of_files = ("memory", "threads", "temporary")
+            check_default(
+                self, of_files, "is of the DuckDB that reads files; an engine has settings of its own"
+            )
 
     @property
     def begin(self) -> datetime | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import RARE, Checked, Factory, check, check_positive, fields_of
+from calib_serve.options.base import RARE, Checked, Factory, check, check_default, check_positive, fields_of
 
 __all__ = [
     "ArchiveData",
@@ -139,11 +139,9 @@ class ArchiveData(SplitData, TrialOptions):
             "seam",
             "is a place in the handler of an archive, and none is given",
         )
-        check(
-            self.probe_timeout == TrialOptions.probe_timeout or self.from_ is not None,
-            "probe_timeout",
-            "is how long the handler of an archive may take, and none is given",
-        )
+        if self.from_ is None:
+            says = "is how long the handler of an archive may take, and none is given"
+            check_default(self, ["probe_timeout"], says)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import PYTHON, RARE, Checked, Seeded, check, check_between, check_positive
+from calib_serve.options.base import (
+    PYTHON,
+    RARE,
+    Checked,
+    Seeded,
+    check,
+    check_between,
+    check_default,
+    check_positive,
+)
 from calib_serve.options.data import ScoresOptions
 
 __all__ = [
@@ -119,11 +128,11 @@ class PromiseOptions(Interval, Seeded):
     """raps: ranks without a penalty; by default chosen."""
 
     def _check(self) -> None:
-        of_sets = ("score", "per_class", "penalty", "free_ranks")
-        for what, names in (("coverage", of_sets), ("risk", ("level",))):
-            for name in names if getattr(self, what) is None else ():
-                told = getattr(self, name) == getattr(PromiseOptions, name)
-                check(told, name, f"goes with {what}, which is not given")
+        if self.coverage is None:
+            of_sets = ("score", "per_class", "penalty", "free_ranks")
+            check_default(self, of_sets, "goes with coverage, which is not given")
+        if self.risk is None:
+            check_default(self, ["level"], "goes with risk, which is not given")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check
+from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check, check_default
 from calib_serve.options.data import ModelScores
 
 __all__ = [
@@ -150,9 +150,9 @@ class TritonOptions(GraphOptions):
         level, workspace = self.trt_level, self.trt_workspace
         check(level is None or 0 <= level <= 5, "trt_level", f"must be 0 to 5, got {level}")
         check(workspace >= 1, "trt_workspace", f"must be 1 or more, got {workspace}")
-        for name in ("trt_cache", "trt_level", "trt_workspace"):
-            is_default = getattr(self, name) == getattr(TritonOptions, name)
-            check(self.tensorrt is not None or is_default, name, "is an option of tensorrt")
+        if self.tensorrt is None:
+            of_tensorrt = ("trt_cache", "trt_level", "trt_workspace")
+            check_default(self, of_tensorrt, "is an option of tensorrt")
         check(
             self.versions == 1 or not self.ensemble,
             "versions",

@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check, check_between, check_positive
+from calib_serve.options.base import (
+    PYTHON,
+    RARE,
+    Checked,
+    LastLayer,
+    check,
+    check_between,
+    check_default,
+    check_positive,
+)
 from calib_serve.options.data import ModelScores, TrialOptions
 
 __all__ = [
@@ -133,11 +142,14 @@ class ArchivePack(TrialOptions, Wrapped):
     """Pack without trying it: what its handler needs is not here."""
 
     def _check(self) -> None:
-        asked = [name for name in ("probe", "probe_data") if getattr(self, name) is not None]
-        check(len(asked) < 2, "probe", "and probe_data both say what to try it with: give one of them")
-        waits = self.probe_timeout != TrialOptions.probe_timeout
-        if self.untried and (asked or waits):
-            check(False, (*asked, "probe_timeout")[0], "is of a trial, and untried says that there is none")
+        check(
+            self.probe is None or self.probe_data is None,
+            "probe",
+            "and probe_data both say what to try it with: give one of them",
+        )
+        if self.untried:
+            of_trial = ("probe", "probe_data", "probe_timeout")
+            check_default(self, of_trial, "is of a trial, and untried says that there is none")
 
 
 @dataclass(frozen=True, kw_only=True)
