@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 from calib_serve.distributions import RUNTIMES
 from calib_serve.errors import CalibServeError, InputError, ServerError
-from calib_serve.files import GROUP_READS
+from calib_serve.files import GROUP_READS, LEAST_ROOM
 from calib_serve.options.doctor import DoctorOptions
 from calib_serve.serve.configuration import Ports, is_free, read_properties
 from calib_serve.serve.server import find_java
@@ -47,7 +47,6 @@ _NETWORK = re.compile(
     r"(nfs|cifs|smb|9p|afs|ceph|glusterfs|lustre|gpfs|beegfs|ocfs2|virtiofs)"
     r"|fuse\.(sshfs|s3fs|gcsfuse|rclone|blobfuse|goofys|mount-s3|glusterfs|ceph|juicefs)"
 )
-_ROOM = 64  # MiB, as the check "disk" of a running watch asks for
 
 
 @dataclass(frozen=True)
@@ -368,9 +367,9 @@ def _mount(path: Path) -> tuple[str, str]:
 
 
 def _room(about: str, path: Path) -> Iterator[Finding]:
-    free = shutil.disk_usage(path).free >> 20
-    if free < _ROOM:
-        yield Finding("wrong", about, f"{free} MiB are free at {path}", f"free up {_ROOM} MiB at least")
+    free, least = shutil.disk_usage(path).free >> 20, LEAST_ROOM >> 20
+    if free < least:
+        yield Finding("wrong", about, f"{free} MiB are free at {path}", f"free up {least} MiB at least")
 
 
 def _others_write(path: Path) -> str | None:

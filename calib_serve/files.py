@@ -39,6 +39,7 @@ from calib_serve.errors import CalibServeError, InputError, MissingDependency
 
 __all__ = [
     "GROUP_READS",
+    "LEAST_ROOM",
     "LONGEST_LINE",
     "MOST_PROTOBUF",
     "ZIP_ERRORS",
@@ -61,6 +62,9 @@ __all__ = [
     "write_whole",
     "written_whole",
 ]
+
+LEAST_ROOM = 64 << 20
+"""Bytes that are to be free where a ledger or samples are written."""
 
 GROUP_READS = "CALIB_SERVE_GROUP_READS"
 """Set to 1 in the environment, files of secrets may be readable by their group."""

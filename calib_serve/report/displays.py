@@ -142,10 +142,14 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         """
         if kind not in ("bins", "smooth"):
             raise InputError(f"kind must be 'bins' or 'smooth', got {kind!r}")
-        binned = {"bins": bins != _BINS, "edges": edges != "right", "strategy": strategy != "uniform"}
-        binned["sample_weight"] = sample_weight is not None
-        if kind == "smooth" and any(binned.values()):
-            raise InputError(f"{next(name for name in binned if binned[name])} is for kind='bins'")
+        of_bins = {
+            "bins": bins != _BINS,
+            "edges": edges != "right",
+            "strategy": strategy != "uniform",
+            "sample_weight": sample_weight is not None,
+        }
+        if kind == "smooth" and (given_too := [name for name, is_given in of_bins.items() if is_given]):
+            raise InputError(f"{given_too[0]} is for kind='bins'")
         given = _scores(y, p, labels)
         probs, ids = pair = given.probs[:], given.labelled()
         of = of or ("event" if given.classes == _TWO else "top")

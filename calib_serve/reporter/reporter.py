@@ -20,6 +20,7 @@ from calib_serve.artifact import Artifact, Contract
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.forks import around_forks
 from calib_serve.names import By
+from calib_serve.options.servers import SampleOptions
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt, nonce_of
 from calib_serve.reporter.given import (
     KEYRING,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SAMPLES_EVERY = 60.0  # seconds between two times that samples are written
-_RATE = 0.1  # share of samples
 _AT_EXIT = 3.5  # seconds for what waits when the process ends, which takes some of its own
 _OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
 
@@ -226,7 +226,7 @@ class Reporter:
         policy: LabelPolicy | str | None = None,
         workers: int = 1,
         samples: str | Path | None = None,
-        sample_rate: float = _RATE,
+        sample_rate: float = SampleOptions.sample_rate,
         shadow: Artifact | str | Path | None = None,
         most: int = 100_000,
         spool: str | Path | None = None,
@@ -573,7 +573,7 @@ def _check_together(
         raise InputError("token is for the watch at an address: give watch=URL")
     if watch is None and spool is not None:
         raise InputError("spool is for what waits for a watch: give watch=")
-    if samples is None and sample_rate != _RATE:
+    if samples is None and sample_rate != SampleOptions.sample_rate:
         raise InputError("sample_rate is of samples: give samples=FOLDER")
     if workers != 1 and not isinstance(policy, str):
         raise InputError('workers share a policy of text, such as "500/day"')

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from sqlalchemy import and_, insert, select
 
 from calib_serve.errors import CalibServeError, InputError
-from calib_serve.files import FollowedFile
+from calib_serve.files import LEAST_ROOM, FollowedFile
 from calib_serve.receipts import DAY
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake
@@ -165,7 +165,6 @@ _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken 
 _LATELY = 900.0  # seconds for which a receipt from ahead of its time is told
 _HOUR = 3600.0
 _GUESSES = 1_000  # labels of unknown ids in an hour
-_ROOM = 64 << 20  # bytes that are free, at least
 
 
 def counting_checks(
@@ -199,7 +198,7 @@ def _disk(ledger: Ledger) -> str | None:
     if not ledger.database.lite:
         return None
     free = shutil.disk_usage(ledger.database.path.absolute().parent).free
-    return None if free > _ROOM else f"{free / 2**20:.0f} MiB are free for the ledger; free some space"
+    return None if free > LEAST_ROOM else f"{free / 2**20:.0f} MiB are free for the ledger; free some space"
 
 
 class _Peers:
@@ -312,7 +311,7 @@ def samples_check(samples: SampleLog) -> Check:
         if not os.access(samples.folder, os.W_OK | os.X_OK):
             return "the folder of samples is missing, or nothing can be written into it"
         free = shutil.disk_usage(samples.folder).free
-        if free <= _ROOM:
+        if free <= LEAST_ROOM:
             return f"{free / 2**20:.0f} MiB are free for samples; free some space"
         return samples.trouble
 

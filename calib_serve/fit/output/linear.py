@@ -120,7 +120,7 @@ def _fit_odir(
     folds: int,
     seed: int,
 ) -> Artifact:
-    _check_folds(folds, lam=lam)
+    _check_folds(folds, "lam", lam)
     problem, k = Problem.of(samples, "full", on=on), samples.classes
     begin = temperature(samples)
     strongest = ODIR_STRENGTHS[0] if lam is None else lam
@@ -153,11 +153,10 @@ def _fit_odir(
     )
 
 
-def _check_folds(folds: int, **given: float | None) -> None:
+def _check_folds(folds: int, name: str, given: float | None) -> None:
     """Raise InputError for folds that are asked for, and could choose nothing."""
-    for name, value in given.items():
-        if value is not None and folds != _FOLDS:
-            raise InputError(f"folds choose {name}, which is given: leave one of both out")
+    if given is not None and folds != _FOLDS:
+        raise InputError(f"folds choose {name}, which is given: leave one of both out")
 
 
 def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
@@ -218,7 +217,7 @@ def _fit_structured(
 ) -> Artifact:
     if strength is not None and not (np.isfinite(strength) and strength > 0):
         raise InputError(f"strength must be positive, got {strength}")
-    _check_folds(folds, strength=strength)
+    _check_folds(folds, "strength", strength)
     begin = temperature(samples)
     problem = Problem.of(samples, shape, on="log_probs", scale=1 / begin["temperature"])
     start, n, k = np.zeros(problem.size), len(samples), samples.classes
