@@ -1,15 +1,15 @@
 """Temperature scaling, alone and beside a uniform share: one number T > 0 that divides every logit.
 
 The negative log-likelihood is convex in s = 1 / T (Guo 2017, section 4.2), so its derivative has one root;
-we find it by Halley's method on log s inside a bracket, with sums in float64, and the artifact holds the
-certificate.
+we find it by Halley's method on T squared, inside a bracket, with sums in float64, and the artifact holds
+the certificate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ _MAX_ITERATIONS = 100
 # Logits above which passes are in float32; sums over samples stay in float64. By size alone, so that
 # the same numbers in another float type give the same answer.
 _SINGLE = 1 << 22
-_GUESSES = (1 << 15, 1 << 21)  # logits that the search begins with
 _CHUNK = 1 << 16  # logits of one chunk: with its copies it stays in a core's cache
 _FLAT = 1e-5  # a logit spread, over T, that counts as T = infinity
 
@@ -38,16 +37,15 @@ _FLAT = 1e-5  # a logit spread, over T, that counts as T = infinity
 class Slope:
     """The mean NLL at s = 1 / T, and its first three derivatives with respect to s.
 
-    ``lost`` is how far the true class's logit lies below the largest, on average; ``reference`` the
-    bins of the confidences.
+    ``lost`` is how far the true class's logit lies below the largest, on average.
     """
 
+    s: float
     nll: float
     first: float
     second: float
     third: float
     lost: float
-    reference: Bins
 
 
 def fit_temperature(samples: Samples) -> Artifact:
@@ -62,60 +60,53 @@ def fit_temperature(samples: Samples) -> Artifact:
     2.0
     """
     rows = Rows.of(samples)
-    found, end = _optimum(rows)
+    found = _optimum(rows)
     return complete(
         [LogitMap.temperature(found["temperature"])],
         samples,
         method="temperature",
         fit={
             "objective": "nll",
-            "solver": "halley on log T",
+            "solver": "halley on T squared",
             **found,
         },
-        reference=(end.reference, rows.predicted),
+        reference=(Bins.tally(rows.confidence, rows.right), rows.predicted),
     )
 
 
 def temperature(samples: Samples) -> dict[str, Any]:
     """Return T of least NLL with its certificate, as ``fit_temperature`` stores it."""
-    return _optimum(Rows.of(samples))[0]
+    return _optimum(Rows.of(samples))
 
 
-def _optimum(rows: Rows) -> tuple[dict[str, Any], Slope]:
-    samples, start = rows.samples, 1.0
-    # Start from subsets of the samples, so that one or two passes over all suffice.
-    for values in _GUESSES:
-        stride = samples.size // values
-        if stride > 1:
-            part = rows.every(stride)
-            guess, end, _ = _root(part.slope, start, tolerance=1e-4)
-            start = guess if _why_none(part.samples, guess, end) is None else start
+def _optimum(rows: Rows) -> dict[str, Any]:
     tolerance = _TOLERANCE_SINGLE if rows.dtype is np.float32 else _TOLERANCE
-    s, end, iterations = _root(rows.slope, start, tolerance=tolerance)
-    reason = _why_none(samples, s, end)
-    if reason:
+    path = _search(rows.slope, tolerance=tolerance)
+    end = path[-1]
+    if reason := _why_none(rows.samples, end):
         raise FitError(f"no finite temperature is best: {reason}")
-    facts = {
-        "temperature": 1 / s,
-        "gradient_norm": abs(end.first * s),
-        "iterations": iterations,
-        "nll_before": rows.slope(1.0, order=0).nll,
+    return {
+        "temperature": 1 / end.s,
+        "gradient_norm": abs(end.first * end.s),
+        "iterations": len(path),
+        "nll_before": path[0].nll,
         "nll_after": end.nll,
     }
-    return facts, end
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Samples with what every pass needs: each row's largest logit and whether it is the label's.
 
-    ``predicted`` (K,): how often each class has the largest logit, of all rows before any subset.
+    ``predicted`` (K,): how often each class has the largest logit. ``confidence`` (n,): the probability of
+    each row's predicted class, as the last call of ``slope`` found it.
     """
 
     samples: Samples
     largest: NDArray[np.floating[Any]]
     right: NDArray[np.bool_]
     predicted: NDArray[np.intp]
+    confidence: NDArray[np.floating[Any]]
     dtype: type[np.floating[Any]]
 
     @classmethod
@@ -136,93 +127,90 @@ class Rows:
             return counts
 
         counts = samples.over_cores(find)
-        return cls(samples, largest, right, sum(counts[1:], counts[0]), dtype)
+        return cls(samples, largest, right, sum(counts[1:], counts[0]), np.empty_like(largest), dtype)
 
-    def every(self, stride: int) -> Rows:
-        """Return every ``stride``-th row."""
-        few = slice(None, None, stride)
-        return replace(self, samples=self.samples.take(few), largest=self.largest[few], right=self.right[few])
-
-    def slope(self, s: float, *, order: int = 2) -> Slope:
-        """Compute NLL(s) = mean of logsumexp(s z) - s z_y; cumulants of z under p are its derivatives.
-
-        ``order`` 0 leaves the derivatives out.
-        """
+    def slope(self, s: float) -> Slope:
+        """Compute NLL(s) = mean of logsumexp(s z) - s z_y; cumulants of z under p are its derivatives."""
         samples = self.samples
 
-        def of(span: slice) -> tuple[NDArray[np.float64], Bins]:
+        def of(span: slice) -> NDArray[np.float64]:
             # Two arrays for all chunks of a span: making new ones costs more than the sums.
             parts = list(samples.parts(_CHUNK, within=span))
             work = np.empty((2, parts[0].stop - parts[0].start, samples.classes), self.dtype)
-            sums, confidence = np.zeros(5), np.empty(span.stop - span.start)
+            sums = np.zeros(5)
             for part in parts:
-                terms, total = self._terms(part, s, order, work[:, : part.stop - part.start])
+                terms, total = self._terms(part, s, work[:, : part.stop - part.start])
                 sums += samples.weighted_sum(terms, part)
-                confidence[part.start - span.start : part.stop - span.start] = 1 / total
-            return sums, Bins.tally(np.minimum(confidence, 1.0), self.right[span])
+                self.confidence[part] = np.minimum(1 / total, 1)
+            return sums
 
-        found = samples.over_cores(of)
-        reference = sum((bins for _, bins in found), Bins.zeros())
-        means = np.sum([sums for sums, _ in found], axis=0) / len(samples)
+        means = np.sum(samples.over_cores(of), axis=0) / len(samples)
         nll, first, second, third, lost = (float(mean) for mean in means)
-        return Slope(nll, first, second, third, lost, reference)
+        return Slope(s, nll, first, second, third, lost)
 
     def _terms(
-        self, part: slice, s: float, order: int, work: NDArray[Any]
+        self, part: slice, s: float, work: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return each sample's NLL, its three derivatives, distance to the largest logit; and divisors."""
         d, p = work
-        ones = np.ones(d.shape[1], self.dtype)
         largest = self.largest[part, None]
         np.subtract(self.samples.read(part), largest, out=d, dtype=self.dtype, casting="same_kind")
         np.exp(np.multiply(d, self.dtype(s), out=p), out=p)
         # einsum: a sum along short rows is several times slower.
-        total = np.einsum("nk,k->n", p, ones).astype(np.float64)
+        total = np.einsum("nk->n", p).astype(np.float64)
+        p *= d
+        mean = np.einsum("nk->n", p) / total
+        p *= d
+        square = np.einsum("nk->n", p) / total
+        cube = np.einsum("nk,nk->n", p, d) / total
         d_y = d[np.arange(len(d)), self.samples.labels[part]].astype(np.float64)
-        mean = variance = third = np.zeros(len(d))
-        if order:
-            p *= d
-            mean = np.einsum("nk,k->n", p, ones) / total
-            p *= d
-            square = np.einsum("nk,k->n", p, ones) / total
-            variance = np.maximum(square - mean**2, 0)
-            third = np.einsum("nk,nk->n", p, d) / total - mean * (3 * square - 2 * mean**2)
+        variance = np.maximum(square - mean**2, 0)
+        third = cube - mean * (3 * square - 2 * mean**2)
         return np.stack([np.log(total) - s * d_y, mean - d_y, variance, third, -d_y]), total
 
 
-def _root(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tuple[float, Slope, int]:
-    """Return the root of f(s).first over s > 0, by steps of log s kept inside a bracket that shrinks."""
-    low, high, t = -math.inf, math.inf, math.log(start)
-    for iteration in range(1, _MAX_ITERATIONS + 1):
-        s = math.exp(t)
-        at = f(s)
-        if abs(at.first * s) <= tolerance * max(1.0, at.nll):
-            return s, at, iteration
+def _search(f: Callable[[float], Slope], *, tolerance: float) -> list[Slope]:
+    """Return what was seen from s = 1 to the root of f(s).first over s > 0.
+
+    Steps of log s are kept inside a bracket that shrinks.
+    """
+    low, high, t = -math.inf, math.inf, 0.0
+    path: list[Slope] = []
+    while len(path) < _MAX_ITERATIONS:
+        at = f(math.exp(t))
+        path.append(at)
+        if abs(at.first * at.s) <= tolerance * max(1.0, at.nll):
+            return path
         low, high = (t, high) if at.first < 0 else (low, t)
-        t_next = t + min(max(_step(at, s), -2.0), 2.0)
+        t_next = t + min(max(_step(at), -2.0), 2.0)
         if not low < t_next < high:
             t_next = (low + high) / 2
         if t_next in (low, high):  # the bracket is down to neighbouring floats
-            return s, at, iteration
+            return path
         t = t_next
     raise FitError(
-        f"the temperature did not converge in {_MAX_ITERATIONS} steps: T = {1 / s:g}, gradient "
-        f"{at.first * s:g}; look for a few samples with extreme logits"
+        f"the temperature did not converge in {_MAX_ITERATIONS} steps: T = {1 / at.s:g}, gradient "
+        f"{at.first * at.s:g}; look for a few samples with extreme logits"
     )
 
 
-def _step(at: Slope, s: float) -> float:
-    """Return the step of log s: Halley's, or Newton's where Halley's is unreliable."""
+def _step(at: Slope) -> float:
+    """Return the step of log s to the root by Halley's method on T squared, or Newton's where that fails.
+
+    The slope is nearly linear in T squared: what it counts are samples whose best two logits are less than
+    some T apart, times how far.
+    """
     if at.second <= 0:
         return math.copysign(math.inf, -at.first)
-    newton = -at.first / (at.second * s)
-    bend = newton * (1 + s * at.third / at.second) / 2
-    return newton / (1 + bend) if abs(bend) < 0.5 else newton
+    newton = 2 * at.first / (at.second * at.s)  # relative, of T squared
+    bend = -newton * (3 + at.s * at.third / at.second) / 4
+    grown = 1 + (newton / (1 + bend) if abs(bend) < 0.5 else newton)
+    return -math.log(grown) / 2 if grown > 0 else math.inf
 
 
-def _why_none(samples: Samples, s: float, end: Slope) -> str | None:
+def _why_none(samples: Samples, end: Slope) -> str | None:
     """Say why the NLL has no minimum at a finite T > 0: its slope never crosses zero."""
-    if end.lost > 0 and s * math.sqrt(end.second) > _FLAT:
+    if end.lost > 0 and end.s * math.sqrt(end.second) > _FLAT:
         return None
     gain = 0.0
     for part, z in samples.chunks(np.float64):

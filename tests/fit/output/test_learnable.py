@@ -79,3 +79,9 @@ def test_copies_of_a_row_share_its_fold_and_many_alike_are_spread() -> None:
     alike = folds_of(Samples.of(np.tile(z[:4], (50, 1)), y), folds=5, seed=0)
     assert np.ptp(np.bincount(alike)) <= 4
     assert len(np.unique(folds_of(few, folds=5, seed=0))) == 5
+
+
+def test_rows_that_differ_in_one_class_by_little_are_not_the_same() -> None:
+    logits = np.tile([0.0, 1.0, -1e6], (120, 1))
+    logits[::2, 0] += 1e-3
+    assert fit_by_name("temperature", logits, Y % 2).fit["temperature"] > 0
