@@ -155,7 +155,9 @@ def _fitted(
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
         check_options("auto", options, _AUTO)
-        of_auto = {**options, "class_names": class_names, "seed": seed, "progress": progress}
+        # Without the names of all classes where it sees some of them alone; then all is measured again.
+        names = () if unseen.changes else class_names
+        of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}
         artifact = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))
     else:
         check_options(method, options, options_of(method))
@@ -174,7 +176,7 @@ def _fitted(
         return unseen.fitted(part, partial(fit_by_name, name, seed=seed, **own))
 
     # The folds that auto chose by have measured it, unless it was fitted to other samples than are measured.
-    if test is None and cross_validate and (method != "auto" or unseen.changes):
+    if test is None and (unseen.changes if method == "auto" else cross_validate):
         told = stage(progress, "cross-validation")
         artifact = cross_validated(artifact, samples, again, seed=seed, progress=told)
     if shares is not None:

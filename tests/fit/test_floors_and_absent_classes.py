@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import train_test_split
 
 from calib_serve import calibrate
-from calib_serve.metrics import nll, softmax
+from calib_serve.metrics import nll, nll_from_logits, softmax
 
 HALF = slice(0, 2000), slice(2000, None)
 
@@ -87,3 +87,15 @@ def test_a_class_without_a_sample_is_named() -> None:
     y = np.where(z[:, 0] + rng.logistic(size=300) > z[:, 1], 0, 1)
     artifact = calibrate(z, y, "vector", outputs="logits", class_names=["cat", "dog", "owl"])
     assert "1 of 3 classes have no sample (owl): nothing is learnt of them" in artifact.fit["remarks"]
+
+
+@pytest.mark.parametrize("cross_validate", [True, False])
+def test_auto_knows_the_names_of_absent_classes_too_and_measures_all(cross_validate: bool) -> None:
+    rng = np.random.default_rng(5)
+    z = 3 * rng.standard_normal((300, 5))
+    labels = (z / 2 + rng.gumbel(size=z.shape))[:, :3].argmax(axis=1)
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    artifact = calibrate(z, labels, class_names=names, cross_validate=cross_validate)
+    assert artifact.class_names == tuple(names)
+    # Of all five classes: without the absent two it would be lower by a half.
+    assert artifact.metrics_before["nll"].value == pytest.approx(nll_from_logits(z, labels))
