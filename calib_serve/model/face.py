@@ -136,8 +136,16 @@ def check_sizes(path: Path, sizes: Sequence[int | None], given: tuple[int, ...] 
         )
 
 
-def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
-    """Return batches of checked inputs, with their rows."""
+NO_SHIFT = (
+    "the model takes whole numbers, as ids of words: they cannot be shifted and have no gradient; take an "
+    "output method or a new head instead of Neural Clamping"
+)
+
+
+def batches(
+    inputs: Floats, size: int, input_shape: tuple[int, ...], dtype: str = "float32"
+) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Return batches of checked inputs of this type, with their rows."""
     if inputs.shape[1:] != input_shape:
         raise ShapeError(
             f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
@@ -145,22 +153,24 @@ def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator
     # A batch at a time: inputs may be a file that is larger than memory.
     for start in range(0, len(inputs), size):
         rows = slice(start, min(start + size, len(inputs)))
-        yield rows, checked_batch(np.asarray(inputs[rows]), start)
+        yield rows, checked_batch(np.asarray(inputs[rows]), start, dtype)
 
 
-def checked_batch(batch: Floats, start: int = 0) -> Floats:
-    """Return one batch as float32, or InputError naming the first bad row."""
+def checked_batch(batch: Floats, start: int = 0, dtype: str = "float32") -> NDArray[Any]:
+    """Return one batch in this type, or InputError naming the first bad row."""
     if batch.dtype.kind not in "fiu":
         raise InputError(f"inputs must be numbers, got {batch.dtype}")
-    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is refused
-        values = batch.astype(np.float32, copy=False)
-    finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-    if not finite.all():
+    # A float64 too large for float32 becomes infinite, and what an integer cannot be another number.
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = batch.astype(dtype, copy=False)
+    whole = values.dtype.kind in "iu"
+    good = (values == batch if whole else np.isfinite(values)).reshape(len(values), -1).all(axis=1)
+    if not good.all():
+        told = f"a number that {dtype} cannot hold, which the model takes" if whole else "NaN or infinity"
         raise InputError(
-            f"input {start + int(np.argmin(finite))} holds NaN or infinity; "
-            "fix or drop such inputs before fitting"
+            f"input {start + int(np.argmin(good))} holds {told}; fix or drop such inputs before fitting"
         )
-    return values
+    return np.asarray(values)
 
 
 def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:

@@ -200,8 +200,14 @@ def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, tup
         check_sizes(path, sizes, given)
     examples = program.example_inputs
     inputs: tuple[Any, ...] = tuple(examples[0]) if examples else ()
-    known = tuple(inputs[0].shape[1:]) if len(inputs) == 1 and isinstance(inputs[0], torch.Tensor) else None
-    return network, known
+    if len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor):
+        return network, None
+    if not inputs[0].is_floating_point():
+        raise ModelError(
+            f"{path} takes whole numbers ({inputs[0].dtype}), which are run from an ONNX file or a folder of "
+            f"save_pretrained alone: {_INSTEAD}"
+        )
+    return network, tuple(inputs[0].shape[1:])
 
 
 def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:

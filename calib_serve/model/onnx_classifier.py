@@ -16,6 +16,7 @@ from calib_serve.errors import MissingDependency, ModelError
 from calib_serve.files import MOST_PROTOBUF, read_whole
 from calib_serve.model.face import (
     GIVE_SHAPE,
+    NO_SHIFT,
     Floats,
     Loss,
     Progress,
@@ -41,6 +42,16 @@ _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a soft
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TOLERANCE = 1e-4  # relative to the largest logit
 
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(uint8)": "uint8",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+}
+"""Types of an input, and numpy's names of them."""
+
 
 @dataclass(frozen=True, eq=False)
 class OnnxClassifier:
@@ -50,6 +61,7 @@ class OnnxClassifier:
     body: Any | str
     last: Head | None
     input_shape: tuple[int, ...]
+    input_dtype: str
     classes: int
     outputs: Outputs
     fingerprint: str
@@ -74,7 +86,7 @@ class OnnxClassifier:
             sha256=self.fingerprint,
             source=self.source,
             input_shape=self.input_shape,
-            input_dtype="float32",
+            input_dtype=self.input_dtype,
             outputs=self.outputs,
         )
 
@@ -103,9 +115,11 @@ class OnnxClassifier:
     def _stream(
         self, session: Any, inputs: Floats, shift: InputShift | None, progress: Progress | None, width: int
     ) -> NDArray[np.float32]:
+        if shift is not None and not self.input_dtype.startswith("float"):
+            raise ModelError(NO_SHIFT)
         out = np.empty((len(inputs), width), np.float32)
         name = session.get_inputs()[0].name
-        for rows, batch in batches(inputs, self.batch_size, self.input_shape):
+        for rows, batch in batches(inputs, self.batch_size, self.input_shape, self.input_dtype):
             made = session.run(None, {name: batch if shift is None else shift(batch)})[0]
             out[rows] = np.reshape(made, (len(batch), -1))
             if progress:
@@ -124,7 +138,7 @@ def load_onnx(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> OnnxClassifier:
-    """Return a classifier of an ONNX file with one float32 input and logits as its first output.
+    """Return a classifier of an ONNX file that takes one tensor of numbers; its scores are its first output.
 
     ``last_linear`` names the weight's initializer. Raises ModelError for any other file.
     """
@@ -137,12 +151,11 @@ def load_onnx(
         session = _session(graph, providers)
     except Exception as error:  # protobuf and onnxruntime raise unrelated types
         raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
-    if len(session.get_inputs()) == 1 and (sizes := session.get_inputs()[0].shape):
-        check_sizes(path, [size if isinstance(size, int) else None for size in sizes], input_shape)
-    shape = input_shape or _input_shape(session, path)
-    rng = np.random.default_rng(0)
-    # Half in [0, 1] and half around zero, as pictures and features are.
-    probe = np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(np.float32)
+    dtype, sizes = _taken(session, path)
+    if sizes:
+        check_sizes(path, sizes, input_shape)
+    shape = input_shape or _known(sizes, path)
+    probe = _made_up(shape, dtype)
     out = _run(session, probe)
     if out.ndim not in (1, 2) or len(out) != len(probe):
         raise ModelError(f"a classifier returns (n, K), or (n, 1) of one logit, {path} returns {out.shape}")
@@ -153,7 +166,9 @@ def load_onnx(
         body, head = _features(graph, probe, out, last_linear, providers)
     if last_linear is not None and head is None:
         raise ModelError(str(body))
-    return OnnxClassifier(session, body, head, shape, classes, kind, fingerprint, path.name, batch_size)
+    return OnnxClassifier(
+        session, body, head, shape, dtype, classes, kind, fingerprint, path.name, batch_size
+    )
 
 
 def _providers(device: str | None) -> list[Any]:
@@ -191,15 +206,31 @@ def _has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
-def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
+def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
+    """Return the type of the graph's one input and its sizes, with the batch; None is any size."""
     taken = session.get_inputs()
-    if len(taken) != 1 or taken[0].type != "tensor(float)":
+    if len(taken) != 1 or taken[0].type not in _DTYPES:
         kinds = ", ".join(f"{i.name}: {i.type}" for i in taken)
-        raise ModelError(f"{path} must take one float32 tensor, it takes {kinds}")
-    sizes = taken[0].shape[1:]
-    if not all(isinstance(size, int) for size in sizes):
+        raise ModelError(
+            f"{path} must take one tensor of numbers, it takes {kinds}; run it yourself, and write its "
+            "scores and labels into a file (calib-serve fit, calibrate)"
+        )
+    return _DTYPES[taken[0].type], [size if isinstance(size, int) else None for size in taken[0].shape]
+
+
+def _known(sizes: list[int | None], path: Path) -> tuple[int, ...]:
+    known = tuple(size for size in sizes[1:] if size is not None)
+    if len(known) < len(sizes) - 1 or not sizes:
         raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
-    return tuple(sizes)
+    return known
+
+
+def _made_up(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """Return half in [0, 1] and half around zero, as pictures and features are; whole numbers are 0 or 1."""
+    rng = np.random.default_rng(0)
+    if not dtype.startswith("float"):
+        return rng.integers(0, 2, (8, *shape)).astype(dtype)
+    return np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(dtype)
 
 
 def _run(session: Any, inputs: Floats) -> Floats:

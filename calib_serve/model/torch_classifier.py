@@ -24,7 +24,16 @@ from torch import Tensor, nn
 from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.data import layout_advice
 from calib_serve.errors import InputError, ModelError
-from calib_serve.model.face import Floats, Loss, Progress, batches, finite_logits, measured_kind, width
+from calib_serve.model.face import (
+    NO_SHIFT,
+    Floats,
+    Loss,
+    Progress,
+    batches,
+    finite_logits,
+    measured_kind,
+    width,
+)
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
 from calib_serve.scores.kinds import LEAST
 
@@ -281,10 +290,7 @@ class TorchClassifier:
 
     def _refuse_shift(self) -> None:
         if not self.continuous:
-            raise ModelError(
-                "the model takes ids, as of words: whole numbers cannot be shifted and have no gradient; "
-                "take an output method or a new head instead of Neural Clamping"
-            )
+            raise ModelError(NO_SHIFT)
 
     def _last(self) -> LastLinear:
         if isinstance(self.last, str):

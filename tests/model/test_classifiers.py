@@ -13,6 +13,7 @@ from gpus import needs_gpu_of_torch
 from safetensors.torch import save_file
 from torch import nn
 
+from calib_serve.artifact import InputShift
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.model import from_module, load_model
 
@@ -201,6 +202,47 @@ class Watching(nn.Linear):
     def forward(self, x):
         self.allowed.append(torch.backends.cudnn.allow_tf32)
         return super().forward(x)
+
+
+class OfIds(nn.Module):
+    """Ids (n, 6) of twenty words to logits (n, 5)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(20, 8), nn.Linear(8, 5)
+
+    def forward(self, ids):
+        return self.last(self.words(ids.long()).mean(dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_an_onnx_file_of_whole_numbers_gets_them_as_it_takes_them(dtype: torch.dtype, tmp_path) -> None:
+    torch.manual_seed(0)
+    net, path, ids = OfIds().eval(), str(tmp_path / "m.onnx"), torch.randint(0, 20, (21, 6)).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (ids[:2],), path, dynamo=False, input_names=["ids"], dynamic_axes={"ids": {0: "n"}}
+        )
+    model, x = load_model(path), ids.numpy().astype(np.int64)
+    with torch.no_grad():
+        wanted = net(ids).numpy()
+    assert np.abs(model.logits(x) - wanted).max() < 1e-5
+    assert np.abs(model.features(x) @ model.head.weights[0].T + model.head.biases[0] - wanted).max() < 1e-5
+    assert model.facts().input_dtype == str(dtype).removeprefix("torch.")
+    for wrong in (0.5, np.nan, 2.0**70):
+        with pytest.raises(InputError, match="input 3 holds a number that"):
+            model.logits(np.where(np.arange(21)[:, None] == 3, wrong, x))
+    with pytest.raises(ModelError, match="whole numbers"):
+        model.logits(x, shift=InputShift(np.zeros(6)))
+
+
+def test_an_exported_program_of_whole_numbers_is_refused_with_what_to_do(tmp_path) -> None:
+    ids = torch.zeros((2, 6), dtype=torch.int64)
+    program = torch.export.export(OfIds().eval(), (ids,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    with pytest.raises(ModelError, match=r"whole numbers \(torch.int64\).*export it to ONNX"):
+        load_model(tmp_path / "m.pt2")
 
 
 def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monkeypatch) -> None:
