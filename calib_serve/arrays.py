@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, MissingDependency
 
-__all__ = ["are_counts", "as_array", "as_floats", "frame", "html_table", "repeated", "some_of"]
+__all__ = [
+    "are_counts",
+    "as_array",
+    "as_floats",
+    "frame",
+    "html_table",
+    "repeated",
+    "rows_at_once",
+    "some_of",
+]
 
 _MOST_COPIES = 8  # of a row on average; larger weights are shares of a population
 
@@ -147,3 +156,19 @@ def frame(columns: Mapping[str, Sequence[Any]], index: Sequence[str], *, name: s
     except ImportError as error:
         raise MissingDependency("pandas") from error
     return pandas.DataFrame(dict(columns), index=pandas.Index(index, name=name))
+
+
+def rows_at_once(
+    run: Callable[[NDArray[Any]], NDArray[Any]], inputs: NDArray[Any], size: int | str | None
+) -> NDArray[Any]:
+    """Run inputs (n, ...) through what takes ``size`` of them and no other number; the last are filled up.
+
+    ``size`` as ONNX has it: a name or None is any number.
+
+    >>> rows_at_once(lambda batch: batch + len(batch), np.zeros(5), 2).tolist()
+    [2.0, 2.0, 2.0, 2.0, 2.0]
+    """
+    if not isinstance(size, int):
+        return run(inputs)
+    parts = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+    return np.concatenate([run(np.resize(part, (size, *part.shape[1:])))[: len(part)] for part in parts])

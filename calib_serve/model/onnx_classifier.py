@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.arrays import rows_at_once
 from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
@@ -118,9 +119,8 @@ class OnnxClassifier:
         if shift is not None and not self.input_dtype.startswith("float"):
             raise ModelError(NO_SHIFT)
         out = np.empty((len(inputs), width), np.float32)
-        name = session.get_inputs()[0].name
         for rows, batch in batches(inputs, self.batch_size, self.input_shape, self.input_dtype):
-            made = session.run(None, {name: batch if shift is None else shift(batch)})[0]
+            made = _run(session, batch if shift is None else shift(batch))
             out[rows] = np.reshape(made, (len(batch), -1))
             if progress:
                 progress(rows.stop, len(inputs))
@@ -153,11 +153,11 @@ def load_onnx(
         raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
     dtype, sizes = _taken(session, path)
     if sizes:
-        check_sizes(path, sizes, input_shape)
+        check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
     shape = input_shape or _known(sizes, path)
     probe = _made_up(shape, dtype)
     out = _run(session, probe)
-    if out.ndim not in (1, 2) or len(out) != len(probe):
+    if out.ndim not in (1, 2):
         raise ModelError(f"a classifier returns (n, K), or (n, 1) of one logit, {path} returns {out.shape}")
     out = out.reshape(len(out), -1)
     kind, classes = measured_kind(out, outputs)
@@ -234,14 +234,21 @@ def _made_up(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 
 
 def _run(session: Any, inputs: Floats) -> Floats:
-    try:
-        result: Floats = np.asarray(session.run(None, {session.get_inputs()[0].name: inputs})[0])
-    except Exception as error:  # onnxruntime raises unrelated types
-        raise ModelError(
-            f"the model refuses inputs of shape {inputs.shape}: {error}; check the input's shape, and export "
-            "with a batch dimension of any size"
-        ) from error
-    return result
+    entry = session.get_inputs()[0]
+
+    def run(batch: Floats) -> Floats:
+        try:
+            scores = np.asarray(session.run(None, {entry.name: batch})[0])
+        except Exception as error:  # onnxruntime raises unrelated types
+            raise ModelError(
+                f"the model refuses inputs of shape {batch.shape}: {error}; check the input's shape, and "
+                "export with a batch dimension of any size"
+            ) from error
+        if scores.shape[:1] != (len(batch),):
+            raise ModelError(f"a classifier returns (n, K), of {len(batch)} inputs this one {scores.shape}")
+        return scores
+
+    return rows_at_once(run, inputs, entry.shape[0] if entry.shape else None)
 
 
 def _features(
@@ -282,7 +289,10 @@ def _cut(graph: ModelProto, output: str) -> ModelProto:
 
 def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
     """Return a Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
-    if node.op_type == "Gemm":
-        return [constants[node.input[2]]] if len(node.input) > 2 else [np.zeros(classes, np.float32)]
-    vectors = [v for v in constants.values() if v.shape == (classes,)]
-    return [*vectors, np.zeros(classes, np.float32)]
+    none = np.zeros(classes, np.float32)
+    if node.op_type == "Gemm" and len(node.input) > 2:
+        bias = constants.get(node.input[2])
+        fits = bias is not None and bias.shape in ((), (1,), (classes,), (1, 1), (1, classes))
+        return [none + bias.reshape(-1)] if bias is not None and fits else []
+    vectors = [] if node.op_type == "Gemm" else [v for v in constants.values() if v.shape == (classes,)]
+    return [*vectors, none]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.arrays import rows_at_once
 from calib_serve.artifact import Artifact
 from calib_serve.artifact.tensors import load, read_plainly
 from calib_serve.errors import InputError, ModelError, ShapeError
@@ -228,9 +229,13 @@ def _onnx(path: Path, options: ModelOptions, device: str) -> Run:
     session = open_session(
         path, device=device, threads=options.cores, allow_fallback=options.allow_cpu_fallback
     )
-    (name,) = [entry.name for entry in session.get_inputs()]
+    (entry,) = session.get_inputs()
     first = session.get_outputs()[0].name
-    return lambda batch: session.run([first], {name: batch})[0]
+
+    def run(batch: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(session.run([first], {entry.name: batch})[0])
+
+    return lambda batch: rows_at_once(run, batch, entry.shape[0])
 
 
 def _torch(path: Path, options: ModelOptions, device: str) -> nn.Module:

@@ -237,6 +237,20 @@ def test_an_onnx_file_of_whole_numbers_gets_them_as_it_takes_them(dtype: torch.d
         model.logits(x, shift=InputShift(np.zeros(6)))
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_an_onnx_file_of_a_fixed_batch_is_filled_up(at_once: int, tmp_path) -> None:
+    net, path = network(), str(tmp_path / "m.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(net, (torch.rand(at_once, *SHAPE),), path, dynamo=False)
+    model = load_model(path)
+    with torch.no_grad():
+        wanted = net(torch.from_numpy(X)).numpy()
+    assert np.abs(model.logits(X) - wanted).max() < 1e-5
+    assert model.features(X).shape == (len(X), 64)
+    assert model.logits(X[:0]).shape == (0, 5)
+
+
 def test_an_exported_program_of_whole_numbers_is_refused_with_what_to_do(tmp_path) -> None:
     ids = torch.zeros((2, 6), dtype=torch.int64)
     program = torch.export.export(OfIds().eval(), (ids,), dynamic_shapes=({0: torch.export.Dim("n")},))

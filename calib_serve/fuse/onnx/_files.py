@@ -221,7 +221,7 @@ OPSET = 13
 _IR = 7
 """The IR version of that opset."""
 
-_STANDARD = {"", "ai.onnx"}
+_ALIAS = "ai.onnx"  # of the standard domain, whose name is empty
 _AXIS = {"Softmax", "LogSoftmax", "Hardmax"}
 """Operators that flattened their input at ``axis`` before opset 13."""
 
@@ -236,6 +236,7 @@ def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     Raises FuseError where the standard operators are too old and cannot be converted.
     """
     done: list[str] = []
+    _name_standard(model)
     model = _inlined(model, done)
     _without_forced_inputs(model, done)
     model = _raised(model, done)
@@ -314,6 +315,21 @@ def _functions_on_the_way_out(model: onnx.ModelProto) -> set[tuple[str, str]]:
 # --- versions ---
 
 
+def _name_standard(model: onnx.ModelProto) -> None:
+    """Call the standard operators' domain by its own name everywhere, and import it once."""
+    functions = model.functions
+    nodes = [n for graph in graphs(model.graph) for n in graph.node] + [n for f in functions for n in f.node]
+    imports = [*model.opset_import, *(i for f in functions for i in f.opset_import)]
+    for one in (*nodes, *imports):
+        one.domain = "" if one.domain == _ALIAS else one.domain
+    standard = [i for i in model.opset_import if i.domain == ""]
+    newest = max((i.version for i in standard), default=0)
+    for one in standard[1:]:
+        model.opset_import.remove(one)
+    for one in standard[:1]:
+        one.version = newest
+
+
 def _without_forced_inputs(model: onnx.ModelProto, done: list[str]) -> None:
     """Take initializers off the inputs: IR 3 has every one there, newer versions mean a default by it."""
     if model.ir_version >= 4:
@@ -328,7 +344,7 @@ def _without_forced_inputs(model: onnx.ModelProto, done: list[str]) -> None:
 
 def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
     """Raise the standard operators to opset ``OPSET``, where they are older; other domains keep theirs."""
-    imports = [i for i in model.opset_import if i.domain in _STANDARD]
+    imports = [i for i in model.opset_import if i.domain == ""]
     old = max((i.version for i in imports), default=None)
     if old is not None and old >= OPSET:
         return model
@@ -354,9 +370,7 @@ def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
 def _changed(model: onnx.ModelProto, old: int) -> set[str]:
     """List standard operators of the graph that are declared anew between the opsets."""
     nodes = [n for graph in graphs(model.graph) for n in graph.node]
-    used = {
-        n.op_type for n in (*nodes, *(n for f in model.functions for n in f.node)) if n.domain in _STANDARD
-    }
+    used = {n.op_type for n in (*nodes, *(n for f in model.functions for n in f.node)) if n.domain == ""}
     return {op for op in used if _since(op, old) != _since(op, OPSET)}
 
 
@@ -407,7 +421,7 @@ def _keep_softmax(model: onnx.ModelProto) -> None:
     shapes = inferred_shapes(model)
     model.opset_import.append(onnx.helper.make_opsetid(_KEPT, 1))
     for node in model.graph.node:
-        if node.op_type in _AXIS and node.domain in _STANDARD and node.input[0] in shapes:
+        if node.op_type in _AXIS and not node.domain and node.input[0] in shapes:
             shape = shapes[node.input[0]]
             axis = next((a.i for a in node.attribute), 1)  # they have no other
             axis += len(shape) if axis < 0 else 0
