@@ -161,6 +161,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread_of_torch() -> Iterator[None]:
+    """A handler that a test loads takes its share of the host's cores, for all tests that follow."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _sigint_is_not_ignored() -> Iterator[None]:
     """What tests start can be ended by SIGINT, also where ``&`` or nohup started them with it ignored."""
