@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import random
 import signal
@@ -47,10 +48,31 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for garbage once all is imported, and from then on only in what tests make.
+
+    Else each worker looks through two million objects a dozen times while it imports, and again at its end.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Iterator[None]:
+    """Look for doctests in the package alone: in each file of tests, it would take seconds to find none."""
+    return [found for found in (yield) if type(found) is pytest.Module]
+
+
 LONGEST = (
-    "docs/test_pages.py", "faults/test_what_happens_when.py", "serve/test_protocols.py",
-    "serve/test_foreign_served.py", "workflows/test_fit_from_archive.py", "test_demo.py", "test_packages.py",
-    "faults/test_worker_killed.py", "collect/test_kafka.py", "servers/test_fastapi.py",
+    "docs/test_pages.py", "faults/test_what_happens_when.py", "collect/test_kafka.py", "test_demo.py",
+    "serve/test_foreign_enveloped.py", "faults/test_worker_killed.py", "attacks/test_bad_watches.py",
+    "serve/test_user_configuration.py", "test_packages.py", "workflows/test_fit_from_archive.py",
 )  # fmt: skip
 
 
@@ -68,9 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not any(item.get_closest_marker(mark) for mark in ("store", "server", "nightly")):
             item.add_marker("unit")
-    left_out = [item for item in items if item.get_closest_marker("nightly") and not NIGHTLY]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    if not NIGHTLY:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
     here = Path(__file__).parent
     longest = {here / name: n for n, name in enumerate(LONGEST)}
@@ -137,6 +159,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     with _held(item):
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_of_torch() -> Iterator[None]:
+    """A handler that a test loads takes its share of the host's cores, for all tests that follow."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 import yaml
 from manifests import check
@@ -35,7 +35,7 @@ def of(path: Path) -> Any:
 
 def test_compose_files_are_of_its_schema_and_every_file_that_they_mount_is_there(project: Path) -> None:
     for name in ("compose.yaml", "compose.postgres.yaml"):
-        jsonschema.validate(of(project / name), COMPOSE)
+        jsonschema_rs.validate(COMPOSE, of(project / name))
         for service in of(project / name)["services"].values():
             assert not [port for port in service.get("ports", ()) if not port.startswith("127.0.0.1:")]
             mounts = [volume.split(":")[0] for volume in service.get("volumes", ())]
@@ -47,8 +47,8 @@ def test_compose_files_are_of_its_schema_and_every_file_that_they_mount_is_there
                 assert (project / service["build"]["dockerfile"]).is_file()
                 assert service["read_only"]
                 assert service["user"]
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"services": {"watch": {"imagine": "no such key"}}}, COMPOSE)
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(COMPOSE, {"services": {"watch": {"imagine": "no such key"}}})
 
 
 def test_an_image_copies_what_is_written_or_made_by_the_commands(project: Path) -> None:

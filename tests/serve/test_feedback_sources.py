@@ -1,6 +1,5 @@
 """TorchServe's feedback: who sent a label is what the host's settings and its proxy say, not the client."""
 
-import gc
 import json
 import warnings
 
@@ -14,8 +13,6 @@ from calib_serve.watch.ledger import Ledger
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it leaves a file open
     from ts.context import Context, RequestProcessor
-
-    gc.collect()
 
 pytestmark = pytest.mark.store
 
