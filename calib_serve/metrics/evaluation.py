@@ -20,6 +20,7 @@ from calib_serve.metrics.intervals import (
     Estimate,
     Estimates,
     mean_interval,
+    resampled_interval,
     resamples,
     share_interval,
     wilson_interval,
@@ -34,7 +35,7 @@ from calib_serve.scores import ProbsView, Scores, check_ungrouped
 Floats = NDArray[np.float64]
 
 SMOOTH = ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc")
-"""Metrics that are smooth in the sample's sums: the bootstrap holds for them."""
+"""Metrics that are smooth in the sample's sums, so that resamples tell their errors."""
 
 FLOORS = frozenset(("noise_floor", "positive_noise_floor"))
 
@@ -170,13 +171,19 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
     weighted = resamples(sample.n, replicates, seed=seed, groups=codes)
     drawn = _joined([sample.weighted(weights) for weights in weighted])
     values = sample.values()
-    errors = {name: _spread(drawn[name]) for name in SMOOTH}
-    auroc = "refinement_auroc"
-    errors[auroc] = sample.auroc_error() if codes is None else _spread(drawn[auroc])
-    # Resamples leave more bins empty than samples do: what that takes off a floor is an error, and no bias.
-    errors |= {name: _root_mean_square(drawn[name] - values[name]) for name in FLOORS & values.keys()}
-    for name, error in errors.items():
-        found[name] = share_interval(values.pop(name), error, level=level)
+    resampled = {*SMOOTH, *(FLOORS & values.keys())}
+    if codes is None:
+        auroc = values.pop("refinement_auroc")
+        found["refinement_auroc"] = share_interval(auroc, sample.auroc_error(), level=level)
+    else:
+        resampled.add("refinement_auroc")
+    independent = math.inf if codes is None else float(codes.max()) + 1
+    right = float(sample.correct.sum())
+    # An average precision is a mean over those that are to be found.
+    positives = {"aupr_correct": right, "aupr_incorrect": sample.n - right}
+    for name in resampled:
+        samples = min(independent, positives.get(name, math.inf))
+        found[name] = resampled_interval(values.pop(name), drawn[name], level=level, samples=samples)
     found |= error_intervals(sample, values, draws=replicates // _SHARE, level=level, seed=seed, groups=codes)
     return Evaluation(
         n=sample.n,
@@ -185,15 +192,6 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
         positive_bins=sample.positive_tally(),
         **dict[str, Any](found),
     )
-
-
-def _spread(drawn: Floats) -> float:
-    known = drawn[np.isfinite(drawn)]
-    return float(known.std(ddof=1)) if len(known) > 1 else math.nan
-
-
-def _root_mean_square(errors: Floats) -> float:
-    return float(np.sqrt((errors**2).mean())) if len(errors) else math.nan
 
 
 def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:

@@ -133,16 +133,22 @@ def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
 
 
 def _grouped(score: _Score, sums: Sums, groups: Sequence[Sums], deviation: Floats) -> Floats:
-    """Return covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2)."""
+    """Return covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2).
+
+    A group that holds the share h of a bin's weight pulls the bin's mean along, so that its residual is too
+    small: by 1 - h in its square (Bell and McCaffrey 2002).
+    """
     weight = _weight(sums)
     if len(groups) == 1:  # one observation: nothing to compare it with
         moved = deviation * np.nan_to_num(_ratio(_weight(groups[0]), weight))
         return np.outer(moved, moved)
     mean = _ratio(score.total(sums), weight)
     residual = np.stack([score.total(g) - mean * _weight(g) for g in groups]) / np.maximum(weight, 1e-300)
-    residual = np.nan_to_num(residual)
+    share = np.stack([_weight(g) for g in groups]) / np.maximum(weight, 1e-300)
+    # Doubled at most: a bin of one group has no residual, and one of little more hardly any.
+    residual = np.nan_to_num(residual) / np.sqrt(np.maximum(1 - share, 0.5))
     residual -= residual.mean(axis=0)
-    covariance: Floats = len(groups) / (len(groups) - 1) * residual.T @ residual
+    covariance: Floats = residual.T @ residual
     return covariance
 
 

@@ -7,8 +7,11 @@ import pytest
 from sizes import sized
 
 from calib_serve.metrics import evaluate, evaluate_labels, paired_changes, softmax
+from calib_serve.metrics.calibration import cumulative
+from calib_serve.metrics.refinement import Separation
 
 RUNS = sized(ci=20, nightly=200)
+RUNS_OF_FEW = sized(ci=60, nightly=300)
 FEWEST = sized(ci=0.75, nightly=0.89)  # of 95 %: below it by chance less than one time in 1,000
 
 
@@ -91,6 +94,25 @@ def test_intervals_hold_the_truth_of_two_classes_in_groups() -> None:
         for name in held:
             held[name] += found[name].low == 0
     assert min(held.values()) >= FEWEST * RUNS, held
+
+
+def test_average_precision_of_few_holds_the_truth() -> None:
+    """Of 60 predictions some ten are right, or wrong: a normal interval misses in 7 of 100, at one side."""
+    few = {"aupr_correct": lambda c: c**4, "aupr_incorrect": lambda c: 1 - (1 - c) ** 3}
+    missed = dict.fromkeys(few, 0)
+    for name, chance in few.items():
+        rng = np.random.default_rng(5)
+        c = np.sort(0.15 + 0.85 * rng.beta(2, 2, 200_000))
+        right = chance(c)
+        truth = Separation(cumulative(right), cumulative(1 - right)).areas()[name]
+        for run in range(RUNS_OF_FEW):
+            c = 0.15 + 0.85 * rng.beta(2, 2, 60)
+            probs = np.repeat((1 - c)[:, None] / 9, 10, axis=1)
+            probs[:, 0] = c
+            labels = np.where(rng.random(60) < chance(c), 0, 1)
+            found = evaluate(probs, labels, replicates=32, seed=run).estimates()[name]
+            missed[name] += not found.low <= truth <= found.high
+    assert sum(missed.values()) <= 0.05 * len(few) * RUNS_OF_FEW, missed
 
 
 def test_intervals_hold_the_truth_of_labels() -> None:

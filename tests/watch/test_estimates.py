@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calib_serve.bins import Bins
+from calib_serve.watch._bin_gaps import bin_gaps
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.sums import Sums
 
@@ -148,6 +149,14 @@ def test_labels_that_move_together_need_groups_for_a_true_interval():
     assert together >= 0.89 * 100
     assert ece >= 0.88 * 100
     assert np.mean(effects) == pytest.approx(10, rel=0.15)
+
+
+def test_a_group_that_holds_half_a_bin_hides_none_of_its_noise():
+    rng, told = np.random.default_rng(4), []
+    for _ in range(600):
+        parts = [Sums.labelled(np.full(n, 0.75), rng.random(n) < 0.75) for n in (50, 10, 10, 10, 10, 10)]
+        told.append(bin_gaps(sum(parts[1:], parts[0]), parts).gap_noise.grouped.max())
+    assert np.mean(told) == pytest.approx(0.75 * 0.25 / 100, rel=0.1)
 
 
 def test_without_predictions_counted_labels_weigh_the_bins_and_it_is_said():
