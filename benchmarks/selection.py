@@ -312,7 +312,7 @@ def main():
         "streams": asked.streams,
         "drawn": drawn_streams(asked.streams),
         "allocation": allocation(Path(folder)),
-        "matches": matches(Path(folder), asked.draws),
+        "matches": matches(Path(folder), 5 * asked.draws),
         "real": real_streams(Path(folder), asked.draws),
     }
     print(peers.save("selection", result, asked))
