@@ -353,21 +353,20 @@ class _Work:
             )
         given = self._samples()
         if corrected:
-            names = options.get("candidates") or default_candidates(for_shares=True)
-            options = {**options, "candidates": [n for n in names if correctable(n, given.classes)]}
-        chosen = replace(
-            calibrate(given, seed=self.seed, progress=self.progress, **options),
-            model=self.classifier.facts(),
-            class_names=self.given.class_names,
-        )
-        if options.get("keep_predictions"):  # a perturbed input may be of another class
+            offered = options.get("candidates") or default_candidates(for_shares=True)
+            options = {**options, "candidates": [n for n in offered if correctable(n, given.classes)]}
+        names = self.given.class_names
+        found = calibrate(given, class_names=names, seed=self.seed, progress=self.progress, **options)
+        chosen = replace(found, model=self.classifier.facts())
+        selection = chosen.fit.get("selection")
+        # A perturbed input may be of another class; and nothing was chosen for samples too few for folds.
+        if options.get("keep_predictions") or selection is None:
             return chosen
-        selection = chosen.fit["selection"]
         gain = self._gain_of_clamping(given, selection["chosen"])
         best = self._neural_clamping(self.given.inputs, given.labels) if gain.worth_it else chosen
         beside = {**vars(gain), "folds": _GAIN_FOLDS}
         fit = {**best.fit, "beside": beside, "selection": selection}
-        return replace(best, fit=fit, class_names=self.given.class_names)
+        return replace(best, fit=fit, class_names=names)
 
     def _neural_clamping(self, inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:
         told = stage(self.progress, "neural-clamping beside it")

@@ -335,7 +335,8 @@ def load_folder(
         fingerprint=folder.fingerprint,
         source=folder.path.resolve().name,
         probe=probe,
-        continuous=folder.takes == "pictures",
+        input_dtype="int64" if folder.takes == "texts" else "float32",
+        of_texts=folder.takes == "texts",
         **options,
     )
     if found.classes != folder.classes:

@@ -102,9 +102,9 @@ def load_model(
             f"package.module:name or file.py:name, with these as its weights (--model net.py:make --weights "
             f"{path.name}; weights=)"
         )
-    network, known = _torchscript(path) if kind == "torchscript" else _exported(path, input_shape)
-    options["input_shape"] = input_shape or known
-    if options["input_shape"] is None:
+    network, known = (_torchscript(path), {}) if kind == "torchscript" else _exported(path, input_shape)
+    options |= known if input_shape is None else {**known, "input_shape": input_shape}
+    if "input_shape" not in options:
         raise ModelError(
             f"a TorchScript file does not say what it takes: give input_shape for {path} ({GIVE_SHAPE})"
         )
@@ -181,16 +181,17 @@ def _is_pickled_module(path: Path) -> bool:
     return False
 
 
-def _torchscript(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
+def _torchscript(path: Path) -> nn.Module:
     with warnings.catch_warnings():  # torch deprecates TorchScript
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            return torch.jit.load(str(path), map_location="cpu"), None  # type: ignore[no-untyped-call]
+            return torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-any-return, no-untyped-call]
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"cannot load the TorchScript file {path}: {error}") from error
 
 
-def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, tuple[int, ...] | None]:
+def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the program, and what it says of its one input."""
     try:
         program = torch.export.load(str(path))
         network = program.module()
@@ -201,13 +202,11 @@ def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, tup
     examples = program.example_inputs
     inputs: tuple[Any, ...] = tuple(examples[0]) if examples else ()
     if len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor):
-        return network, None
+        return network, {}
+    found: dict[str, Any] = {"input_shape": tuple(inputs[0].shape[1:])}
     if not inputs[0].is_floating_point():
-        raise ModelError(
-            f"{path} takes whole numbers ({inputs[0].dtype}), which are run from an ONNX file or a folder of "
-            f"save_pretrained alone: {_INSTEAD}"
-        )
-    return network, tuple(inputs[0].shape[1:])
+        found["input_dtype"] = str(inputs[0].dtype).removeprefix("torch.")
+    return network, found
 
 
 def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:

@@ -133,9 +133,12 @@ _ROWS = 8
 _NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as its batch changes
 
 
-def probe_inputs(input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the same few inputs every time: half in [0, 1], half around zero."""
+def probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str) -> Tensor:
+    """Return the same few inputs every time: half in [0, 1], half around zero; whole numbers are 0 or 1."""
     generator = torch.Generator().manual_seed(0)
+    if not dtype.startswith("float"):
+        shape = (_ROWS, *input_shape)
+        return torch.randint(0, 2, shape, generator=generator).to(device, getattr(torch, dtype))
     pixels = torch.rand((_ROWS // 2, *input_shape), generator=generator)
     centred = torch.randn((_ROWS // 2, *input_shape), generator=generator)
     return torch.cat([pixels, centred]).to(device)
@@ -211,8 +214,8 @@ _MIXED_TOLERANCE = 5e-3  # of a probability
 class TorchClassifier:
     """See ``Classifier`` for what it does; made by ``load_model`` or ``from_module``.
 
-    ``last`` is the last linear layer, or the reason why there is none to replace. ``continuous``: the inputs
-    are not ids, which have no gradient and cannot be shifted.
+    ``last`` is the last linear layer, or the reason why there is none to replace. Whole numbers, by
+    ``input_dtype``, have no gradient and cannot be shifted. ``of_texts``: inputs are of any length.
     """
 
     network: nn.Module
@@ -225,12 +228,13 @@ class TorchClassifier:
     device: torch.device
     batch_size: int = 256
     mixed_precision: bool = False
-    continuous: bool = True
+    input_dtype: str = "float32"
+    of_texts: bool = False
 
     @property
     def differentiable(self) -> bool:
-        """Tell whether there are input gradients: torch gives them, but for ids."""
-        return self.continuous
+        """Tell whether there are input gradients: torch gives them, but for whole numbers."""
+        return self.input_dtype.startswith("float")
 
     @property
     def head(self) -> Head:
@@ -242,9 +246,8 @@ class TorchClassifier:
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
-            # Ids are of texts of any length.
-            input_shape=self.input_shape if self.continuous else None,
-            input_dtype="float32" if self.continuous else "int64",
+            input_shape=None if self.of_texts else self.input_shape,
+            input_dtype=self.input_dtype,
             outputs=self.outputs,
             last_linear=None if isinstance(self.last, str) else self.last.name,
             mixed_precision=self.mixed_precision,
@@ -272,7 +275,7 @@ class TorchClassifier:
         total = np.zeros(self.input_shape)
         logits = np.empty((len(inputs), self.classes), np.float32)
         delta = _delta(shift, self.input_shape, self.device)
-        for rows, batch in batches(inputs, self.batch_size, self.input_shape):
+        for rows, batch in batches(inputs, self.batch_size, self.input_shape, self.input_dtype):
             # One delta for all inputs: its gradient is the sum of theirs.
             delta.requires_grad_()
             x = _shifted(_tensor(batch, self.device), delta, shift)
@@ -289,7 +292,7 @@ class TorchClassifier:
         return total, logits
 
     def _refuse_shift(self) -> None:
-        if not self.continuous:
+        if not self.differentiable:
             raise ModelError(NO_SHIFT)
 
     def _last(self) -> LastLinear:
@@ -320,7 +323,7 @@ class TorchClassifier:
         out = np.empty((len(inputs), width), np.float32)
         delta = None if shift is None else _delta(shift, self.input_shape, self.device)
         with torch.inference_mode(), _full_float32(), _precision(self.device, self.mixed_precision):
-            for rows, batch in batches(inputs, self.batch_size, self.input_shape):
+            for rows, batch in batches(inputs, self.batch_size, self.input_shape, self.input_dtype):
                 x = _tensor(batch, self.device)
                 out[rows] = (
                     network(x if delta is None else _shifted(x, delta, shift))
@@ -346,7 +349,8 @@ def from_module(
     fingerprint: str | None = None,
     source: str = "module",
     probe: Tensor | None = None,
-    continuous: bool = True,
+    input_dtype: str = "float32",
+    of_texts: bool = False,
 ) -> TorchClassifier:
     """Return a classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
@@ -354,8 +358,9 @@ def from_module(
     ``outputs`` says what it returns, where numbers do not show it, as of labels. ``device`` defaults to CUDA
     where there is one; convolutions never run in TF32. ``mixed_precision`` runs logits and features in
     bfloat16, never gradients, and is refused where a probability moves by more than 0.005. ``probe``: a few
-    inputs to measure on, where made-up numbers cannot be the model's; ``continuous`` is False where inputs
-    are ids. Raises ModelError for a module in training mode or one that is not a classifier of such inputs.
+    inputs to measure on, where made-up numbers cannot be the model's. ``input_dtype``: as of ids, "int64".
+    ``of_texts``: of inputs as ``load_folder`` makes them. Raises ModelError for a module in training mode or
+    one that is not a classifier of such inputs.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
@@ -365,7 +370,7 @@ def from_module(
         raise ModelError("the model is in training mode; call model.eval() before loading or exporting it")
     network = frozen_copy(module).to(where)
     shape = tuple(int(size) for size in input_shape)
-    probe = probe_inputs(shape, where) if probe is None else probe.to(where)
+    probe = probe_inputs(shape, where, input_dtype) if probe is None else probe.to(where)
     outputs, classes = measured_outputs(network, probe, outputs)
     if mixed_precision:
         _refuse_imprecision(network, probe, where)
@@ -388,7 +393,8 @@ def from_module(
         where,
         batch_size,
         mixed_precision,
-        continuous,
+        input_dtype,
+        of_texts,
     )
 
 

@@ -251,12 +251,32 @@ def test_an_onnx_file_of_a_fixed_batch_is_filled_up(at_once: int, tmp_path) -> N
     assert model.logits(X[:0]).shape == (0, 5)
 
 
-def test_an_exported_program_of_whole_numbers_is_refused_with_what_to_do(tmp_path) -> None:
-    ids = torch.zeros((2, 6), dtype=torch.int64)
-    program = torch.export.export(OfIds().eval(), (ids,), dynamic_shapes=({0: torch.export.Dim("n")},))
+def test_probabilities_of_16_bits_are_known_for_such(tmp_path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 1000), nn.Softmax(dim=1)).half().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (torch.rand(2, 6).half(),), str(tmp_path / "m.onnx"), dynamo=False, input_names=["x"],
+            dynamic_axes={"x": {0: "n"}},
+        )  # fmt: skip
+    model, x = load_model(tmp_path / "m.onnx"), np.random.default_rng(0).random((21, 6))
+    assert (model.outputs, model.classes, model.facts().input_dtype) == ("probabilities", 1000, "float16")
+    assert np.exp(model.logits(x)).sum(axis=1) == pytest.approx(1, abs=1e-2)
+
+
+def test_an_exported_program_of_whole_numbers_gets_them_too(tmp_path) -> None:
+    torch.manual_seed(0)
+    net, ids = OfIds().eval(), torch.randint(0, 20, (21, 6), dtype=torch.int32)
+    program = torch.export.export(net, (ids[:2],), dynamic_shapes=({0: torch.export.Dim("n")},))
     torch.export.save(program, str(tmp_path / "m.pt2"))
-    with pytest.raises(ModelError, match=r"whole numbers \(torch.int64\).*export it to ONNX"):
-        load_model(tmp_path / "m.pt2")
+    model = load_model(tmp_path / "m.pt2")
+    with torch.no_grad():
+        assert np.abs(model.logits(ids.numpy()) - net(ids).numpy()).max() < 1e-6
+    assert (model.facts().input_dtype, model.facts().input_shape) == ("int32", (6,))
+    assert not model.differentiable
+    with pytest.raises(InputError, match="input 0 holds a number that int32 cannot hold"):
+        model.logits(ids.numpy() + 0.5)
 
 
 def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monkeypatch) -> None:

@@ -194,3 +194,13 @@ def test_scores_that_tell_nothing_of_the_labels_are_remarked_on(classes: int) ->
     assert "better than chance" not in remarks(sure, rare), (
         "a rare class that is told, though never predicted"
     )
+
+
+@pytest.mark.parametrize("n", [3, 40])
+def test_auto_of_a_model_takes_few_samples_and_names_classes_that_have_none(n: int) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 4).eval(), np.random.default_rng(0).standard_normal((n, 4), dtype=np.float32)
+    labels = np.arange(n) % 3
+    artifact = calibrate_model(net, x, labels, class_names=("ant", "bee", "cat", "dog"))
+    assert artifact.class_names == ("ant", "bee", "cat", "dog")
+    assert any("(dog)" in said for said in artifact.fit["remarks"])
