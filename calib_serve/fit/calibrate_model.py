@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, made_up, response
 from calib_serve.data import Dataset
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.clamping import (
     GAMMAS,
@@ -79,6 +79,7 @@ _SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
 _HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
 _FOLDS = 5
 _GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of which costs a fit
+_FEWEST = 12  # samples of such folds, in which a method may make folds again
 _SURE = NormalDist().inv_cdf(0.95)
 
 
@@ -362,8 +363,12 @@ class _Work:
         # A perturbed input may be of another class; and nothing was chosen for samples too few for folds.
         if options.get("keep_predictions") or selection is None:
             return chosen
-        gain = self._gain_of_clamping(given, selection["chosen"])
-        best = self._neural_clamping(self.given.inputs, given.labels) if gain.worth_it else chosen
+        try:
+            gain = self._gain_of_clamping(given, selection["chosen"])
+            best = self._neural_clamping(self.given.inputs, given.labels) if gain.worth_it else chosen
+        except FitError as error:  # as where every sample of some folds is right
+            said = f"Neural Clamping is not compared with it: {error}"
+            return replace(chosen, fit={**chosen.fit, "remarks": [*chosen.fit.get("remarks", ()), said]})
         beside = {**vars(gain), "folds": _GAIN_FOLDS}
         fit = {**best.fit, "beside": beside, "selection": selection}
         return replace(best, fit=fit, class_names=names)
@@ -375,14 +380,14 @@ class _Work:
     def _gain_of_clamping(self, given: Samples, output: str) -> Gain:
         """Fit both methods to the same folds and judge them on the same held-out samples."""
         y, n = checked(self.classifier, self.given.inputs, given.labels), len(given)
-        if n < 2 * _GAIN_FOLDS:
-            raise InputError(f"folds must lie in 2..{n // 2}, got {_GAIN_FOLDS}")
+        if n < _FEWEST:
+            raise FitError(f"{n} samples are too few to compare methods on folds of them")
         # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
         fold = stratified(y, folds=_GAIN_FOLDS, seed=self.seed)
         losses = np.empty((2, n))
         for f in range(_GAIN_FOLDS):
             kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
-            fitted = fit_by_name(output, given.take(kept), seed=self.seed)
+            fitted = calibrate(given.take(kept), None, output, cross_validate=False, seed=self.seed)
             clamped = self._neural_clamping(self.given.inputs[kept], y[kept])
             probs = (
                 fitted.of_logits(given.take(held).read(slice(None))),

@@ -196,11 +196,20 @@ def test_scores_that_tell_nothing_of_the_labels_are_remarked_on(classes: int) ->
     )
 
 
-@pytest.mark.parametrize("n", [3, 40])
+@pytest.mark.parametrize("n", [3, 5, 40])
 def test_auto_of_a_model_takes_few_samples_and_names_classes_that_have_none(n: int) -> None:
     torch.manual_seed(0)
     net, x = nn.Linear(4, 4).eval(), np.random.default_rng(0).standard_normal((n, 4), dtype=np.float32)
-    labels = np.arange(n) % 3
-    artifact = calibrate_model(net, x, labels, class_names=("ant", "bee", "cat", "dog"))
+    artifact = calibrate_model(net, x, np.arange(n) % 3, class_names=("ant", "bee", "cat", "dog"))
     assert artifact.class_names == ("ant", "bee", "cat", "dog")
     assert any("(dog)" in said for said in artifact.fit["remarks"])
+
+
+def test_auto_of_a_model_that_is_always_right_is_an_output_method() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 3).eval(), np.random.default_rng(0).standard_normal((90, 4), dtype=np.float32)
+    with torch.no_grad():
+        labels = net(torch.from_numpy(x)).argmax(dim=1).numpy()
+    artifact = calibrate_model(net, x, labels)
+    assert artifact.input_shift is None
+    assert any("Neural Clamping is not compared with it: " in said for said in artifact.fit["remarks"])
