@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -101,7 +102,7 @@ def fit_by_name(
     fit = _fitter(method)
     check_options(method, options, options_of(method))
     _check_numbers(method, options)
-    if "seed" in inspect.signature(fit).parameters:
+    if "seed" in _parameters(method):
         options["seed"] = seed
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     # Of folds, which are temporary, nothing is said; and none fits nothing.
@@ -121,17 +122,20 @@ def check_options(method: str, options: Mapping[str, Any], known: Sequence[str])
 
 def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
     """Raise InputError for text where the default is a number, as command lines and files may have it."""
-    parameters = inspect.signature(_fitter(method)).parameters
     for name, value in options.items():
-        default = parameters[name].default
+        default = _parameters(method)[name].default
         if isinstance(default, (int, float)) and isinstance(value, str):
             raise InputError(f"{name} of {method} is a number, got {value!r}")
 
 
 def options_of(method: str) -> list[str]:
     """Return the names of a method's own options; InputError for a method that does not exist."""
-    parameters = inspect.signature(_fitter(method)).parameters
-    return [name for name in parameters if name not in ("samples", "seed")]
+    return [name for name in _parameters(method) if name not in ("samples", "seed")]
+
+
+@cache  # reading a signature takes a tenth of a small fit
+def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_fitter(method)).parameters
 
 
 def _fitter(method: str) -> Fitter:

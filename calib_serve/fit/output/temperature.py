@@ -71,7 +71,7 @@ def fit_temperature(samples: Samples) -> Artifact:
             "solver": "halley on T squared",
             **found,
         },
-        reference=(Bins.tally(rows.confidence, rows.right), rows.predicted),
+        reference=(rows.reference(), rows.predicted),
     )
 
 
@@ -155,6 +155,14 @@ class Rows:
         means = np.sum(samples.over_cores(of), axis=0) / len(samples)
         nll, first, second, third, lost = (float(mean) for mean in means)
         return Slope(s, nll, first, second, third, lost)
+
+    def reference(self) -> Bins:
+        """Bin the confidences of the last call of ``slope``."""
+
+        def of(span: slice) -> Bins:
+            return Bins.tally(self.confidence[span], self.right[span])
+
+        return sum(self.samples.over_cores(of), Bins.zeros())
 
     def _terms(
         self, part: slice, s: float, work: NDArray[Any]
