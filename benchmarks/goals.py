@@ -277,8 +277,8 @@ BENCHMARKS = (
                 beside="the fastest of four peers as good",
                 at_most=1.1,
                 show="{:.2f}",
-                reason="524 samples of two classes: 2.7 ms, mostly what an artifact says beside; .24 to 1.00 on "
-                "the others",
+                reason="524 samples of two classes: 2.7 ms, mostly what an artifact says beside; on "
+                "the others .24 to 1.00",
                 needs=TEMPERATURES,
             ),
             Goal(
