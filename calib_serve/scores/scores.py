@@ -32,6 +32,7 @@ from calib_serve.scores.table import Source, of_arrays, of_columns
 Floats = NDArray[np.floating[Any]]
 
 _SLACK = 1e-3  # of sums of probabilities that are rounded
+_FEW = 20  # probabilities; fewer may all be above a half
 _NOTHING = -800.0  # a logit below the largest by so much is of a probability of 0
 _NORMAL = 1e-6  # how far rows of probabilities may be from 1 before they are divided by their sum
 
@@ -387,6 +388,7 @@ def made(
         column = source.class_names[0] if len(source.class_names) == 1 != classes else ""
         labels, names, remark = _labels_of(labels, kind, classes, column, replace(place, names=names))
         remarks += [remark] if remark else []
+        remarks += _of_the_predicted(found.values, kind)
     check_names(names)
     return Scores(
         values=found.values,
@@ -400,6 +402,16 @@ def made(
         name=source.name,
         calibrated_by=source.calibrated_by,
     )
+
+
+def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
+    """Say it where probabilities of class 1 may be those of whichever class was predicted."""
+    if kind != "probability" or len(values) < _FEW or values.min() < 0.5:
+        return []
+    return [
+        "no probability of class 1 is below 0.5: if they are of whichever class was predicted, all that is made "
+        "of them is wrong; give those of class 1"
+    ]
 
 
 def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outputs | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -218,8 +219,20 @@ def _refuse(names: Sequence[str], wrong: Sequence[int], why: str) -> None:
     said = ", ".join(repr(names[k]) for k in wrong[:_SHOWN]) + (", ..." if len(wrong) > _SHOWN else "")
     are = "is no class" if len(wrong) == 1 else "are no classes"
     raise InputError(
-        f"{said} {are}, {why}: name the classes' columns alone (--columns, columns=), or drop the others"
+        f"{said} {are}, {why}: name the classes' columns alone ({_by_pattern(names)}, columns=), or drop the "
+        "others"
     )
+
+
+def _by_pattern(names: Sequence[str]) -> str:
+    """Return the option that takes the columns most of which begin alike, such as prob_0 and prob_1.
+
+    >>> _by_pattern(["image_id", "pred_label", "prob_0", "prob_1"]), _by_pattern(["cat", "dog", "age"])
+    ("--columns 'prob_*'", '--columns')
+    """
+    begins = Counter(name.partition("_")[0] for name in names if "_" in name)
+    most, count = max(begins.items(), key=lambda item: item[1], default=("", 0))
+    return f"--columns '{most}_*'" if 1 < count < len(names) else "--columns"
 
 
 def _never_named(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
@@ -389,12 +402,12 @@ def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int
     for k, name in enumerate(names):
         column = np.asarray(table[name])
         if column.dtype.kind not in "fiu":
-            column = _as_numbers(column, name, first)
+            column = _as_numbers(column, name, first, names)
         values[:, k] = column
     return values
 
 
-def _as_numbers(column: NDArray[Any], name: str, first: int) -> NDArray[np.float64]:
+def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str]) -> NDArray[np.float64]:
     for row, value in enumerate(column.tolist()):
         what = f"column {name!r}, row {row + first}"
         if isinstance(value, (bool, np.bool_)):
@@ -408,7 +421,7 @@ def _as_numbers(column: NDArray[Any], name: str, first: int) -> NDArray[np.float
         except (TypeError, ValueError):
             raise InputError(
                 f"{what} holds {shown(value)}, which is no score; name the columns of the classes alone "
-                "(--columns, columns=), or that of the labels 'label'"
+                f"({_by_pattern(names)}, columns=), or that of the labels 'label'"
             ) from None
     return column.astype(np.float64)
 

@@ -529,3 +529,34 @@ def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypat
     made = Artifact.load(tmp_path / "a")
     assert made.fit["temperature"] == pytest.approx(want.fit["temperature"], rel=1e-6)
     assert made.class_names == tuple(PETS)
+
+
+@pytest.mark.parametrize(
+    ("beside", "prefix"),
+    [
+        (("image_id", "true_label", "pred_label"), "prob_"), (("sequence", "label", "pred_label"), "prob_"),
+        (("subject_id", "true_label", "model", "evaluation_level"), "prob_"),
+        (("match_id", "timestamp_seconds", "label"), "p_"), (("id", "target", "y_pred", "name"), "score_"),
+    ],
+)  # fmt: skip
+def test_tables_as_others_export_them_are_read_by_the_pattern_that_the_refusal_names(
+    beside: tuple[str, ...], prefix: str
+) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 40)
+    labels = rng.integers(0, 3, 40)
+    table = {name: np.array([f"{name} {i}" for i in range(40)], object) for name in beside}
+    table |= {name: labels for name in beside if name in ("label", "true_label", "target")}
+    table |= {f"{prefix}{k}": p[:, k] for k in range(3)}
+    with pytest.raises(InputError, match=rf"--columns '{prefix}\*'"):
+        Scores.of(table)
+    found = Scores.of(table, columns=[f"{prefix}*"])
+    assert (found.outputs, found.classes) == ("probabilities", 3)
+    assert found.labels.tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize(("least", "said"), [(0.5, True), (0.4, False)])
+def test_confidences_of_whichever_class_was_predicted_get_a_word(least: float, said: bool) -> None:
+    p = np.linspace(least, 1, 30)
+    found = Scores.of({"label": np.arange(30) % 2, "prob": p}, columns=["prob"])
+    assert any("whichever class was predicted" in remark for remark in found.remarks) == said
