@@ -409,8 +409,8 @@ def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
     if kind != "probability" or len(values) < _FEW or values.min() < 0.5:
         return []
     return [
-        "no probability of class 1 is below 0.5: if they are of whichever class was predicted, all that is made "
-        "of them is wrong; give those of class 1"
+        "no probability of class 1 is below 0.5: if they are of whichever class was predicted, all that is "
+        "made of them is wrong; give those of class 1"
     ]
 
 

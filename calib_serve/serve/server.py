@@ -309,8 +309,13 @@ def client_of(url: str, token: str | None, *, timeout: float = 30.0) -> httpx.Cl
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # Loopback never goes through the environment's proxies. Its own certificate is often self-signed; and the
     # system's certificates take 30 ms to read, ten times a second while Java starts.
-    verify = False
-    return httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=False, verify=verify)
+    return httpx.Client(
+        base_url=url,
+        headers=headers,
+        timeout=timeout,
+        trust_env=False,
+        verify=False,  # noqa: S501
+    )
 
 
 @dataclass(frozen=True, repr=False)

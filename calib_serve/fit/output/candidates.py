@@ -159,7 +159,7 @@ _FEW = 20  # samples
 _REPEATED = 0.5  # share of rows that others repeat, which is worth a word
 _TIED = 0.01  # share of rows whose largest logit is not alone
 _NAMED = 10  # classes
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # of the number that tells rows apart, relative to the largest
 
 
 @dataclass(frozen=True, eq=False)
