@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from calib_serve.fit.clamping import (
 )
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, measured, unmeasured
-from calib_serve.fit.output import check_options, default_candidates, fit_by_name
+from calib_serve.fit.output import check_options, default_candidates, fit_by_name, remarks
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.shares import correctable, for_shares, referenced
@@ -124,11 +124,16 @@ def calibrate_model(
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
     artifact = recognisable(artifact, work.classifier)
     if said := weights_remarks(model, asked.weights):
-        remarks = [*artifact.fit.get("remarks", ()), *said]
-        artifact = replace(artifact, fit={**artifact.fit, "remarks": remarks})
+        artifact = _remarked(artifact, said)
     if held is None or artifact.is_multilabel:  # labels were measured as they were fitted
         return artifact
     return work.measured(artifact, held)
+
+
+def _remarked(artifact: Artifact, said: Sequence[str]) -> Artifact:
+    if not said:
+        return artifact
+    return replace(artifact, fit={**artifact.fit, "remarks": [*artifact.fit.get("remarks", ()), *said]})
 
 
 def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
@@ -241,8 +246,11 @@ class _Work:
         # Of labels any number may be true: no shift, head or class share is fitted to them.
         if self.classifier.outputs in LABELS:
             return self._labels(method, options, held, cross_validate=asked.cross_validate)
+        said: list[str] = []
         if method in MODEL_OPTIONS:
             check_options(method, options, MODEL_OPTIONS[method])
+            # A perturbation or a head would be fitted to what no output method can be.
+            said = remarks(self._samples())
         measure = asked.cross_validate and held is None
         if method == "masked-head":
             train = None if asked.train is None else self.checked(asked.train)
@@ -258,7 +266,8 @@ class _Work:
             artifact = self._best(options, corrected=shares is not None)
         else:
             return self._output(method, options, cross_validate=measure, prior=shares)
-        return artifact if shares is None else self._corrected(artifact, shares)
+        artifact = artifact if shares is None else self._corrected(artifact, shares)
+        return _remarked(artifact, said)
 
     def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
         """Return the artifact with its metrics on samples that nothing was fitted to."""
@@ -367,10 +376,10 @@ class _Work:
             gain = self._gain_of_clamping(given, selection["chosen"])
             best = self._neural_clamping(self.given.inputs, given.labels) if gain.worth_it else chosen
         except FitError as error:  # as where every sample of some folds is right
-            said = f"Neural Clamping is not compared with it: {error}"
-            return replace(chosen, fit={**chosen.fit, "remarks": [*chosen.fit.get("remarks", ()), said]})
+            return _remarked(chosen, [f"Neural Clamping is not compared with it: {error}"])
         beside = {**vars(gain), "folds": _GAIN_FOLDS}
-        fit = {**best.fit, "beside": beside, "selection": selection}
+        of_set = {name: chosen.fit[name] for name in ("selection", "remarks") if name in chosen.fit}
+        fit = {**best.fit, "beside": beside, **of_set}
         return replace(best, fit=fit, class_names=names)
 
     def _neural_clamping(self, inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:

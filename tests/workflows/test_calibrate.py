@@ -11,7 +11,7 @@ from torch import nn
 
 from calib_serve import Artifact, calibrate, calibrate_model, judge, verdict
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.errors import FitError, InputError, ModelError, ShapeError
 from calib_serve.fit.calibrate_model import recognisable
 from calib_serve.fit.clamping import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.output import CANDIDATES, fit_by_name
@@ -213,3 +213,14 @@ def test_auto_of_a_model_that_is_always_right_is_an_output_method() -> None:
     artifact = calibrate_model(net, x, labels)
     assert artifact.input_shift is None
     assert any("Neural Clamping is not compared with it: " in said for said in artifact.fit["remarks"])
+
+
+@pytest.mark.parametrize("method", ["neural-clamping", "neural-clamping-efficient", "tuned-head"])
+def test_a_set_that_teaches_nothing_is_refused_by_methods_of_a_model_too(images, method: str) -> None:
+    (x, _), net = images, network()
+    with torch.no_grad():
+        predicted = net(torch.from_numpy(x)).argmax(dim=1).numpy()
+    with pytest.raises(FitError, match="not one of"):
+        calibrate_model(net, x, (predicted + 1) % 3, method, device="cpu")
+    with pytest.raises(FitError, match="the same for every sample"):
+        calibrate_model(net, np.repeat(x[:1], 60, axis=0), np.arange(60) % 3, method, device="cpu")

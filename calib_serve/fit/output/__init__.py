@@ -7,6 +7,7 @@ from calib_serve.fit.output.candidates import (
     check_options,
     fit_by_name,
     options_of,
+    remarks,
 )
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.selection import (
@@ -32,5 +33,6 @@ __all__ = [
     "fit_venn_abers",
     "held_out_facts",
     "options_of",
+    "remarks",
     "select",
 ]
