@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from gpus import needs_gpu_of_torch
@@ -249,6 +250,33 @@ def test_an_onnx_file_of_a_fixed_batch_is_filled_up(at_once: int, tmp_path) -> N
     assert np.abs(model.logits(X) - wanted).max() < 1e-5
     assert model.features(X).shape == (len(X), 64)
     assert model.logits(X[:0]).shape == (0, 5)
+
+
+@pytest.mark.parametrize("bias", ["row", "one number", "computed"])
+def test_a_head_is_found_whatever_shape_its_bias_has_or_not_at_all(bias: str, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(6, 5)).astype("f4")
+    added = {"one number": np.full((1, 1), 0.5, "f4")}.get(bias, rng.normal(size=(1, 5)).astype("f4"))
+    nodes = [onnx.helper.make_node("Gemm", ["x", "w", "c"], ["y"])]
+    if bias == "computed":
+        nodes.insert(0, onnx.helper.make_node("Neg", ["b"], ["c"]))
+    graph = onnx.helper.make_graph(
+        nodes, "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ("n", 6))],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ("n", 5))],
+        [onnx.numpy_helper.from_array(weight, "w"),
+         onnx.numpy_helper.from_array(added, "b" if bias == "computed" else "c")],
+    )  # fmt: skip
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(made, tmp_path / "m.onnx")
+    model, x = load_model(tmp_path / "m.onnx"), rng.normal(size=(9, 6)).astype("f4")
+    sign = -1 if bias == "computed" else 1
+    assert np.abs(model.logits(x) - (x @ weight + sign * added)).max() < 1e-5
+    if bias == "computed":
+        with pytest.raises(ModelError, match="no Gemm or MatMul"):
+            _ = model.head
+    else:
+        assert model.head.biases[0] == pytest.approx(np.broadcast_to(added, (1, 5))[0])
 
 
 def test_probabilities_of_16_bits_are_known_for_such(tmp_path) -> None:

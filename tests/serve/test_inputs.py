@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hostile import MATRIX, npy
 from hypothesis import example, given, settings
@@ -15,9 +17,12 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 from safetensors.numpy import save
 
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
+from calib_serve.files import sha256
+from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.pictures import Preprocessing
-from calib_serve.serve._model import decode, decode_lists
+from calib_serve.serve._model import decode, decode_lists, load_runtime
 from calib_serve.serve.feedback import parse_items
 
 SHAPE = (1, 4, 4)
@@ -107,3 +112,22 @@ def test_a_picture_whose_normalisation_nobody_said_is_refused_with_what_to_do() 
 def test_other_bodies_are_refused_as_a_whole(body: object) -> None:
     with pytest.raises(InputError):
         parse_items(body)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 6])
+def test_a_graph_of_one_batch_size_serves_any(rows: int, tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(3, 2)).astype("f4")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (4, 3))],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (4, 2))],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )  # fmt: skip
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(made, tmp_path / "m.onnx")
+    options = ModelOptions(
+        kind="onnx", model="m.onnx", sha256=sha256(tmp_path / "m.onnx"), input_shape=(3,), outputs="logits"
+    )
+    run = load_runtime(tmp_path, options, Artifact((), method="none", classes=2))
+    x = np.random.default_rng(1).normal(size=(rows, 3)).astype("f4")
+    assert np.abs(run(x) - x @ weight).max() < 1e-6
