@@ -18,6 +18,7 @@ from calib_serve.data import LabelledRequests, read_requests
 from calib_serve.errors import InputError, ModelError
 from calib_serve.files import ZIP_ERRORS
 from calib_serve.fit.calibrate import calibrate
+from calib_serve.fit.facts import remarked
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fuse.torchserve import (
     ForeignArchive,
@@ -138,9 +139,7 @@ def calibrate_archive(
             "the handler replies with these scores as they are: nothing shows that they are of classes, "
             "and not features; calibrated, they are log-probabilities"
         )
-        artifact = replace(
-            artifact, fit={**artifact.fit, "remarks": [*artifact.fit.get("remarks", ()), remark]}
-        )
+        artifact = remarked(artifact, after=[remark])
     return replace(artifact, model=found.facts)
 
 

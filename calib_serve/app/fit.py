@@ -3,7 +3,7 @@
 import os
 import shlex
 import zipfile
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -170,6 +170,7 @@ def _of_model(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.fit.calibrate_model import calibrate_model
+    from calib_serve.fit.facts import remarked
     from calib_serve.model.load import model_data
 
     refuse_file_options(source, "--model")
@@ -191,8 +192,7 @@ def _of_model(
         progress=progress,
         **own,
     )
-    remarks = [*artifact.fit.get("remarks", ()), *(remark for part in parts for remark in part.remarks)]
-    return replace(artifact, fit={**artifact.fit, "remarks": remarks}) if remarks else artifact
+    return remarked(artifact, after=[remark for part in parts for remark in part.remarks])
 
 
 def _is_first_rank() -> bool:

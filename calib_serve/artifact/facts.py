@@ -125,10 +125,12 @@ _KEPT = 8  # numbers of each sample
 _NEAR = 1e-3  # of the largest number; float32 moves logits by a hundredth of that
 
 
-def made_up(shape: Sequence[int | None] | None) -> NDArray[np.float32] | None:
-    """Make inputs (4, *shape), the same ones every time: two in [0, 1], two around zero.
+def made_up(
+    shape: Sequence[int | None] | None, *, samples: int = _SAMPLES, dtype: str = "float32"
+) -> NDArray[Any] | None:
+    """Make inputs (samples, *shape), the same ones every time: half in [0, 1], half around zero.
 
-    None where a size is not known.
+    Whole numbers are 0 or 1. None where a size is not known.
 
     >>> made_up((3, 8, 8)).shape, made_up((3, None, None))
     ((4, 3, 8, 8), None)
@@ -137,8 +139,10 @@ def made_up(shape: Sequence[int | None] | None) -> NDArray[np.float32] | None:
     if shape is None or len(sizes) != len(shape):
         return None
     rng = np.random.default_rng(0)
-    half = (_SAMPLES // 2, *sizes)
-    return np.concatenate([rng.random(half), rng.standard_normal(half)]).astype(np.float32)
+    if not dtype.startswith("float"):
+        return rng.integers(0, 2, (samples, *sizes)).astype(dtype)
+    half = (samples // 2, *sizes)
+    return np.concatenate([rng.random(half), rng.standard_normal(half)]).astype(dtype)
 
 
 def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[float, ...] | None:

@@ -12,6 +12,7 @@ import numpy as np
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit._unseen import Unseen
+from calib_serve.fit.facts import remarked
 from calib_serve.fit.labels import LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.measure import cross_validated, measured
 from calib_serve.fit.output import check_options, default_candidates, fit_by_name, options_of, select
@@ -86,8 +87,7 @@ def calibrate(
         artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
     else:
         artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
-    remarks = [*found.remarks, *artifact.fit.get("remarks", ()), *_without_skill(found)]
-    return replace(artifact, fit={**artifact.fit, "remarks": remarks}) if remarks else artifact
+    return remarked(artifact, before=found.remarks, after=_without_skill(found))
 
 
 def _without_skill(scores: Scores) -> list[str]:
@@ -166,9 +166,8 @@ def _fitted(
         if progress:
             progress(method, 0, 1)
         artifact = unseen.fitted(samples, partial(fit_by_name, method, seed=seed, **options))
-    remarks = [*unseen.remarks(class_names), *artifact.fit.get("remarks", ())]
-    fit = {**artifact.fit, "remarks": remarks} if remarks else artifact.fit
-    artifact = confused(replace(artifact, class_names=tuple(class_names), fit=fit), samples)
+    artifact = remarked(artifact, before=unseen.remarks(class_names))
+    artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)
     # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
     name, own = (artifact.method, {}) if method == "auto" else (method, options)
 

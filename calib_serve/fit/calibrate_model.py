@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from calib_serve.fit.clamping import (
     fit_neural_clamping_paper,
     fit_neural_clamping_toolkit,
 )
+from calib_serve.fit.facts import remarked
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, measured, unmeasured
 from calib_serve.fit.output import check_options, default_candidates, fit_by_name, remarks
@@ -123,17 +124,10 @@ def calibrate_model(
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
     artifact = recognisable(artifact, work.classifier)
-    if said := weights_remarks(model, asked.weights):
-        artifact = _remarked(artifact, said)
+    artifact = remarked(artifact, after=weights_remarks(model, asked.weights))
     if held is None or artifact.is_multilabel:  # labels were measured as they were fitted
         return artifact
     return work.measured(artifact, held)
-
-
-def _remarked(artifact: Artifact, said: Sequence[str]) -> Artifact:
-    if not said:
-        return artifact
-    return replace(artifact, fit={**artifact.fit, "remarks": [*artifact.fit.get("remarks", ()), *said]})
 
 
 def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
@@ -267,7 +261,7 @@ class _Work:
         else:
             return self._output(method, options, cross_validate=measure, prior=shares)
         artifact = artifact if shares is None else self._corrected(artifact, shares)
-        return _remarked(artifact, said)
+        return remarked(artifact, after=said)
 
     def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
         """Return the artifact with its metrics on samples that nothing was fitted to."""
@@ -376,7 +370,7 @@ class _Work:
             gain = self._gain_of_clamping(given, selection["chosen"])
             best = self._neural_clamping(self.given.inputs, given.labels) if gain.worth_it else chosen
         except FitError as error:  # as where every sample of some folds is right
-            return _remarked(chosen, [f"Neural Clamping is not compared with it: {error}"])
+            return remarked(chosen, after=[f"Neural Clamping is not compared with it: {error}"])
         beside = {**vars(gain), "folds": _GAIN_FOLDS}
         of_set = {name: chosen.fit[name] for name in ("selection", "remarks") if name in chosen.fit}
         fit = {**best.fit, "beside": beside, **of_set}

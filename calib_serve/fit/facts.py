@@ -83,6 +83,12 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
     return Bins.tally(np.clip(probs.max(axis=1), 0, 1), probs.argmax(axis=1) == y, bins=bins)
 
 
+def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Artifact:
+    """Return the artifact with sentences for its user, before and after those that it has."""
+    told = [*before, *artifact.fit.get("remarks", ()), *after]
+    return replace(artifact, fit={**artifact.fit, "remarks": told}) if told else artifact
+
+
 def complete(
     steps: Sequence[Step],
     samples: Samples,

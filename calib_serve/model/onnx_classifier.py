@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.arrays import rows_at_once
-from calib_serve.artifact import Head, InputShift, ModelFacts
+from calib_serve.artifact import Head, InputShift, ModelFacts, made_up
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
 from calib_serve.files import MOST_PROTOBUF, read_whole
@@ -42,6 +42,7 @@ except ImportError as error:
 _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TOLERANCE = 1e-4  # relative to the largest logit
+_PROBED = 8  # made-up inputs
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -154,8 +155,10 @@ def load_onnx(
     dtype, sizes = _taken(session, path)
     if sizes:
         check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
-    shape = input_shape or _known(sizes, path)
-    probe = _made_up(shape, dtype)
+    probe = made_up(input_shape or (sizes[1:] if sizes else None), samples=_PROBED, dtype=dtype)
+    if probe is None:
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
+    shape = probe.shape[1:]
     out = _run(session, probe)
     if out.ndim not in (1, 2):
         raise ModelError(f"a classifier returns (n, K), or (n, 1) of one logit, {path} returns {out.shape}")
@@ -216,21 +219,6 @@ def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
             "scores and labels into a file (calib-serve fit, calibrate)"
         )
     return _DTYPES[taken[0].type], [size if isinstance(size, int) else None for size in taken[0].shape]
-
-
-def _known(sizes: list[int | None], path: Path) -> tuple[int, ...]:
-    known = tuple(size for size in sizes[1:] if size is not None)
-    if len(known) < len(sizes) - 1 or not sizes:
-        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
-    return known
-
-
-def _made_up(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """Return half in [0, 1] and half around zero, as pictures and features are; whole numbers are 0 or 1."""
-    rng = np.random.default_rng(0)
-    if not dtype.startswith("float"):
-        return rng.integers(0, 2, (8, *shape)).astype(dtype)
-    return np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(dtype)
 
 
 def _run(session: Any, inputs: Floats) -> Floats:

@@ -719,9 +719,8 @@ class Watch:
             return keys
         # A clause has one threshold: what both ends fulfil, all between them do.
         upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
-        if any(
-            key.kind == "clause" for key in {*keys} ^ {*upper}
-        ):  # a reporter with our contract adds up apart
+        # A reporter with our contract adds up apart what a clause divides.
+        if any(key.kind == "clause" for key in {*keys} ^ {*upper}):
             self._divided[one.model, one.version] = self._clock()
         return [key for key in keys if key in upper]
 

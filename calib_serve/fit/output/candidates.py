@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.facts import complete
+from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
@@ -109,7 +109,7 @@ def fit_by_name(
     said = [] if samples.part or method == "none" else remarks(samples)
     with one_thread(samples.size):
         artifact = fit(samples, **options)
-    told = replace(artifact, fit={**artifact.fit, "remarks": said}) if said else artifact
+    told = remarked(artifact, after=said)
     return replace(told, class_names=tuple(class_names)) if class_names else told
 
 
