@@ -154,7 +154,7 @@ class Artifact:
             object.__setattr__(self, name, plain(getattr(self, name), name))
 
     def _check_counts(self) -> None:
-        """Raise ShapeError where something has an entry for each class, and for another number of classes."""
+        """Raise ShapeError where class names, counts, thresholds or examples are of other classes."""
         found = {
             "class names": len(self.class_names) or None,
             "counts of them": len(self.reference_classes) or None,
@@ -182,14 +182,14 @@ class Artifact:
 
     @property
     def depends_on_kind(self) -> bool:
-        """Tell whether logits and log-probabilities of a model differ to it, as to a scale for each class."""
+        """Tell whether logits and log-probabilities of one model get different probabilities."""
         for step in self.logit_maps:
             if step.on == "log_probs" or not step.ignores_shift:
                 return step.on == "logits"
         return self.is_multilabel
 
     def takes(self, outputs: Outputs) -> bool:
-        """Tell whether scores of this kind get the probabilities that those it was fitted on would get.
+        """Tell whether scores of the kind ``outputs`` get the probabilities that the fitted kind gets.
 
         False where it was not recorded what these were, and it matters.
         """
@@ -263,7 +263,7 @@ class Artifact:
         return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
 
     def only(self, *steps: Step) -> Artifact:
-        """Keep these steps alone, and drop what belongs to the probabilities that all of them give."""
+        """Make an artifact of these steps alone, without the examples and decisions of the whole."""
         fit = {name: value for name, value in self.fit.items() if name != "decisions"}
         return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None, contract=None)
 
@@ -497,7 +497,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
 
 
 def _check_possible(bins: Bins) -> None:
-    """Raise InputError where no predictions can have these sums."""
+    """Raise InputError for bins with counts or sums that no predictions can have."""
     count, sums = bins.count, np.stack([bins.confidence, bins.correct])
     counts = np.isfinite(count).all() and (count >= 0).all() and (count <= _MOST_COUNTED).all()
     # Sums are rounded; NaN fails, too.
@@ -509,6 +509,6 @@ def _check_possible(bins: Bins) -> None:
 
 
 def _without_overflow(given: NDArray[Any], made: NDArray[Any]) -> NDArray[Any]:
-    """Return what was ``made``, NaN in rows whose numbers were finite and became infinite."""
+    """The numbers in ``made``, NaN in rows that were finite in ``given`` and became infinite."""
     lost = np.isfinite(given).all(axis=1) & ~np.isfinite(made).all(axis=1)
     return np.where(lost[:, None], np.nan, made)

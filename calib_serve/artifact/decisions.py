@@ -1,4 +1,4 @@
-"""Decide by calibrated probabilities: which classes it may be, whether to answer, and what that promises."""
+"""Decisions on calibrated probabilities: prediction sets and abstention, and what they promise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
 
 SetScore = Literal["lac", "aps", "raps"]
-"""How unlike a class is to be the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
+"""How unlikely a class is the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
 penalty on the rank (RAPS)."""
 
 _SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
@@ -75,7 +75,7 @@ class PredictionSets:
         return len(self.threshold) if self.threshold.ndim else None
 
     def scores(self, probs: Floats) -> NDArray[np.float64]:
-        """Score how unlike each class is to be true (n, K), from probabilities (n, K)."""
+        """Nonconformity scores (n, K) of probabilities (n, K): how unlikely it is that a class is true."""
         p = np.asarray(probs, np.float64)
         if self.score == "lac":
             return np.asarray(1 - p)
@@ -88,7 +88,7 @@ class PredictionSets:
         return found
 
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
-        """Tell whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
+        """Whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
         inside = self.scores(probs) <= self.threshold
         # An empty set would say that no class is possible.
         inside[np.arange(len(inside)), np.argmax(probs, axis=1)] = True
@@ -121,7 +121,7 @@ class Abstain:
                 raise InputError(f"{name} of abstention must lie in [0, 1], got {getattr(self, name)}")
 
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
-        """Tell whether there is no answer (n,), of calibrated probabilities (n, K); none of NaN either."""
+        """Whether to abstain (n,) at calibrated probabilities (n, K); NaN abstains."""
         # Written so that NaN abstains.
         return np.asarray(~(np.max(probs, axis=1) >= self.threshold))
 
@@ -132,7 +132,7 @@ class Abstain:
 
 
 def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> PredictionSets | None:
-    """Return the inverse of ``facts``, of a manifest that may have none."""
+    """Rebuild prediction sets from a manifest's entry and their thresholds; None without an entry."""
     if facts is None:
         return None
     if threshold is None:
@@ -145,7 +145,7 @@ _NAMED = 10  # classes in a sentence
 
 @dataclass(frozen=True, eq=False)
 class DecisionsEvaluation:
-    """Measures of an artifact's sets and abstention on labelled samples; None for what it has not."""
+    """Measures of an artifact's sets and abstention on labelled samples; None where the artifact has none."""
 
     sets: SetEvaluation | None
     abstain: SelectiveEvaluation | None
@@ -154,14 +154,14 @@ class DecisionsEvaluation:
         return self.sets is not None or self.abstain is not None
 
     def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
-        """Say it in sentences."""
+        """The measures in sentences."""
         return [
             *([self.sets.says(class_names)] if self.sets else []),
             *([self.abstain.says()] if self.abstain else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON: those that there are."""
+        """The measures that there are, as plain values for JSON."""
         found = {"sets": self.sets, "abstain": self.abstain}
         return {name: one.as_dict() for name, one in found.items() if one is not None}
 
@@ -174,7 +174,7 @@ def evaluate_decisions(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> DecisionsEvaluation:
-    """Measure them on calibrated probabilities (n, K) and class ids (n,) that nothing was fitted to.
+    """Measure an artifact's decisions on probabilities (n, K) and class ids (n,) that nothing was fitted to.
 
     ``groups`` (n,) say which samples belong together.
     """
@@ -205,7 +205,7 @@ def evaluate_decisions(
 
 
 def promises(artifact: Artifact) -> list[str]:
-    """Say it in sentences: what is promised, by how many samples, and what to know of it.
+    """What an artifact's decisions promise, in sentences, and the samples that each promise rests on.
 
     >>> from calib_serve.artifact import Artifact, LogitMap
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)

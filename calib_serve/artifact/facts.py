@@ -1,4 +1,4 @@
-"""Keep what is known of a fit: the model and how it responds, how the method was chosen, and metrics."""
+"""Facts of a fit: the model and its response, the selection of the method, and metrics."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ class ModelFacts:
         return not self.sha256 or self.sha256 == sha256
 
     def returned(self, told: Outputs | None) -> Outputs:
-        """Return what the model itself returns: as ``told``, else as known, else logits.
+        """The kind of scores that the model itself returns: ``told``, else as recorded, else logits.
 
-        InputError where only that of a handler's seam is known, which may be another.
+        InputError where only the kind at a handler's seam is known, which may be another.
         """
         if told is None and self.seam is not None:
             raise InputError(
@@ -146,7 +146,7 @@ def made_up(
 
 
 def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[float, ...] | None:
-    """Return a few numbers of logits (4, K), which other logits hardly share; None where they tell nothing.
+    """A few numbers of logits (4, K) that other networks hardly share; None where the logits hardly vary.
 
     Logits and log-probabilities of the same network have the same numbers. ``labels``: each logit is one by
     itself.
@@ -166,7 +166,7 @@ def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[flo
 
 
 def same_response(one: Sequence[float], other: Sequence[float] | None) -> bool:
-    """Tell whether the same network gave both, in float32.
+    """Whether the same network gave both responses, in float32.
 
     >>> same_response((1.0, 2.0), (1.0, 2.0001)), same_response((1.0, 2.0), (1.0, 2.1))
     (True, False)
@@ -191,7 +191,7 @@ class Score:
     refused: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the manifest's entry; what was not computed is left out."""
+        """The manifest's entry, without numbers that were not computed."""
         facts = {k: v for k, v in vars(self).items() if not (isinstance(v, float) and math.isnan(v))}
         return {k: v for k, v in facts.items() if v is not None}
 
@@ -220,7 +220,7 @@ class Selection:
 
 
 def selected(fit: Mapping[str, Any]) -> Selection | None:
-    """Return the selection among an artifact's facts of the fit, or None; SchemaError if it is invalid."""
+    """The selection among an artifact's facts of the fit, or None; SchemaError if it is invalid."""
     facts = fit.get("selection")
     if facts is None:
         return None
@@ -235,7 +235,7 @@ def selected(fit: Mapping[str, Any]) -> Selection | None:
 
 
 def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
-    """Return metrics by name from a manifest's values; an unknown number is NaN.
+    """Metrics by name from a manifest's values; an unknown number is NaN.
 
     >>> measured({"ece": {"value": 0.1, "low": None}})
     {'ece': 0.1000}
@@ -252,7 +252,7 @@ def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
 
 
 def temperature_of(steps: Sequence[Step]) -> float | None:
-    """Return T where the output steps are one division by it, else None.
+    """T where the output steps are one division by T, else None.
 
     >>> temperature_of([LogitMap.temperature(2.0)])
     2.0
@@ -266,7 +266,7 @@ def temperature_of(steps: Sequence[Step]) -> float | None:
 def as_text(
     method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
 ) -> str:
-    """Return one line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""
+    """One line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""
     kinds = ", ".join(step.kind for step in steps) or "none"
     name = "positive_ece" if labels else "ece"
     eces = [found[name] for found in (before, after) if name in found]
@@ -275,7 +275,7 @@ def as_text(
 
 
 def as_html(title: str, before: Metrics, after: Metrics) -> str:
-    """Return a table of the metrics before and after; empty where one was not measured."""
+    """A table of the metrics before and after; empty where one was not measured."""
     rows = [
         (name, *(str(found[name]) if name in found else "" for found in (before, after)))
         for name in dict.fromkeys((*before, *after))
@@ -284,7 +284,7 @@ def as_html(title: str, before: Metrics, after: Metrics) -> str:
 
 
 def as_frame(before: Metrics, after: Metrics) -> DataFrame:
-    """Return one row per metric: before and after, each with the ends of its interval.
+    """A pandas frame, a row per metric: before and after, each with the ends of its interval.
 
     NaN where not measured.
     """

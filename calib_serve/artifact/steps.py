@@ -22,20 +22,20 @@ Floats = NDArray[np.floating[Any]]
 
 
 LARGEST = float(np.finfo(np.float32).max)
-"""Of a number that acts on a model's scores: where they are served, it is float32."""
+"""Largest number that may act on a model's scores: a served model computes in float32."""
 
 
 def tensor(
     value: Any, name: str, dtype: type[np.floating[Any]] = np.float64, *, most: float = np.inf
 ) -> Floats:
-    """Return a read-only array; InputError unless its numbers are finite, and within ``most``."""
+    """A read-only array; InputError unless its numbers are finite, and within ``most``."""
     with np.errstate(over="ignore"):
         array = np.array(value, dtype)
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite, got NaN or infinity")
     if (np.abs(array) > most).any():
         raise InputError(f"{name} must be within {most:g}, what float32 holds; got {np.abs(array).max():g}")
-    # Frozen all the way down: who writes into it would change what was fitted.
+    # Frozen all the way down: writing into the array would change what was fitted.
     array.setflags(write=False)
     return array
 
@@ -51,12 +51,12 @@ class StepBase:
 
     @property
     def classes(self) -> int | None:
-        """The number of classes that it is for, None for any."""
+        """The number of classes that the step is for, None for any."""
         return None
 
     @property
     def is_nothing(self) -> bool:
-        """Tell whether it is the identity: leaving it out changes no bit of the result."""
+        """Whether the step is the identity: leaving it out changes no bit of the result."""
         return False
 
     @property
@@ -72,7 +72,7 @@ class StepBase:
 
     @classmethod
     def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
-        """Return the step from its options and tensors; its own are removed from ``tensors``."""
+        """Build the step from its options and tensors, which are removed from ``tensors``."""
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
         return cls(**held, **{name: options[name] for name in cls.option_names if name in options})
@@ -108,7 +108,7 @@ class InputShift(StepBase):
         return self.low is None and not self.delta.any()
 
     def __call__(self, inputs: Floats) -> Floats:
-        """Return shifted inputs (n, *delta.shape), in the dtype they came in."""
+        """Shifted inputs (n, *delta.shape), in the dtype they came in."""
         if inputs.shape[1:] != self.delta.shape:
             raise ShapeError(
                 f"inputs must be (n, {', '.join(map(str, self.delta.shape))}), got {inputs.shape}"
@@ -145,7 +145,7 @@ class Head(StepBase):
 
     @property
     def classes(self) -> int:
-        """K."""
+        """The number K of classes."""
         return int(self.weights[-1].shape[0])
 
     @property
@@ -168,7 +168,7 @@ class Head(StepBase):
         )
 
     def __call__(self, features: Floats) -> Floats:
-        """Return logits (n, K) of features (n, d)."""
+        """Logits (n, K) of features (n, d)."""
         if features.ndim != 2 or features.shape[1] != self.weights[0].shape[1]:
             raise ShapeError(f"features must be (n, {self.weights[0].shape[1]}), got {features.shape}")
         hidden = features
@@ -206,7 +206,7 @@ class LogitMap(StepBase):
             raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
         if weight.ndim > 2 or (weight.ndim == 2 and weight.shape[0] != weight.shape[1]):
             raise ShapeError(f"weight must be (), (K,) or (K, K), got {weight.shape}")
-        # Where it is served it is float32, and a smaller weight 0.
+        # Served models hold the weight in float32, where a smaller one is 0.
         if weight.ndim == 0 and weight < LEAST:
             raise InputError(f"a scalar weight is 1 / T and must be positive in float32, got {float(weight)}")
         if self.bias is not None:
@@ -268,7 +268,7 @@ class LogitMap(StepBase):
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
     def __call__(self, logits: Floats) -> Exact:
-        """Return mapped logits (n, K), in float64."""
+        """Mapped logits (n, K), in float64."""
         z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
         if self.least is not None:
             z = np.maximum(z, math.log(self.least))
@@ -305,7 +305,7 @@ class Mixture(StepBase):
         object.__setattr__(self, "weights", weights)
 
     def __call__(self, logits: Floats) -> NDArray[np.float64]:
-        """Return probabilities (n, K) of logits (n, K)."""
+        """Probabilities (n, K) of logits (n, K)."""
         z = np.asarray(logits, np.float64)
         p = np.full_like(z, self.weights[-1] / z.shape[1])
         for scale, weight in zip(self.scales, self.weights, strict=False):
@@ -346,7 +346,7 @@ class ProbTable(StepBase):
         return len(self.edges) if len(self.edges) > 1 else None
 
     def __call__(self, probs: Floats) -> NDArray[np.float64]:
-        """Return calibrated probabilities (n, K) of probabilities (n, K)."""
+        """Calibrated probabilities (n, K) of probabilities (n, K)."""
         p = np.asarray(probs, np.float64)
         if len(self.edges) == 1:
             return self._top1(p)
@@ -377,7 +377,7 @@ class ProbTable(StepBase):
 
 Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
 STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
-"""In the order in which they act."""
+"""Kinds of steps, in the order in which they act."""
 
 
 _MOST_EXAMPLES = 8

@@ -1,4 +1,4 @@
-"""From logits and labels to an artifact that is measured."""
+"""Calibrate scores: from logits and labels to an artifact that is measured."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def calibrate(
     asked, own = divided(options or FitOptions(), given)
     weight: ClassWeight = asked.class_weight
     how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
-    # Samples were checked where they were made, and know neither names nor remarks.
+    # ``Samples`` were checked when they were made, and hold neither class names nor remarks.
     if isinstance(scores, Samples):
         of_scores = ("outputs", "columns", "groups", "ignore_label")
         if late := [name for name in of_scores if getattr(asked, name) is not None]:
@@ -91,7 +91,7 @@ def calibrate(
 
 
 def _without_skill(scores: Scores) -> list[str]:
-    """Say it where scores tell nothing of the labels: those of another order, or no scores of classes.
+    """Warn where scores predict the labels no better than chance: rows in another order, or no class scores.
 
     Each score less its class's mean is summed over the true classes: 0 but for chance where scores and labels
     are independent. Below two standard errors it is said.
@@ -115,7 +115,7 @@ def _without_skill(scores: Scores) -> list[str]:
 
 
 def _tested(test: Test, kind: Outputs, names: Sequence[str], ignore_label: Any = None) -> Scores:
-    """Return samples to measure on, of the kind of scores that were fitted to."""
+    """Samples to measure on, refused where their scores are of another kind than the fitted ones."""
     scores, labels = (test, None) if isinstance(test, Scores) else test
     found = Scores.of(
         scores,
@@ -150,12 +150,12 @@ def _fitted(
     keeping = bool(options.get("keep_predictions"))
     if keeping and prior is not None:
         raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
-    # Looked for before any method is fitted: either would decide the fit alone.
+    # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
     unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
         check_options("auto", options, _AUTO)
-        # Without the names of all classes where it sees some of them alone; then all is measured again.
+        # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
         names = () if unseen.changes else class_names
         of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}
         artifact = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))

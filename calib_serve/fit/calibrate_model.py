@@ -1,4 +1,4 @@
-"""From a deployed model and its calibration data to an artifact that is measured."""
+"""Calibrate a deployed model: from the model and its data to an artifact that is measured."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
     "masked-head": fit_masked_head,
     "tuned-head": fit_tuned_head,
 }
-"""Their names, and what fits by default."""
+"""Names of the methods that need the model, and the function that fits each by default."""
 
 _SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
     "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
@@ -131,7 +131,7 @@ def calibrate_model(
 
 
 def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
-    """Return the artifact with the numbers by which ``fuse_onnx`` knows another export of its model.
+    """Add the numbers to an artifact by which ``fuse_onnx`` recognises another export of its model.
 
     They are the model's scores for made-up inputs; nothing is added where these tell too little: of texts, of
     bfloat16, and of inputs of any size.
@@ -149,7 +149,7 @@ def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
 
 
 def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str, Any]) -> None:
-    """Refuse a normalisation of inputs that have one: delta, which is added to them, is behind it."""
+    """Refuse ``normalisation`` where the inputs are normalised already: delta would act behind it."""
     if pictures is not None and "normalisation" in options and set(pictures.std) != {1.0}:
         raise InputError(
             f"the inputs are normalised already, by std {list(pictures.std)}, so delta acts behind that; "
@@ -167,7 +167,7 @@ _OF_LOADING = (
 
 
 def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
-    """Put ``model`` behind one face: with its results on disk where asked, shared among torchrun's ranks."""
+    """Load ``model`` as a classifier, with its results on disk where asked, shared among torchrun's ranks."""
     how: dict[str, Any] = {
         "input_shape": shape if asked.input_shape is None else _sizes(asked.input_shape),
         "last_linear": asked.last_linear,
@@ -178,7 +178,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
     }
     if isinstance(model, (str, Path)):
         loaded = load_model(model, weights=asked.weights, **how)
-    # By what it can do: Classifier is a protocol, and anybody may bring one.
+    # By a method and not by type: Classifier is a protocol, and callers bring classes of their own.
     elif hasattr(model, "input_gradient"):
         if late := [name for name in _OF_LOADING if getattr(asked, name) != getattr(ModelFitOptions, name)]:
             raise InputError(f"this classifier was made already: say {late[0]}= where it is made")
@@ -193,7 +193,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
 
 
 def _sizes(given: Any) -> tuple[int, ...]:
-    """Return one input's sizes, of which a command line gives a single one as a number."""
+    """Check the sizes of one input; a command line gives a single size as a number."""
     sizes = np.atleast_1d(np.asarray(given))
     check(
         sizes.dtype.kind == "i" and sizes.ndim == 1 and bool((sizes > 0).all()),
@@ -219,7 +219,7 @@ class _Work:
         data.check(self.classifier.input_shape, self.classifier.classes, multilabel=multilabel)
 
     def checked(self, data: Data) -> Dataset:
-        """Return ``data`` that fits the model."""
+        """``data`` as a data set, refused where it does not fit the model."""
         found = _dataset(data, self.given.class_names)
         self.check(found)
         return found
@@ -243,7 +243,7 @@ class _Work:
         said: list[str] = []
         if method in MODEL_OPTIONS:
             check_options(method, options, MODEL_OPTIONS[method])
-            # A perturbation or a head would be fitted to what no output method can be.
+            # A perturbation or a head could be fitted even to sets that output methods refuse.
             said = remarks(self._samples())
         measure = asked.cross_validate and held is None
         if method == "masked-head":
@@ -264,7 +264,7 @@ class _Work:
         return remarked(artifact, after=said)
 
     def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
-        """Return the artifact with its metrics on samples that nothing was fitted to."""
+        """The artifact with its metrics on held-out samples."""
         z = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
         if artifact.input_shift or artifact.head:
             probs = calibrated_probs(self.classifier, held.inputs, artifact)
@@ -276,7 +276,7 @@ class _Work:
         return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
 
     def _samples(self) -> Samples:
-        """Return the model's logits as samples that know what it returns."""
+        """The model's logits as samples, with the kind of scores that the model returns."""
         return Samples.of_kind(self._logits(), self.given.labels, self.classifier.outputs)
 
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
@@ -329,7 +329,7 @@ class _Work:
         return replace(artifact, model=self.classifier.facts())
 
     def _shares(self, prior: Given, method: str) -> NDArray[np.float64]:
-        """Return the class shares to correct to, checked before anything is fitted."""
+        """The class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
         if method in _HEADS:
@@ -340,7 +340,7 @@ class _Work:
         return as_shares(prior, self.classifier.classes, self.given.class_names)
 
     def _corrected(self, artifact: Artifact, shares: NDArray[np.float64]) -> Artifact:
-        """Correct an artifact inside the model to other class shares, with the reference of these."""
+        """Correct an artifact inside the model to other class shares, with a reference under these shares."""
         made = for_shares(artifact, shares, how="given")
         probs = calibrated_probs(self.classifier, self.given.inputs, made)
         return referenced(made, self._samples(), [(slice(None), probs)])
@@ -363,7 +363,7 @@ class _Work:
         found = calibrate(given, class_names=names, seed=self.seed, progress=self.progress, **options)
         chosen = replace(found, model=self.classifier.facts())
         selection = chosen.fit.get("selection")
-        # A perturbed input may be of another class; and nothing was chosen for samples too few for folds.
+        # A perturbed input may get another class; of samples too few for folds, there is no selection.
         if options.get("keep_predictions") or selection is None:
             return chosen
         try:
@@ -533,7 +533,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much held-out NLL Neural Clamping takes off the output method's, with its standard error."""
+    """The held-out NLL that Neural Clamping gains over the output method, with its standard error."""
 
     nll_output: float
     nll_clamping: float
@@ -549,7 +549,7 @@ class Gain:
 
     @property
     def worth_it(self) -> bool:
-        """Tell whether it is above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
+        """Whether the gain is above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
 
         This is asked once for given samples, unlike a refit, which may be asked again and again.
         """

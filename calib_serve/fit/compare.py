@@ -40,7 +40,7 @@ class Compared:
     moved: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         if self.metrics is None:
             return {"method": self.method, "error": self.error}
         moved = None if math.isnan(self.moved) else self.moved
@@ -106,7 +106,7 @@ def _scores(given: Any, name: str, **how: Any) -> Scores:
 
 @dataclass(frozen=True)
 class _Field:
-    """The methods that one kind of scores has: how they are named, fitted, chosen and measured."""
+    """The methods for one kind of scores, and how they are fitted, chosen and measured."""
 
     methods: Sequence[str]
     check: Callable[[str], object]

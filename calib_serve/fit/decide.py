@@ -107,7 +107,7 @@ def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: in
     >>> int(kept_for_options(100).sum())
     20
     """
-    # Whole groups: one that the draw parts would be on both sides, and the promise void.
+    # Whole groups: a group on both sides of the draw would make the promise void.
     of = np.arange(n) if groups is None else groups
     units = int(of.max()) + 1
     drawn = np.zeros(units, bool)
@@ -132,12 +132,12 @@ def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: 
 
 
 def _full(rule: PredictionSets, classes: int) -> float:
-    """Return a threshold that no score exceeds, also where sums of probabilities are rounded."""
+    """A threshold that no score exceeds, also where sums of probabilities are rounded."""
     return 1.0 if rule.score == "lac" else 2.0 + rule.penalty * classes
 
 
 def _threshold(scores: Floats, coverage: float, full: float, codes: NDArray[np.intp] | None) -> float:
-    """Return the k-th smallest score; of groups the first where their shares add up to coverage (G + 1)."""
+    """The k-th smallest score; of groups the first where their shares add up to coverage (G + 1)."""
     n = len(scores)
     if codes is None:
         k = conformal_rank(n, coverage)
@@ -213,7 +213,7 @@ def fit_abstain(
 
 
 def _unreachable(p: NDArray[np.floating[Any]], y: NDArray[np.intp], risk: float, level: float) -> str:
-    """Say what was asked, what these samples can promise, and what to do."""
+    """Explain that no threshold keeps the risk: what these samples can promise, and what to do."""
     # Where none of n answers is wrong, the bound on the risk is where (1 - risk)^n = 1 - level.
     least = math.ceil(math.log(1 - level) / math.log1p(-risk))
     said = f"no threshold keeps the share of wrong answers at {risk:.3g} with probability {level:.3g}"
@@ -255,7 +255,7 @@ def decide(
         "coverage",
         "of sets, or the risk of answers, is what is promised: give one or both",
     )
-    # Before the scores are read, and again for what they turned out to be.
+    # Before the scores are read, and again with the kind of scores that they turn out to be.
     refuse_labels(artifact, asked.outputs)
     how: dict[str, Any] = {
         "expected": artifact.model.outputs or "logits",
@@ -280,7 +280,7 @@ def decide(
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
-    """Refuse multi-label models: of labels any number may be true, and no set is promised to hold."""
+    """Refuse multi-label models: sets and abstention promise for one true class a sample."""
     if artifact.is_multilabel or outputs in LABELS:
         raise InputError(
             "prediction sets and abstention are for one class a sample; this is of labels, of which any "
@@ -334,7 +334,7 @@ def _sets(
 
 
 def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n: int) -> int:
-    # RAPS chose its options on the others.
+    # RAPS chose its options on the other samples.
     chosen = asked.score == "raps" and None in (asked.penalty, asked.free_ranks)
     return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
 

@@ -179,7 +179,7 @@ def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> 
 
 
 class _Shared:
-    """The temperature of all labels, for those that say too little; 1 where none is best, and why."""
+    """The temperature of all labels, for labels of too few samples; 1 where no T is best, with the reason."""
 
     def __init__(self, samples: LabelSamples) -> None:
         self.why = ""
@@ -189,11 +189,11 @@ class _Shared:
             self.temperature, self.why = 1.0, str(error)
 
     def row(self, z: Floats) -> tuple[Floats, Floats]:
-        """Return a row of a table that is, step by step, the temperature: equally many samples a step."""
+        """The temperature as a row of a table: a step function with equally many samples a step."""
         return temperature_row(sigmoid(z), sigmoid(z / self.temperature))
 
     def facts(self, kept: Mapping[int, str]) -> dict[str, Any]:
-        """Return what the manifest says: labels by the reason why they were not fitted alone."""
+        """The manifest's entry: labels by the reason why they were not fitted alone."""
         reasons = {
             why: [k for k, given in kept.items() if given == why] for why in dict.fromkeys(kept.values())
         }
@@ -280,7 +280,7 @@ def held_out_label_facts(
 def _held_out(
     samples: LabelSamples, fit: Callable[[LabelSamples], Artifact], folds: int, seed: int
 ) -> Floats:
-    """Return probabilities (n, L) of every sample under a ``fit`` to the other folds.
+    """Probabilities (n, L) of every sample under a ``fit`` to the other folds.
 
     InputError for folds that the samples cannot fill.
     """

@@ -307,7 +307,7 @@ def _root(square: Tensor) -> Tensor:
 
 
 def _top(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return confidences and whether they are right, of all samples as one batch (n,)."""
+    """Confidences and whether they are right, of all samples as one batch (n,)."""
     log_p = log_probs(logits, labels).flatten(0, -2)
     confidence, predicted = log_p.exp().max(dim=-1)
     return confidence, (predicted == labels.flatten()).to(confidence.dtype)

@@ -145,7 +145,7 @@ class Masking:
                 raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
 
     def suited(self, n: int) -> Masking:
-        """Return it with more epochs and smaller batches where n samples are few: 2,000 updates at least.
+        """The settings with more epochs and smaller batches where n samples are few: 2,000 updates at least.
 
         >>> Masking().suited(50_000) == Masking(epochs=40, batch=128)
         True
@@ -267,7 +267,7 @@ def _threads_for(how: Masking, width: int) -> Iterator[None]:
 
 
 def _next_q(history: Sequence[Epoch], how: Masking) -> float:
-    """Return the q that follows the epochs so far."""
+    """The q that follows the epochs so far."""
     if not history:
         return how.retention.first
     last = history[-1]
@@ -293,7 +293,7 @@ def _key(
     how: Masking,
     seed: int,
 ) -> str:
-    """Name all that the state after an epoch depends on."""
+    """Name everything that the state after an epoch depends on."""
     # torch's version is named too: its kernels and random streams change results.
     data = data_fingerprint(views, labels, *(held_out or ()))
     settings = {**vars(how), "loss": getattr(how.loss, "__qualname__", repr(how.loss))}
@@ -324,7 +324,7 @@ class _Layers:
         return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)], where)
 
     def state(self, history: Sequence[Epoch]) -> dict[str, NDArray[Any]]:
-        """Return everything that the next epoch needs."""
+        """Everything that the next epoch needs."""
         tensors = [*self.weights, *self.biases, *self.velocities]
         saved = {f"tensor{i}": t.cpu().numpy() for i, t in enumerate(tensors)}
         rows = [(e.q, e.loss, e.accuracy, e.confidence) for e in history]
@@ -358,7 +358,7 @@ class _Layers:
         return float(total) / len(y)
 
     def head(self, q: float, unit: float, how: Masking) -> Head:
-        """Return the deterministic head of these layers, for unscaled features."""
+        """The deterministic head of these layers, for unscaled features."""
         # E[M * W] = q W; the paper serves W itself.
         scale = q if how.inference == "expected" else 1.0
         weights = [w * scale for w in self.weights]
@@ -389,7 +389,7 @@ class _Layers:
 
 
 def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[float, float]:
-    """Return accuracy and mean confidence of the finished head."""
+    """Accuracy and mean confidence of the finished head."""
     with torch.no_grad():
         z = torch.from_numpy(head(np.asarray(features, np.float32))).softmax(dim=1)
     # By the finished head, as it would serve: masks are of training alone.

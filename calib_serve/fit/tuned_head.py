@@ -133,7 +133,7 @@ class _Problem:
         return _Problem(self.offset[rows], self.x[rows], self.labels[rows], self.axes, self.unit)
 
     def solve(self, strength: float, start: Exact) -> Exact:
-        """Return D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
+        """D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
         if np.isinf(strength):
             return np.zeros_like(start)
         n, shape = len(self.x), start.shape
@@ -156,7 +156,7 @@ class _Problem:
         return np.asarray(found.x.reshape(shape))
 
     def moved(self, head: Head, t: float, change: Exact) -> Head:
-        """Return the deployed head at temperature ``t``, moved by ``change``, for features as they come."""
+        """The deployed head at temperature ``t``, moved by ``change``, for features as they come."""
         step = change @ self.axes.T
         weight = head.weights[0].astype(np.float64) / t + step[:, :-1] / self.unit
         return Head((weight,), (head.biases[0].astype(np.float64) / t + step[:, -1],))
@@ -164,7 +164,7 @@ class _Problem:
 
 @dataclass(frozen=True, eq=False)
 class _Tried:
-    """One strength: what the folds' changes add to the logits (n, K) of samples they were not fitted to.
+    """One strength: the folds' changes to the logits (n, K) of samples that they were not fitted to.
 
     ``nll`` is that of these logits, ``change`` the folds' mean.
     """

@@ -29,7 +29,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
-    """Return the labels (n,), after checking that they and the inputs' shape fit the model."""
+    """Check that labels (n,) and the inputs' shape fit the model; return the labels."""
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     # They stand for logits: Samples.of checks labels against so many classes.
@@ -118,7 +118,7 @@ def entropy_shift(
     input_range: tuple[float, float] | None = None,
     progress: Progress | None = None,
 ) -> EntropyShift:
-    """Return the shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
+    """The shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
 
     ``input_range`` is the feasible [a, b]; by default the range that the inputs take as a whole.
     """
@@ -139,7 +139,7 @@ def entropy_shift(
 def feasible_shift(
     gradient: Floats, low: Floats, high: Floats, input_range: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """Return the best shift: b - high where the gradient rises, a - low where it falls, else 0 (eq. 19, 20).
+    """The best shift: b - high where the gradient rises, a - low where it falls, else 0 (eq. 19, 20).
 
     >>> feasible_shift(
     ...     np.array([2.0, -1.0, 0.0]), np.array([0.1, 0.25, 0.0]), np.array([0.75, 1.0, 0.5]), (0.0, 1.0)
@@ -155,7 +155,7 @@ def feasible_shift(
 
 
 def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the smallest and largest value of every input dimension, read in runs of ``rows``."""
+    """The smallest and largest value of every input dimension, read in runs of ``rows``."""
     # Memory-mapped inputs may be larger than memory.
     parts = [inputs[i : i + rows] for i in range(0, len(inputs), rows)]
     low = np.min([part.min(axis=0) for part in parts], axis=0)
@@ -164,7 +164,7 @@ def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64
 
 
 def mean_entropy(probs: Floats) -> float:
-    """Return the mean entropy in nats of probabilities (n, K).
+    """The mean entropy in nats of probabilities (n, K).
 
     >>> round(mean_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])), 6)  # log(2) / 2
     0.346574

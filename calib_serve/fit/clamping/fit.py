@@ -140,7 +140,7 @@ def fit_neural_clamping(
 
 
 def _resolutions(shape: tuple[int, ...], judge: Judge) -> tuple[int | None, ...]:
-    """Return full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
+    """Full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
     image = len(shape) == 3 and min(shape[1:]) >= 8
     return (4, None) if image and judge == "folds" else (None,)
 
@@ -203,7 +203,7 @@ class _Search:
         return _Chosen(self.settings[best], self._table(scores), held_out[best], t)
 
     def _held_out(self, fold: NDArray[np.intp]) -> list[NDArray[np.float32]]:
-        """Return each setting's logits of every sample, under the shift that was fitted without its fold."""
+        """Each setting's logits of every sample, under the shift that was fitted without its fold."""
         base, found = self.base, [np.empty_like(self.logits) for _ in self.settings]
         for f in np.unique(fold):
             kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
@@ -220,7 +220,7 @@ class _Search:
 def _held_out_probs(
     logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Return probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
+    """Probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
     probs = np.empty(logits.shape)
     for f in np.unique(fold):
         kept, held = fold != f, fold == f
@@ -229,7 +229,7 @@ def _held_out_probs(
 
 
 def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:
-    """Return the NLL of held-out logits, each fold's at the T of least NLL for the others."""
+    """The NLL of held-out logits, each fold's at the T of least NLL for the others."""
     total = 0.0
     for f in np.unique(fold):
         kept, held = fold != f, fold == f
@@ -241,5 +241,5 @@ def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: N
 def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:
     if not 2 <= folds <= n // 2:
         raise InputError(f"folds must lie in 2..{n // 2} for {n} samples, got {folds}")
-    # Without regard to classes: the folds only rank settings, all of them on the same ones.
+    # Not stratified: the folds only rank settings, and every setting has the same folds.
     return np.random.default_rng(seed).permutation(n) % folds

@@ -1,4 +1,4 @@
-"""Neural Clamping as its paper prints it, and as its public toolkit runs it.
+"""Schedules of Neural Clamping: as the paper prints it, and as its public toolkit runs it.
 
 Both are stochastic gradient descent of a fixed length (``PAPER``, ``TOOLKIT``) on a full-size delta, and take
 T as it was fitted with delta. ``fit_neural_clamping`` is this package's own way to the same objective.
@@ -40,11 +40,11 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a descent is made of; T begins at 1, the rate stays, and nothing stops it early.
+    """Settings of a descent; T begins at 1, the rate stays constant, and nothing stops it early.
 
     ``spread`` is the standard deviation of delta's first entries, drawn around 0. ``gamma`` of the focal
     loss and ``penalty`` of delta (a number, or "tenth" of the loss where the descent begins) hold unless a
-    fit is told others.
+    fit has its own.
     """
 
     rate: float
@@ -78,7 +78,7 @@ class Augmentation:
 
     @classmethod
     def of(cls, images: Floats, mean: ArrayLike, *, flip: float = 0.5) -> Augmentation:
-        """Return the toolkit's of CIFAR-100 (32 pixels: padding 4, square 4), in proportion for other sizes.
+        """The toolkit's augmentation of CIFAR-100 (32 pixels: padding 4, square 4), scaled to other sizes.
 
         Padding is black, the least value of a channel; the square is blank, the ``mean`` (C,) of the
         normalisation. InputError for inputs that are not images (n, C, H, W).
@@ -103,7 +103,7 @@ class Augmentation:
         rows, columns = (self._moved(n, size, rng) for size in (height, width))
         flipped = rng.random(n) < self.flip
         columns[flipped] = columns[flipped, ::-1]
-        # Places outside are read from the rim first, and blackened below.
+        # Pixels outside the image are read from its rim first, and blackened below.
         out = np.take_along_axis(images, np.clip(rows, 0, height - 1)[:, None, :, None], axis=2)
         out = np.take_along_axis(out, np.clip(columns, 0, width - 1)[:, None, None, :], axis=3)
         outside = (rows < 0) | (rows >= height), (columns < 0) | (columns >= width)
@@ -116,7 +116,7 @@ class Augmentation:
         return _filled(out, tall[:, :, None] & wide[:, None, :], self.blank)
 
     def _moved(self, n: int, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw the places (n, size) that a crop of each image is read from, some of them outside."""
+        """Draw the pixel indices (n, size) of a crop of each image, some of them outside the image."""
         by = rng.integers(-self.padding, self.padding + 1, size=(n, 1))
         return np.asarray(np.arange(size) + by, np.int64)
 
@@ -302,7 +302,7 @@ class Descent:
     def _gradient(
         self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float, rng: np.random.Generator
     ) -> Vector:
-        """Return the gradient of one batch with respect to delta and T."""
+        """The gradient of one batch with respect to delta and T."""
         # In order, so that memory-mapped inputs are read forwards.
         images = objective.inputs[rows]
         if self.augmentation is not None:
@@ -314,5 +314,5 @@ class Descent:
 
 
 def _filled(images: Floats, where: NDArray[np.bool_], value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
+    """Images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
     return np.where(where[:, None], value[:, None, None], images).astype(np.float32)

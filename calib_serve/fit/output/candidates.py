@@ -1,4 +1,4 @@
-"""The output calibrators by name, from the simplest to the most flexible, and what a set can teach."""
+"""The output calibrators by name, from the simplest to the most flexible, and checks of a set for them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def fit_by_name(
     if "seed" in _parameters(method):
         options["seed"] = seed
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    # Of folds, which are temporary, nothing is said; and none fits nothing.
+    # No remarks on folds, which are temporary, nor for "none", which fits nothing.
     said = [] if samples.part or method == "none" else remarks(samples)
     with one_thread(samples.size):
         artifact = fit(samples, **options)
@@ -114,14 +114,14 @@ def fit_by_name(
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise InputError for options that ``method`` does not have, naming the ``known`` ones that it has."""
+    """Raise InputError for options that ``method`` does not have; name the ``known`` options."""
     if unknown := sorted(set(options) - set(known)):
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
 
 
 def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError for text where the default is a number, as command lines and files may have it."""
+    """Raise InputError for text where an option is a number, as command lines and files may have it."""
     for name, value in options.items():
         default = _parameters(method)[name].default
         if isinstance(default, (int, float)) and isinstance(value, str):
@@ -129,7 +129,7 @@ def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
 
 
 def options_of(method: str) -> list[str]:
-    """Return the names of a method's own options; InputError for a method that does not exist."""
+    """The names of a method's own options; InputError for a method that does not exist."""
     return [name for name in _parameters(method) if name not in ("samples", "seed")]
 
 
@@ -164,7 +164,7 @@ _ROUNDING = 1e-12  # of the number that tells rows apart, relative to the larges
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Of each sample: is it right, does its largest logit tie, and a number that tells rows apart."""
+    """For each sample: whether it is right, whether its largest logit ties, a number for its content."""
 
     right: NDArray[np.bool_]
     tied: NDArray[np.bool_]
@@ -190,12 +190,12 @@ class Rows:
 
     @property
     def constant(self) -> bool:
-        """Say that all rows are the same, but for rounding."""
+        """Whether all rows are the same, but for rounding."""
         return bool(np.ptp(self.same) <= _ROUNDING * max(1, np.abs(self.same).max()))
 
 
 def remarks(samples: Samples) -> list[str]:
-    """Say what the set cannot teach, a sentence each.
+    """Warn of what the set cannot teach, a sentence each.
 
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
     and sets of which no sample is right: whatever is fitted to them is wrong for others.

@@ -46,7 +46,7 @@ _MUCH = 0.05  # of the score
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """One candidate's held-out results per sample, each (n,); of labels none is ``predicted``."""
+    """One candidate's held-out results per sample, each (n,); multi-label results have no ``predicted``."""
 
     nll: Floats
     brier: Floats
@@ -65,7 +65,7 @@ class HeldOut:
 
     @property
     def tops(self) -> Tops:
-        """Return the predicted classes with their confidences, and whether they are right."""
+        """The predicted classes with their confidences, and whether they are right."""
         assert self.predicted is not None, "one class a sample"
         return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
 
@@ -77,7 +77,7 @@ def raced(
     rivals: Mapping[str, HeldOut],
     criterion: str,
 ) -> HeldOut:
-    """Return the held-out results; FitError where the first fold alone shows that a rival is better.
+    """Held-out results of a ``fit``; FitError where the first fold alone shows that a rival is better.
 
     ``fit`` is asked for the first fold twice, so it should remember what it has fitted.
     """
@@ -94,7 +94,7 @@ def raced(
 
 
 def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
-    """Return the results of each fold's ``fit`` on that fold, without holding all probabilities."""
+    """The results of each fold's ``fit`` on that fold, without holding all probabilities."""
     out = np.empty((5, len(samples)))
     for rows, probs in samples.held_out(fold, fit):
         held = HeldOut.of(probs, samples.labels[rows])
@@ -103,7 +103,7 @@ def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOu
 
 
 def auroc(held: HeldOut, weights: Floats) -> Floats:
-    """Return P(right above wrong) by confidence (r,), for every row of sample weights (r, n)."""
+    """Area under the ROC curve (r,) of confidence for being right, for every row of sample weights (r, n)."""
     order = np.argsort(held.confidence, kind="stable")
     ends = np.flatnonzero(np.diff(held.confidence[order], append=np.inf)) + 1
     at = np.concatenate([[0], ends])
@@ -188,7 +188,7 @@ def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, see
 
 
 def weighing(samples: Samples | None) -> dict[str, Any]:
-    """Return the keywords of a mean over these samples."""
+    """The keywords by which a mean weighs these samples."""
     return {} if samples is None else {"weight": samples.weight, "groups": samples.groups}
 
 
@@ -237,7 +237,7 @@ _AVERAGE = "structured-average"
 
 
 def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tuple[str, ...]:
-    """Return the default candidates of ``select``, simplest first.
+    """The default candidates of ``select``, simplest first.
 
     ``keeping``: those that keep every predicted class; ``for_shares``: those that class shares can be
     corrected behind.
@@ -385,7 +385,7 @@ def harm_to_accuracy(
 
 
 def _better(none: HeldOut, held: HeldOut, samples: Samples, level: float) -> bool:
-    """Tell whether the proper scores gain, which refinement is a part of: NLL falls, Brier may."""
+    """Whether the proper scores gain, refinement included: NLL falls, and Brier does not surely rise."""
     nll, brier = (
         mean_interval(new - old, level=level, **weighing(samples))
         for new, old in ((held.nll, none.nll), (held.brier, none.brier))
@@ -439,7 +439,7 @@ def _ranked(
     samples: Samples,
     seed: int,
 ) -> tuple[str, str, dict[str, Score]]:
-    """Return the best and the chosen method, and every method's score."""
+    """The best and the chosen method, and every method's score."""
     share = samples.weights / samples.weights.sum()
     if criterion == "ece":
         weights = np.concatenate(list(_resampled(samples, seed)))
@@ -453,7 +453,7 @@ def _ranked(
     best = min(allowed, key=lambda name: value[name])
 
     def error_of(one: str, other: str) -> float:
-        """Return the standard error of the paired difference."""
+        """The standard error of the paired difference."""
         if criterion == "ece":
             return float((drawn[one] - drawn[other]).std())
         difference = getattr(found[one], criterion) - getattr(found[other], criterion)
@@ -464,7 +464,7 @@ def _ranked(
     }
     chosen = next(name for name in allowed if scores[name].above_best <= _NEAR * abs(value[best]))
     if _AVERAGE in allowed and chosen != _AVERAGE:
-        # The share of one sample that keeps probabilities above 0 may cost 1 / n, and is no reason.
+        # The uniform share of one sample may cost an NLL of 1 / n, and is no reason against the average.
         slack = 1 / len(samples) if criterion == "nll" else 0.0
         if value[_AVERAGE] - value[chosen] <= error_of(_AVERAGE, chosen) + slack:
             chosen = _AVERAGE
@@ -472,7 +472,7 @@ def _ranked(
 
 
 def _ece(confidence: Floats, correct: Floats, weights: Floats, bins: int = 15) -> Floats:
-    """Return the ECE (r,) for every row of sample weights (r, n)."""
+    """The ECE (r,) for every row of sample weights (r, n)."""
     member = np.eye(bins)[bin_index(confidence, bins=bins)]
     gaps = (weights * (confidence - correct)) @ member
     return np.asarray(np.abs(gaps).sum(axis=1) / weights.sum(axis=1))
