@@ -1,4 +1,4 @@
-"""Measure calibration errors: of the top class and of every class, over bins and by a kernel."""
+"""Calibration errors: of the top class and of every class, over bins and by a kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BINS = 200  # of the sweep
 
 
 def equal_mass_edges(n: float, bins: int) -> Floats:
-    """Return where M equal-mass bins of n ranked samples begin and end, (M + 1,): np.array_split's rule.
+    """Bounds (M + 1,) of M equal-mass bins over n ranked samples, by np.array_split's rule.
 
     A mass that is no count is divided evenly.
 
@@ -49,7 +49,7 @@ def tie_ends(ranked: Floats) -> NDArray[np.intp]:
 
 
 def cumulative(values: Floats) -> Floats:
-    """Return cumulative sums (..., n + 1) along the last axis, from 0."""
+    """Cumulative sums (..., n + 1) along the last axis, from 0."""
     sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums
@@ -77,20 +77,20 @@ class Ranked:
         return cls(*(cumulative(column)[ends] for column in (np.ones_like(c), c, y)))
 
     def sums(self, bins: int) -> tuple[Floats, Floats, Floats]:
-        """Return count, sum of confidences and number correct of each equal-mass bin (bins,)."""
+        """Count, sum of confidences and number correct of each equal-mass bin (bins,)."""
         edges = equal_mass_edges(float(self.mass[-1]), bins)
         confidence = np.interp(edges, self.mass, self.confidence)
         correct = np.interp(edges, self.mass, self.correct)
         return np.diff(edges), np.diff(confidence), np.diff(correct)
 
     def ece(self, bins: int) -> float:
-        """Return expected calibration error over equal-mass bins."""
+        """Expected calibration error over equal-mass bins."""
         # Edges between ranks split ties: each bin has its share of their correct answers.
         count, confidence, correct = self.sums(bins)
         return float(np.abs(confidence - correct).sum() / count.sum())
 
     def sweep_ece(self) -> float:
-        """Return the ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
+        """The ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
         return self.ece(self.rising_bins())
 
     def rising_bins(self) -> int:
@@ -195,7 +195,7 @@ def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: E
 
 
 def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats], Floats]]:
-    """Return each binned error (r,) as a function of gaps (r, B), summed confidence less correct ones.
+    """Each binned error (r,) as a function of gaps (r, B), summed confidence less correct ones.
 
     ``count`` and summed ``confidence`` (B,) are of bins that hold a prediction. They equal those of ``Bins``.
     """
@@ -335,11 +335,11 @@ class Residuals:
         return cls(probs, bins, threshold, total, row, column, code, listed)
 
     def ece(self, labels: Ints) -> float:
-        """Return classwise ECE for class ids (n,)."""
+        """Classwise ECE for class ids (n,)."""
         return self._mean_gap(*self._gaps(labels))
 
     def cells(self, labels: Ints) -> tuple[Floats, Floats]:
-        """Return summed gaps for class ids (n,), and their variances were the model calibrated: (K, bins)."""
+        """Summed gaps for class ids (n,), and their variances were the model calibrated: (K, bins)."""
         variance = sum((p * (1 - p)).sum(axis=0) for _, p in row_blocks(self.probs))
         return self._cells(*self._gaps(labels)), self._cells(variance, self.listed * (1 - self.listed))
 
@@ -351,15 +351,15 @@ class Residuals:
         return total, self.listed - (labels[self.row] == self.column)
 
     def true_ece(self, truth: Truth) -> float:
-        """Return classwise ECE where ``truth`` makes rows of true probabilities of rows of given ones."""
+        """The classwise ECE under ``truth``, which maps rows of probabilities to true ones."""
         return self._mean_gap(*self._true_gaps(truth))
 
     def true_cells(self, truth: Truth) -> Floats:
-        """Return summed gaps (K, bins) of given from true probabilities."""
+        """Summed gaps (K, bins) of given from true probabilities."""
         return self._cells(*self._true_gaps(truth))
 
     def turned(self, labels: Ints, signs: Floats, truth: Truth) -> Iterator[Floats]:
-        """Yield summed residuals (K, bins) of true probabilities from labels (n,), turned by signs (r, n)."""
+        """Yield residuals (K, bins) of true probabilities from labels (n,), summed under signs (r, n)."""
         total = np.zeros((len(signs), len(self.total)))
         listed = np.empty(len(self.listed))
         for rows, p in row_blocks(self.probs):
@@ -372,7 +372,7 @@ class Residuals:
             yield self._cells(whole, sign[self.row] * listed)
 
     def _true_gaps(self, truth: Truth) -> tuple[Floats, Floats]:
-        """Return each class's summed gap (K,), and the listed entries' gaps (m,)."""
+        """Each class's summed gap (K,), and the listed entries' gaps (m,)."""
         total, listed = self.total.copy(), self.listed.copy()
         for rows, p in row_blocks(self.probs):
             q = truth(p)
@@ -382,7 +382,7 @@ class Residuals:
         return total, listed
 
     def _entries(self, rows: slice) -> slice:
-        """Return the listed entries of rows: they are in the rows' order."""
+        """The listed entries of a run of rows; entries are in the rows' order."""
         first, last = np.searchsorted(self.row, [rows.start, rows.stop])
         return slice(int(first), int(last))
 
@@ -460,7 +460,7 @@ def smooth_reliability(
 def smooth_curve(
     confidence: Floats, correct: NDArray[np.bool_], *, level: float, replicates: int, seed: int
 ) -> SmoothReliability:
-    """Draw up ``smooth_reliability`` of confidences (n,) in [0, 1] and whether each came true (n,)."""
+    """Compute ``smooth_reliability`` from confidences (n,) in [0, 1] and whether each came true (n,)."""
     quantile_of(level)  # raises for an invalid level
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
@@ -494,34 +494,34 @@ def _smooth_ece(confidence: Floats, correct: NDArray[np.bool_]) -> float:
 
 
 def _mass(node: NDArray[np.intp], share: Floats, weight: Floats) -> Floats:
-    """Return weights (n,) on the grid's nodes (NODES + 1,)."""
+    """Weights (n,) on the grid's nodes (NODES + 1,)."""
     low = np.bincount(node, weights=weight * (1 - share), minlength=NODES + 1)
     return np.asarray(low + np.bincount(node + 1, weights=weight * share, minlength=NODES + 1))
 
 
 def _at_nodes(mass: Floats, sigma: float) -> Floats:
-    """Return densities on [0, 1] at the nodes, of masses (r, NODES + 1) under the reflected kernel."""
+    """Densities on [0, 1] at the nodes, of masses (r, NODES + 1) under the reflected kernel."""
     cosines = _cosines(mass)
     kernel = np.exp(-((np.pi * sigma * np.arange(cosines.shape[1])) ** 2) / 2)
     return np.asarray(np.fft.irfft(cosines * kernel, 2 * NODES)[:, : NODES + 1] * (2 * NODES))
 
 
 def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Return the grid node below each confidence (n,), and how far towards the next one it lies."""
+    """The grid node below each confidence (n,), and the share of the way to the next node."""
     place = confidence * NODES
     node = np.minimum(place.astype(np.intp), NODES - 1)
     return node, place - node
 
 
 def smoothed(mass: Floats, *, tolerance: float = _TOLERANCE) -> Floats:
-    """Return smooth ECEs (r,) of residuals (confidence - correct) / n on grid nodes (r, NODES + 1)."""
+    """Smooth ECEs (r,) of residuals (confidence - correct) / n on grid nodes (r, NODES + 1)."""
     starts = range(0, len(mass), _BLOCK)
     blocks = [_fixed_point(_cosines(mass[i : i + _BLOCK]), tolerance) for i in starts]
     return np.concatenate(blocks)
 
 
 def _cosines(mass: Floats) -> Floats:
-    """Return sums of mass * cos(pi k t), the Fourier transform of the even extension to a circle.
+    """Sums of mass * cos(pi k t), the Fourier transform of the even extension to a circle.
 
     The nodes 0 and 1 are their own mirror images, so they enter it once.
     """
@@ -530,7 +530,7 @@ def _cosines(mass: Floats) -> Floats:
 
 
 def _error_at(sigma: Floats, cosines: Floats) -> Floats:
-    """Return integral over [0, 1] of the absolute smoothed residual, by the trapezoid rule.
+    """Integral over [0, 1] of the absolute smoothed residual, by the trapezoid rule.
 
     A reflected Gaussian kernel is a factor exp(-(pi k sigma)^2 / 2) on the k-th cosine.
     """

@@ -1,4 +1,4 @@
-"""Compare two models on the same samples: what changes, and whether it is chance."""
+"""Comparison of two models on the same samples: what changes, and whether it is chance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Change:
     p: float
 
     def moved(self, to: float) -> Change:
-        """Move the difference to ``to``, with as wide an interval around it."""
+        """Shift the difference to ``to``, with as wide an interval around it."""
         one = self.difference
         by = to - one.value
         return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))
@@ -128,7 +128,7 @@ def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
 
 
 def _tested(value: float, excess: float, error: float, freedom: int, level: float) -> Change:
-    """Test a change of which chance makes ``excess``, by its standard error from draws."""
+    """Test a change less the ``excess`` that chance adds to it, by its standard error from draws."""
     if not math.isfinite(value) or not math.isfinite(error):
         return Change(Estimate(value), math.nan)
     # Chance adds to an absolute value, and more to that of the model with the larger noise.
@@ -147,7 +147,7 @@ def change_of_mean(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Change:
-    """Return the mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
+    """The mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
     estimate = mean_interval(differences, level=level, groups=groups, weight=weight)
@@ -236,7 +236,7 @@ class Moved:
         return cls.between(*tops, weight=weight, groups=codes)
 
     def says(self) -> list[str]:
-        """Say it in sentences."""
+        """The changes in sentences."""
         (old, new, accuracy), (low, high, auroc) = self.accuracy, self.auroc
         classes = (
             f"{percent(self.share)} of predictions change class: accuracy "
@@ -250,12 +250,12 @@ class Moved:
         return [classes, f"AUROC of right against wrong {before} {high:.4f}{_chance(auroc)}."]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a manifest: the share, and of accuracy and AUROC the ends of the change and its p."""
+        """As plain values for a manifest: the share, and accuracy and AUROC with the change's interval."""
         return {"share": self.share, "accuracy": _facts(self.accuracy), "auroc": _facts(self.auroc)}
 
 
 def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
-    """Return the AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
+    """The AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
     order = np.argsort(tops.confidence, kind="stable")
     weight, right = w[order], tops.right[order]
     ends = tie_ends(tops.confidence[order])

@@ -1,4 +1,4 @@
-"""Measure what is decided by confidence: answers above a threshold, and prediction sets."""
+"""Metrics of decisions by confidence: answers above a threshold, and prediction sets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _lowest(
     risk: float,
     level: float,
 ) -> tuple[float, float]:
-    """Return the lowest threshold that passes its test, and the bound of its risk.
+    """The lowest threshold that passes its test, and the bound of its risk.
 
     Infinite and NaN if none does.
     """
@@ -153,7 +153,7 @@ class SelectiveEvaluation:
     promised: float | None = None
 
     def says(self) -> str:
-        """Return a sentence for a person, and another where the promise is surely broken."""
+        """A sentence for a person, and another where the promise is surely broken."""
         promise = "" if self.promised is None else f" (promised at most {100 * self.promised:.4g} %)"
         said = f"Answers from {self.threshold:.4f} confidence on: {_percent(self.answered)} are answered"
         if math.isnan(self.risk.value):
@@ -164,7 +164,7 @@ class SelectiveEvaluation:
         return said
 
     def as_dict(self) -> dict[str, object]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         shares = {"answered": self.answered.as_dict(), "risk": self.risk.as_dict()}
         return {"n": self.n, "threshold": self.threshold, "promised": self.promised, **shares}
 
@@ -201,7 +201,7 @@ def _percent(share: Estimate) -> str:
 
 
 def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
-    """Return the share of hits (n,) with its exact interval, of as many samples as groups leave."""
+    """The share of hits (n,) with its exact interval, of the effective number of samples under groups."""
     share, n = float(hits.mean()), float(len(hits))
     if codes is not None:
         codes = np.unique(codes, return_inverse=True)[1]
@@ -218,7 +218,7 @@ _SIZES = (1, 2, 3, 5, 10, 30, 100, 300)  # the last size of each group of sizes
 
 @dataclass(frozen=True)
 class SizeGroup:
-    """The ``count`` sets of ``smallest`` to ``largest`` classes, and how many of these hold the true one."""
+    """The ``count`` sets of ``smallest`` to ``largest`` classes, and the share that holds the true class."""
 
     smallest: int
     largest: int
@@ -286,7 +286,7 @@ class SetEvaluation:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         bins = self.by_confidence
         names = ("count", "confidence", "correct")
         return {
@@ -348,7 +348,7 @@ def evaluate_sets(
 
 
 def _p(held: int, n: int, promised: float, fitted_on: int) -> float:
-    """Return the chance of so few, over the draws of calibration and test.
+    """The chance of so few hits under the promise, over the draws of calibration and test samples.
 
     Vovk 2012; Angelopoulos 2023, C.
     """

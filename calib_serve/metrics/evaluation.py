@@ -179,7 +179,7 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
         resampled.add("refinement_auroc")
     independent = math.inf if codes is None else float(codes.max()) + 1
     right = float(sample.correct.sum())
-    # An average precision is a mean over those that are to be found.
+    # An average precision is a mean over the predictions to be found.
     positives = {"aupr_correct": right, "aupr_incorrect": sample.n - right}
     for name in resampled:
         samples = min(independent, positives.get(name, math.inf))

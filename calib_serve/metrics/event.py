@@ -53,7 +53,7 @@ def _logit(p: Floats) -> Floats:
 
 
 def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any) -> tuple[Floats, Floats]:
-    """Return coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
+    """Coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
     theta = np.zeros(len(columns))
     for _ in range(_ROUNDS):
         # Beyond 30 exp gains nothing in float64, and may overflow.
@@ -170,7 +170,7 @@ def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
 
 
 def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
-    """Return the distances of p from the smoothed y (n,), by loess at each p, or between points if many."""
+    """Distances of p from the smoothed y (n,), by loess at each p, or interpolated where p are many."""
     at = np.unique(p)
     if len(at) > _POINTS:
         at = np.unique(np.quantile(p, np.linspace(0, 1, _POINTS)))
@@ -219,7 +219,7 @@ def event_bins(
     edges: Edges = "right",
     sample_weight: ArrayLike | None = None,
 ) -> tuple[Bins, Floats]:
-    """Return sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
+    """Sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
 
     "quantile" bins are numpy's quantiles, right-closed as scikit-learn's ``calibration_curve`` has them.
     """
@@ -290,7 +290,7 @@ def evaluate_event(
     bins: int = 15,
     level: float = 0.95,
 ) -> EventEvaluation:
-    """Return every metric of P(y = 1) against whether it came true: what a clinical model is judged by.
+    """Return every metric of P(y = 1) against outcomes, as clinical models are judged.
 
     Intercept, slope and observed over expected have intervals of the given level.
 

@@ -158,7 +158,7 @@ def evaluate_label_probs(
     p, y = checked_label_probs(probs, labels)
     if checked_weights(sample_weight, len(p)) is not None:
         raw = as_floats(sample_weight, "sample_weight")
-        # Counts are rows that are there as often, each a sample of its own.
+        # Weights that are counts stand for repeated rows, each a sample of its own.
         if are_counts(raw):
             p, y, sample_weight = p[repeated(raw)], y[repeated(raw)], None
     p, y, given, _ = weighing_rows(p, y, sample_weight)
@@ -222,7 +222,7 @@ def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
 
 
 class _Gaps:
-    """The part that each sample has in the gaps of a label's bins, and in those of all decisions."""
+    """Each sample's part in the gaps of a label's bins, and in the gaps of all decisions."""
 
     def __init__(
         self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, *, bins: int, edges: Edges
@@ -238,16 +238,16 @@ class _Gaps:
             self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
 
     def decided_share(self) -> float:
-        """Return the share of chance in bins of the decisions that may be calibrated."""
+        """The share of chance in bins of the decisions that may be calibrated."""
         # A sample's decisions are not independent, so their variance is that of its part in the bin.
         return calibrated_share(self.decided.gaps(), (self._of_decisions**2).sum(axis=0))
 
     def event(self, k: int) -> Event:
-        """Return the probability of label k."""
+        """The event that label k is true."""
         return Event(self.p[:, k], **self.binning)
 
     def eces(self, draws: int, seed: int) -> tuple[Floats, Floats]:
-        """Return ECEs of possible truths (16, L + 2), and those that samples of them show (16, draws, L + 2).
+        """ECEs of possible truths (16, L + 2), and ECEs that their samples show (16, draws, L + 2).
 
         Of each label, of all decisions, and the labels' mean.
         """
@@ -273,7 +273,7 @@ class _Gaps:
         return true, drawn
 
     def _far(self, k: int) -> tuple[Floats, Floats]:
-        """Return a label's gaps by filled bin, if it is far further off than it looks, and residuals (n,)."""
+        """A label's gaps by filled bin, were it far worse calibrated than it looks, and residuals (n,)."""
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
         fitted = recalibrated(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])

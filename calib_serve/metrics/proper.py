@@ -1,4 +1,4 @@
-"""Score probabilities by proper scores, and decompose these into calibration and refinement."""
+"""Proper scores, and their decomposition into calibration and refinement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ROUNDED = 1e-6  # sums of soft labels
 def soft_or_hard(
     probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
-    """Return probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None; checked."""
+    """Check probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None."""
     y = as_array(labels, "labels")
     if y.ndim != 2:
         p, ids = checked(probs, y)
@@ -53,7 +53,7 @@ def soft_or_hard(
 def _mean_loss(
     probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None, score: Literal["nll", "brier"]
 ) -> float:
-    """Return the mean loss of class ids; the others' logarithms are not needed, nor labels as shares."""
+    """The mean loss of class ids, without the other classes' logarithms."""
     p, y = checked(probs, labels)
     return float(np.average(sample_losses(p, y, score), weights=checked_weights(sample_weight, len(y))))
 
@@ -257,7 +257,7 @@ def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: E
 
 
 def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> BrierTerms:
-    """Decompose the score, from sums (classes, bins)."""
+    """Decompose the Brier ``score``, by sums over (classes, bins)."""
     n = count.sum(axis=1, keepdims=True)
     size = np.maximum(count, 1)  # an empty bin adds 0
     base = correct.sum(axis=1, keepdims=True) / n
@@ -290,7 +290,7 @@ class LossTerms:
         groups: NDArray[np.intp] | None = None,
         weight: NDArray[np.float64] | None = None,
     ) -> LossTerms:
-        """Take the losses (n,) of the same samples, as they are and recalibrated."""
+        """Split losses (n,) of the same samples, before and after recalibration, into the terms."""
         old, new = np.asarray(before, np.float64), np.asarray(after, np.float64)
         if old.ndim != 1 or old.shape != new.shape:
             raise ShapeError(f"losses before and after must both be (n,), got {old.shape} and {new.shape}")
@@ -328,7 +328,7 @@ def loss_terms(
 def sample_losses(
     probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
 ) -> Floats:
-    """Return the NLL or the Brier score of each sample (n,)."""
+    """The NLL or the Brier score of each sample (n,)."""
     true = of_classes(probs, labels)
     if score == "nll":
         return np.asarray(negative_log(true))

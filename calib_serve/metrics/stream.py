@@ -43,7 +43,7 @@ class Tally:
 
     @classmethod
     def empty(cls, classes: int, *, bins: int = 15) -> Tally:
-        """Return no sample yet."""
+        """A tally of no samples."""
         return cls(Bins.zeros(bins), np.zeros((classes, bins)), np.zeros((classes, bins)))
 
     def update(self, scores: Any, labels: Any, **how: Any) -> Tally:
@@ -74,7 +74,7 @@ class Tally:
         )
 
     def merge(self, other: Tally) -> Tally:
-        """Return the sums over both.
+        """The tally of the samples of both.
 
         Associative and commutative. InputError where they are of other classes.
         """

@@ -1,4 +1,4 @@
-"""The scores of a classifier with what belongs to each sample: one value, made once, taken by everything."""
+"""The scores of a classifier with the labels, weights and groups of each sample, in one frozen record."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class Scores:
 
     @property
     def probs(self) -> ProbsView:
-        """The probabilities (n, K) that they stand for, made block by block where they are read."""
+        """The probabilities (n, K) of the scores, made block by block where they are read."""
         return ProbsView(self.values, self.outputs)
 
     def labelled(self) -> NDArray[Any]:
@@ -267,7 +267,7 @@ class Scores:
         id: Any,
         class_names: Sequence[Any],
     ) -> Scores:
-        """Return the same with labels, weights, groups, ids or class names that it lacks."""
+        """The same scores with labels, weights, groups, ids or class names that they lack."""
         if outputs is not None and exact(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
         names = tuple(map(str, class_names)) or self.class_names
@@ -291,7 +291,7 @@ class Scores:
 
 
 class ProbsView:
-    """Probabilities (n, K) of scores that are not held in memory: rows are made when they are read.
+    """Probabilities (n, K) of scores, not held in memory: rows are computed when they are read.
 
     >>> view = Scores.of([[0.0, 0.0], [1.0, 1.0]], outputs="logits").probs
     >>> view.shape, view[:1].tolist()
@@ -325,7 +325,7 @@ class ProbsView:
         return p
 
     def take(self, rows: NDArray[np.intp], axis: int = 0) -> ProbsView:
-        """Return some rows, as a view; ``axis`` as numpy's arrays have it, and 0."""
+        """Some rows, as a view; ``axis`` is part of numpy's signature, and 0."""
         return ProbsView(self._values.take(rows, axis=0), self._outputs)
 
     def described(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[np.float64], ...]:
@@ -351,7 +351,7 @@ class ProbsView:
 
 
 def _classes(values: Floats, outputs: Outputs) -> int:
-    """Return one column of a binary model is of two classes."""
+    """The number of classes; one column of a binary model has two."""
     columns = int(values.shape[1])
     return columns if columns > 1 or outputs in LABELS else 2
 
@@ -359,7 +359,7 @@ def _classes(values: Floats, outputs: Outputs) -> int:
 def made(
     source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
 ) -> Scores:
-    """Check what a file or a caller gave, and make scores of it."""
+    """Check scores from a file or a caller, and make ``Scores`` of them."""
     # First: a void label often stands beside a void score.
     source, remarks = _kept(source, ignore_label)
     values = source.values
@@ -405,7 +405,7 @@ def made(
 
 
 def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
-    """Say it where probabilities of class 1 may be those of whichever class was predicted."""
+    """Warn where one column may hold the probability of whichever class was predicted, not of class 1."""
     if kind != "probability" or len(values) < _FEW or values.min() < 0.5:
         return []
     return [
@@ -415,7 +415,7 @@ def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
 
 
 def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outputs | None:
-    """Tell what the scores are by the name of their array, else as expected of so many columns."""
+    """The kind by the name of the scores' array, else the expected kind for so many columns."""
     if expected is None or (own is not None and (own != "logits" or expected not in LABELS)):
         return own
     several: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
@@ -423,7 +423,7 @@ def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outp
 
 
 def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
-    """Leave out the samples whose label stands for none."""
+    """Leave out samples with the label ``ignore_label``."""
     if ignore_label is None or source.labels is None:
         return source, []
     ignored = [ignore_label] if np.ndim(ignore_label) == 0 else list(ignore_label)
@@ -438,7 +438,7 @@ def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
 def _labels_of(
     labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: Place
 ) -> tuple[NDArray[Any], tuple[str, ...], str]:
-    """Return class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
+    """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
     names = place.names
     if kind in LABELS:
         return truths(labels, (len(labels), classes), place), names, ""
@@ -453,7 +453,7 @@ def _labels_of(
 
 
 def _is_soft(labels: NDArray[Any]) -> bool:
-    """Tell whether rows (n, K) are shares of classes, or one-hot."""
+    """Whether rows (n, K) are shares of classes, or one-hot."""
     if labels.dtype.kind not in "fiub" or labels.shape[1] < 2:
         return False
     shares = labels.astype(np.float64)
@@ -461,7 +461,7 @@ def _is_soft(labels: NDArray[Any]) -> bool:
 
 
 def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDArray[np.intp]:
-    """Check whether each label is true, 0 or 1, (n, L) as ``shape``; a single label may be (n,).
+    """Check labels of 0 and 1, (n, L) as ``shape``; of a single label (n,) will do.
 
     Raises ShapeError, or InputError, which names the ``place`` of a label that is neither.
     """
@@ -485,7 +485,7 @@ def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDAr
 
 
 def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
-    """Return labels (n,) or (n, L).
+    """Labels (n,) or (n, L).
 
     A single column is (n,), unless scores are one column too and it is 0 or 1.
     """
@@ -525,7 +525,7 @@ def _column(given: Any, n: int, what: str) -> NDArray[Any]:
 
 
 def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
-    """Return a frame of pandas or polars, an Arrow table or a mapping as columns by name.
+    """A frame of pandas or polars, an Arrow table or a mapping as columns by name.
 
     None of anything else.
     """
