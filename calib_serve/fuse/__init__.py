@@ -1,1 +1,1 @@
-"""Fuse a model and an artifact into a calibrated model. What is here knows steps, not algorithms."""
+"""Fuse a model and an artifact into a calibrated model. Fusion knows steps, not fitting methods."""

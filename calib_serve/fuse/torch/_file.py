@@ -31,7 +31,7 @@ Kind = Literal["torchscript", "exported"]
 
 @dataclass(frozen=True)
 class TorchReport(Parity):
-    """What was made of which model, and its parity with the calibration in numpy.
+    """The kind and outputs of a fused file, and its parity with the calibration in numpy.
 
     ``outputs`` is what the model's own scores are, ``output`` where they lie in what it returns, "" for all
     of it. ``decisions`` are returned by these names; ``left_out`` says which of the artifact's are not.
@@ -91,7 +91,7 @@ def fuse_torch(
         try:
             with written_whole(out) as partial:
                 _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
-                # What was written is read again: the proof is of the file, not of what is in memory.
+                # The written file is read again: the proof is of the file, not of the module in memory.
                 whole, model = (_load(path, kind).to(where) for path in (partial, source))
                 parity = fusion.prove(whole, model, example.to(where))
         except OSError as error:
@@ -111,7 +111,7 @@ def fuse_torch(
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """A model of a file; ``program`` if exported; ``mark``: the fingerprint of what is inside, or ""."""
+    """A model from a file; ``program`` if exported; ``mark``: the fingerprint of its artifact, or ""."""
 
     module: nn.Module
     program: torch.export.ExportedProgram | None
@@ -178,7 +178,7 @@ def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, finge
 
 
 def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[Example, dict[str, Any]]:
-    """Find a call, and which sizes of its inputs are free: those that were in ``program``.
+    """Find a call, and the sizes of its inputs that are free, as in ``program``.
 
     Torch takes a size of 1 for a fixed one: where a free one is 1, the example is repeated.
     """
@@ -205,7 +205,7 @@ def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[E
 
 
 def _like(whole: nn.Module, model: nn.Module) -> nn.Module:
-    """Wrap ``whole`` with the inputs' names of ``model``; five outputs are a tuple, readable without us."""
+    """Wrap ``whole`` with the input names of ``model``; its results are plain tuples, readable anywhere."""
 
     class Plain(nn.Module):
         def __init__(self) -> None:

@@ -106,7 +106,7 @@ def calibrated(
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a model returns: ``path`` to its scores, what they are, their dtype and device."""
+    """The scores among a model's results: the ``path`` to them, their kind, dtype and device."""
 
     path: Where
     outputs: Outputs
@@ -134,7 +134,7 @@ class Fusion:
     parity: Parity | None = None
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
-        """Compare ``whole`` with ``model`` calibrated in numpy: these two, or copies of them elsewhere."""
+        """Compare ``whole`` with ``model`` calibrated in numpy, or copies of both on another device."""
         artifact, path = self.artifact, self.scores.path
         moved = example.shifted(artifact.input_shift)
 
@@ -177,7 +177,7 @@ class Fusion:
             raise
 
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
-        """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""
+        """The logits (n, K) of ``model`` for inputs (n, ...); None where it takes other inputs."""
         scores = self.scores
         made = torch.from_numpy(inputs).to(scores.device, home(self.model)[1])
         try:
@@ -188,7 +188,7 @@ class Fusion:
 
     @property
     def _shown(self) -> Outputs | None:
-        """Return the kind that ``whole`` returns in place of probabilities, if not these."""
+        """The kind that ``whole`` returns in place of probabilities; None where it returns probabilities."""
         own = self.scores.outputs
         if self.returns != "logits":
             return None
@@ -198,7 +198,7 @@ class Fusion:
 
 
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
-    """Do what ``calibrated`` does, and return what was found on the way."""
+    """Fuse as ``calibrated`` does, and return the fused model with its parity."""
     check_outputs(asked.outputs)
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -255,7 +255,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
 
 
 def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None) -> Scores:
-    """Believe what is told of the scores, without a look at them."""
+    """Take the scores' place and kind as told, without an example."""
     device, dtype = home(model)
     return Scores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
@@ -263,7 +263,7 @@ def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Out
 def _found(
     returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
 ) -> Scores:
-    """Find where the scores lie in what the model returned for an example, and what they are."""
+    """Find the scores among the results of an example, and their kind."""
     classes = artifact.classes if artifact.classes > 1 else None
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
     form.scores(returned, classes)
@@ -271,7 +271,7 @@ def _found(
     scores = lookup(returned, path)
     if not isinstance(scores, Tensor):
         raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
-    # Scores of one row for many inputs are pooled over the batch: nobody's.
+    # One row of scores for many inputs is pooled over the batch, and belongs to no sample.
     if len(scores) != samples:
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
@@ -287,7 +287,7 @@ def _found(
 
 
 def _positions(returned: Any, path: Where) -> Where:
-    """Put positions for the names of a named tuple, which TorchScript and exports need."""
+    """Replace the names of a named tuple by positions, which TorchScript and exports need."""
     made: list[str | int] = []
     for step in path:
         fields = getattr(returned, "_fields", ())
@@ -316,7 +316,7 @@ _TELLING = 20  # fewer numbers may lie in [0, 1] by chance
 
 
 def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
-    """Tell what ``scores`` (n, K), (n,) or (n, 1) are: as ``told`` if they can be, else by their numbers.
+    """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told`` if possible, else by their numbers.
 
     Raises FuseError where they are not what was told, or their numbers do not say.
     """
@@ -385,7 +385,7 @@ def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayere
 
 
 def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> tuple[int, float]:
-    """Prove that the fit's own scores become its own probabilities in ``tail``; how many, and how far."""
+    """Prove that ``tail`` maps the fit's own scores to the fit's probabilities; return count and gap."""
     wide = torch.float64 if tail.wide else torch.float32
 
     def run(logits: NDArray[np.float64]) -> tuple[Numbers, dict[str, Any]]:
@@ -400,6 +400,6 @@ def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -
 
 
 def numbers(tensor: Tensor) -> Numbers:
-    """Return a tensor as an array, at least float32."""
+    """A tensor as an array, at least float32."""
     exact = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
     return exact.cpu().numpy()

@@ -148,7 +148,7 @@ def _file(path: str | Path) -> Path:
 
 
 def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
-    """Return the ONNX file to serve: with the new last layers in it, where the artifact has any."""
+    """The ONNX file to serve: with the artifact's new last layers in it, where it has any."""
     if artifact.head is None:
         return path
     from calib_serve.fuse.onnx import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
@@ -159,7 +159,7 @@ def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
 
 
 def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
-    """Return the hash of the file that is served, once ``path`` is the model that was fitted on."""
+    """The hash of the served file, after a check that ``path`` is the fitted model."""
     actual = sha256(path)
     if not artifact.model.fits(actual):
         raise FuseError(
@@ -179,7 +179,7 @@ def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int 
 def _pictures(
     given: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int | None], artifact: Artifact
 ) -> Preprocessing | Literal["unknown"]:
-    """Return how pictures are prepared: as given and as the artifact was fitted, where they agree."""
+    """The preparation of pictures: as given and as the artifact was fitted, where they agree."""
     fitted = artifact.model.pictures
     known = fitted and fitted.for_input(shape)
     if given is None:
@@ -252,7 +252,7 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
-    """Return (artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
+    """(artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
     archive = read_archive(Path(source))
     if not is_calibrated(archive):
         raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
@@ -260,7 +260,7 @@ def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
 
 
 def same_model(one: str | Path, other: str | Path) -> bool:
-    """Return whether two archives of ours hold the same model, by the SHA-256 of its file.
+    """Whether two archives of ours hold the same model, by the SHA-256 of its file.
 
     Of a wrapped handler that names no model file, by those of all files but our own.
     """
@@ -318,7 +318,7 @@ def recalibrated(
     with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
         gone = _folders(options.shadow)
         if carried := [name for name in kept if name.startswith(_PACKAGE)]:
-            # The package that it carries may be of before, and know no shadows or contracts.
+            # The archive may carry an older package, which knows no shadows or contracts.
             gone += (_PACKAGE,)
         others = {name: file for name, file in kept.items() if not name.startswith(gone)}
         if own := [name for name in others if name.startswith(_folders(beside))]:
@@ -343,5 +343,5 @@ def recalibrated(
 
 
 def _folders(name: str) -> tuple[str, ...]:
-    """Return what names of files in a folder of the archive begin with; () for no folder."""
+    """The prefix of file names in a folder of the archive, as a tuple; () for no folder."""
     return (f"{name}/",) if name else ()

@@ -97,7 +97,7 @@ def pack_around(
     handler = wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
-    # Fitted elsewhere than at a seam, the artifact's kind of scores says nothing of what passes here.
+    # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
     at = fitted.model.seam is not None
     seam = _as_fitted("seam", asked.place, fitted.model.seam)
     output = _as_fitted("output", asked.output, fitted.model.output)
@@ -174,7 +174,7 @@ def pack_around(
             handler=_ENTRY,
             configFile=config_name,
         )
-        # What was written is read and asked again, as a worker will: the proof is of the file that is served.
+        # The written archive is read and asked again, as a worker will: the proof is of the served file.
         made = read_archive(written, verify=False)
         check_names(made)
         if found is not None:
@@ -187,7 +187,7 @@ def pack_around(
 def _config(
     old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
 ) -> dict[str, Any]:
-    """Put what is given into the old configuration."""
+    """Put the given settings into the old configuration."""
     asked = {
         "minWorkers": workers,
         "maxWorkers": workers,
@@ -201,7 +201,7 @@ def _config(
 
 
 def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
-    """Read an entry of a configuration of TorchServe's, by default 1."""
+    """Read an entry of a TorchServe configuration, by default 1."""
     try:
         return int(config.get(key, 1))
     except (TypeError, ValueError, OverflowError) as error:
@@ -218,7 +218,7 @@ def _model_file(archive: Archive) -> str:
 
 
 def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
-    """Return what is ``told``, else as the artifact was ``fitted``; FuseError where these differ."""
+    """The option as ``told``, else as ``fitted``; FuseError where these differ."""
     if told is not None and fitted is not None and told != fitted:
         raise FuseError(
             f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(told)!r}; leave "
@@ -228,7 +228,7 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
 
 
 def wrappable(handler: str, files: Sequence[str], source: object) -> str:
-    """Return the handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
     # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
     module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
     if not module:
@@ -243,7 +243,7 @@ def wrappable(handler: str, files: Sequence[str], source: object) -> str:
 
 @dataclass(frozen=True)
 class ForeignArchive:
-    """``folder`` holds the archive's files, and beside it is room; ``handler`` is the one to ask.
+    """A foreign archive, unpacked in ``folder``, with free space beside it; ``handler`` is its handler.
 
     ``sha256`` of its serialized file, None where it has none; ``batch_size`` of its requests. ``artifact``
     and ``options``, of an archive that ``pack_around`` made: what calibrates its scores, and where.
@@ -304,7 +304,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
 
 @dataclass(frozen=True)
 class Seam:
-    """Where the class scores of a handler pass, and what was found there.
+    """The place where a handler's class scores pass, and the evidence found there.
 
     ``place``, ``output`` and ``padded`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
     number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
@@ -333,17 +333,17 @@ class Seam:
 
     @property
     def batches(self) -> bool:
-        """Return whether it answers several at once, and which row is whose is proved."""
+        """Whether the handler answers batches, and the owner of each row is proved."""
         return not self.alone_because
 
     @property
     def reply(self) -> Any:
-        """Return the first reply."""
+        """The first reply."""
         return self.replies[0]
 
     @property
     def shows_scores(self) -> bool:
-        """Return whether the first reply is the scores as they are, and no more: no class, no probability."""
+        """Whether the first reply holds the raw scores alone: no class, no probability."""
         numbers = list(leaves(self.reply).values())
         row = self.rows[0]
         return self.kind not in PROBABILITIES and all(
@@ -351,12 +351,12 @@ class Seam:
         )
 
     def as_request(self) -> bytes:
-        """Return the request, as an archive keeps it for its workers."""
+        """A request, as an archive keeps it for its workers."""
         return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
 
     @property
     def classes(self) -> int:
-        """Return K, or L of labels."""
+        """K, or L of labels."""
         return class_count(self.kind, self.columns)
 
 
@@ -413,7 +413,7 @@ def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
     check_truths(artifact, seam.kind, what)
-    # An artifact that does not say what it was fitted on is believed to be of logits, or of what is told.
+    # An artifact that does not record its kind of scores is taken to be fitted on the told kind, or logits.
     if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
         change_to_fitted(artifact, seam.kind, what, can=())
 
@@ -421,7 +421,7 @@ def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
 def prove_seam(
     folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
 ) -> None:
-    """Ask the calibrated archive unpacked in ``folder`` what the original answered, alone and at once.
+    """Send the requests to the calibrated archive in ``folder``, and compare with the original's replies.
 
     ``in_body``: its replies hold the original's as ``prediction``.
 
@@ -461,7 +461,7 @@ def _check_one(
     first: Any,
     now: Any,
 ) -> None:
-    """Check one request's answer; ``first`` is the uncalibrated one, None if not to be compared."""
+    """Compare one reply with the uncalibrated reply ``first``, if any, and with the artifact."""
     if "x-calib-confidence" not in headers:
         raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
     if first is not None and not same_format(first, now):

@@ -1,4 +1,4 @@
-"""Write config.pbtxt of a Triton repository's models: the graph, the step that signs, the ensemble."""
+"""config.pbtxt of a Triton repository's models: the graph, the step that signs, the ensemble."""
 
 from __future__ import annotations
 
@@ -106,23 +106,23 @@ class Tensor:
     dims: tuple[int, ...]  # -1 where free; the batch first
 
     def declared(self, batch: int, **more: object) -> Block:
-        """Declare it as Triton wants it: no batch where Triton batches; one number per sample is [1]."""
+        """Declare the tensor for Triton, which adds the batch; one number per sample is [1]."""
         block = self.shown(batch, **more)
         return block if self.rest(batch) else {**block, "reshape": {"shape": []}}
 
     def shown(self, batch: int, **more: object) -> Block:
-        """Declare it as it looks outside of the graph: there one number per sample is (n, 1) already."""
+        """Declare the tensor as clients see it: one number per sample is (n, 1)."""
         dims = list(self.rest(batch)) or [1]
         return {"name": self.name, "data_type": Word(self.kind), "dims": dims, **more}
 
     def rest(self, batch: int) -> tuple[int, ...]:
-        """Return the dimensions that Triton does not batch."""
+        """The dimensions behind the batch."""
         return self.dims[1:] if batch else self.dims
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a fused graph takes and gives, and the largest batch that Triton may make of it; 0 for none."""
+    """The inputs and outputs of a fused graph, and the largest batch for Triton; 0 for no batches."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -148,16 +148,16 @@ class Signature:
 
     @property
     def predicted(self) -> Tensor:
-        """Return the predicted class."""
+        """The output of the predicted class."""
         return next(t for t in self.outputs if t.name == "predicted")
 
     @property
     def receipt(self) -> Tensor:
-        """Return the output of one receipt per prediction."""
+        """The output of one receipt per prediction."""
         return Tensor("receipt", "TYPE_STRING", self.predicted.dims)
 
     def profile(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes (without batch) of the inputs, where all are known and Triton makes batches."""
+        """Shapes of the inputs without batch; empty where one is unknown or Triton makes no batches."""
         shapes = {t.name: t.rest(self.batch) for t in self.inputs}
         return shapes if self.batch and not any(-1 in shape for shape in shapes.values()) else {}
 
@@ -170,7 +170,7 @@ def _tensor(value: ir.Value) -> Tensor:
 
 
 def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
-    """Return how TensorRT runs a graph, in the names that onnxruntime and Triton's backend share.
+    """TensorRT's options for a graph, in the names that onnxruntime and Triton's backend share.
 
     ``shapes`` of the inputs without their batch, which is 1 to ``batch``: with them one engine serves all
     batches, and without any, another is built for each new shape.

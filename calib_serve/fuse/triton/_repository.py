@@ -1,4 +1,4 @@
-"""Make a Triton model repository of a model and its artifact: fused, configured, warmed up and monitored.
+"""A Triton model repository from a model and its artifact: fused, configured, warmed up, monitored.
 
 Clients call the ensemble ``NAME``: ``NAME_onnx`` is the fused graph on the onnxruntime backend,
 ``NAME_receipts`` signs a receipt for every prediction and counts it on Triton's metrics port. On the Python
@@ -126,7 +126,7 @@ def _write_labels(pack: Pack, artifact: Artifact) -> None:
 
 
 def _tell_version(path: Path, version: int) -> None:
-    """Add the output VERSION, as many numbers as predictions.
+    """Add the output VERSION: the model's version, once a prediction.
 
     While Triton changes versions, a graph may run beside the step of another version.
     """
@@ -178,7 +178,7 @@ def prepared(root: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """Make an OSError the FuseError that ``root`` cannot be written."""
+    """Turn an OSError into the FuseError that ``root`` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -195,7 +195,7 @@ def _wait_for(file: int) -> None:
 
 @dataclass(frozen=True)
 class Pack:
-    """Version ``version`` of the model ``name`` on its way into ``root``, prepared in ``place``.
+    """A ``version`` of the model ``name`` on its way into ``root``, prepared in ``place``.
 
     ``models``: its folders, the one that clients call last; each stands on those before it alone.
     """
@@ -213,7 +213,7 @@ class Pack:
         return path
 
     def configure(self, model: str, config: Block) -> None:
-        """Write one model's settings, which say what made them."""
+        """Write the settings of one model, marked with their origin."""
         (self.place / model / CONFIG).write_text(f"{self._mark}\n{text(config)}", encoding="utf-8")
 
     def check(self) -> None:
@@ -232,7 +232,7 @@ class Pack:
             )
 
     def publish(self) -> list[str]:
-        """Move it in; returns what was kept as it is. FuseError where a served version would change."""
+        """Move the version in; return the settings kept. FuseError where a served version would change."""
         if not self._begun:
             self._move_models()
             return []
@@ -246,7 +246,7 @@ class Pack:
 
     @property
     def _begun(self) -> bool:
-        """Return whether the model is served: what clients call is moved in last."""
+        """Whether the model is served: the folder that clients call is moved in last."""
         return (self.root / self.name / CONFIG).is_file()
 
     def _is_ours(self, path: Path) -> bool:
@@ -254,7 +254,7 @@ class Pack:
         return config.is_file() and _written(config).startswith(f"{self._mark}\n")
 
     def _move_models(self) -> None:
-        """Move a new model in: the folders one by one, first what others stand on."""
+        """Move a new model in, folder by folder; the folder that clients call is the last."""
         self.root.mkdir(parents=True, exist_ok=True)
         for model in self.models:
             if (self.root / model).exists():  # of a pack that was stopped
@@ -262,14 +262,14 @@ class Pack:
             _move(self.place / model, self.root / model)
 
     def _move_versions(self) -> None:
-        """Move another version in: the graph last, as what stands on it takes the version from it."""
+        """Move another version in: the graph last, as the steps behind it take the version from it."""
         for model in reversed(self.models):
             new = self.root / model / str(self.version)
             if not new.exists():
                 _move(self.place / model / str(self.version), new)
 
     def _compare(self, model: str) -> Iterator[str]:
-        """Yield what of the served settings differs from the new ones, and is kept."""
+        """Yield differences between served and new settings; the served settings are kept."""
         path = self.root / model / CONFIG
         if not path.is_file():
             raise FuseError(f"{path} is missing; choose another --name")
