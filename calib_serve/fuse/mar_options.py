@@ -128,6 +128,6 @@ class ModelOptions(AnswerOptions, Wrapped):
 
     @property
     def cores(self) -> int:
-        """This worker's threads: ``threads``, else an even share of the host's cores."""
+        """The threads of this worker: ``threads``, else an even share of the host's cores."""
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.threads or max(1, available // self.workers)

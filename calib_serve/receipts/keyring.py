@@ -1,4 +1,4 @@
-"""Named keys: one signs, all of them verify, and each knows since when.
+"""Keyrings: one key signs receipts, all keys verify them, and each has its times.
 
 They are kept in a file of JSON that its owner alone may use::
 
@@ -50,7 +50,7 @@ _LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 @dataclass(frozen=True)
 class KeyTimes:
-    """Times when a key was added, last began to sign and ceased to, seconds since 1970; None: not known."""
+    """Times when a key was added, last began to sign and ceased to, seconds since 1970; None: unknown."""
 
     added: float | None = None
     promoted: float | None = None
@@ -89,11 +89,11 @@ class Keyring:
         return f"Keyring(active={self.active!r}, keys={sorted(self.keys)})"  # never the secrets
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle what it was made of, for copies and other processes."""
+        """Pickle the keyring's fields, for copies and other processes."""
         return Keyring, (self.active, dict(self.keys), dict(self.times))
 
     def current(self) -> Keyring:
-        """Return itself: what a ``LiveKeyring`` says of its file."""
+        """Return the keyring itself, as a ``LiveKeyring`` returns the one in its file."""
         return self
 
     def sign(
@@ -138,7 +138,7 @@ class Keyring:
         """
         body, mac = decoded(token)
         receipt = parsed(body)
-        # In this order: what we did not sign learns nothing of ages and clocks.
+        # The signature first: a forged token learns nothing of ages and clocks.
         key = self.keys.get(receipt.key_id)
         if key is None:
             raise Refused("unknown_key", f"no key {receipt.key_id!r} in the keyring; was it retired?")
@@ -169,7 +169,7 @@ class Keyring:
 
     @classmethod
     def create(cls, path: str | Path) -> Keyring:
-        """Write one with a first key to ``path``; KeyringError where there is a file."""
+        """Write a keyring with a first key to ``path``; KeyringError where there is a file."""
         path = Path(path)
         with _alone(path, make=True):
             if path.exists():
@@ -180,8 +180,8 @@ class Keyring:
 
     @classmethod
     def edit(cls, path: str | Path, change: Callable[[Keyring], Keyring]) -> Keyring:
-        """Replace the keyring in ``path`` by what ``change`` makes of it; no other change is lost by that."""
-        cls.load(path)  # what is no keyring is not locked either
+        """Replace the keyring in ``path`` by ``change`` of it, under a lock: no other change is lost."""
+        cls.load(path)  # a file that is no keyring gets no lock
         with _alone(Path(path)):
             ring = change(cls.load(path))
             ring.save(path)
@@ -282,14 +282,14 @@ def _alone(path: Path, *, make: bool = False) -> Iterator[None]:
 
 
 def told_time(when: float) -> str:
-    """Return a time for people, in UTC.
+    """A time for people, in UTC.
 
     >>> told_time(0.0)
     '1970-01-01 00:00:00Z'
     """
     try:
         return _time.strftime("%Y-%m-%d %H:%M:%SZ", _time.gmtime(when))
-    except (OverflowError, ValueError, OSError):  # of a time to live that nobody lives to see
+    except (OverflowError, ValueError, OSError):  # beyond the calendar, as after an endless time to live
         return "after the year 9999"
 
 
@@ -312,7 +312,7 @@ Times = Mapping[str, Mapping[str, "float | None"]]
 
 
 def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
-    """Read the active key's id, the keys and their times; KeyringError if it is none, or not private."""
+    """Read the active key's id, the keys and their times; KeyringError for no keyring, or a public file."""
     try:
         text = read_private(path).decode()
     except FileNotFoundError as error:
@@ -347,7 +347,7 @@ def _times(known: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times) -> None:
-    """Write it atomically, with mode 600 from the first byte on; KeyringError where that fails."""
+    """Write a keyring atomically, with mode 600 from the first byte on; KeyringError where that fails."""
     content = {
         "format": _FORMAT,
         "active": active,

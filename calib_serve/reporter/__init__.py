@@ -1,1 +1,1 @@
-"""Count predictions and sign their receipts, as every server does."""
+"""Reporters: count served predictions and sign their receipts, as every server does."""

@@ -1,4 +1,4 @@
-"""A reporter: receipts and counts of predictions, for any Python process that serves a classifier."""
+"""Reporters: receipts and counts of predictions, for any Python process that serves a classifier."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
-    """Counts what waits in ``recorder`` and ``outboxes`` every ``seconds``; a forked process begins anew.
+    """A thread that delivers ``recorder`` and ``outboxes`` every ``seconds``; a fork begins anew.
 
     ``latest``: the scores of the last call, which are looked at as well. ``started``: in this process.
     """
@@ -74,7 +74,7 @@ class Background:
         around_forks(self)
 
     def start(self) -> None:
-        """Begin to count in a thread, and to count what waits when this process ends."""
+        """Start the thread, and deliver the rest when this process ends."""
         with self._adding:
             if not self.started:
                 self.started, self._stop, self._until = True, threading.Event(), 0.0
@@ -87,32 +87,32 @@ class Background:
                 _OPEN.add(self)
 
     def flush(self) -> int:
-        """Count what waits now; how many predictions still wait, as the watch does not take them."""
+        """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
         with self._adding:
             self._recorder.flush()
         return sum(0 if one.send(at_once=True) else len(one) for one in self._outboxes)
 
     def close(self) -> None:
-        """Count what waits, within five seconds; what is lost is logged and counted."""
+        """Deliver within five seconds, and end; lost predictions are logged and counted."""
         if not self.started:
             return
         self.begin_to_close()
         self.started = False
         self._at_exit.cancel()
-        # The thread counts it: at the end of a process no other may begin, and a watch may hang.
+        # The thread delivers: at the end of a process no new one may start, and a watch may hang.
         self._thread.join(max(self._until - time.monotonic(), 0.0))
         if lost := sum(one.drop() for one in self._outboxes):
             log.error("%d predictions were never counted: the watch did not take them in time", lost)
             self._sink.failed("lost", times=lost)
 
     def begin_to_close(self) -> None:
-        """Begin with what ``close`` waits for: of several reporters all begin before the first waits."""
+        """Begin to close, without waiting: several reporters all begin before the first one waits."""
         if self.started and not self._stop.is_set():
             self._until = time.monotonic() + _AT_EXIT
             self._stop.set()
 
     def let_go(self) -> None:
-        """Let the thread count what waits, and end."""
+        """Make the thread deliver the rest, and end."""
         self._stop.set()
 
     def _run(self, stop: threading.Event) -> None:
@@ -139,22 +139,22 @@ class Background:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Let the thread survive any failure."""
+        """Run a step of the thread, which survives any failure."""
         try:
             yield
         except Exception as error:
             self._recorder.broken("record", error)
 
     def before_fork(self) -> None:
-        """Let no thread hold the lock of a counter, which the child would find held for ever."""
+        """Hold the counter's lock over a fork, so that the child does not inherit it from a thread."""
         self._adding.acquire()
 
     def after_in_parent(self) -> None:
-        """Go on."""
+        """Release the counter's lock in the parent."""
         self._adding.release()
 
     def after_in_child(self) -> None:
-        """Forget what the parent counts."""
+        """Drop the predictions that the parent process counts."""
         self._adding, self.started = threading.Lock(), False
         self._recorder.after_fork()
         for one in self._outboxes:
@@ -162,7 +162,7 @@ class Background:
 
 
 def _close_all() -> None:
-    """Close all of this process, in five seconds together."""
+    """Close all reporters of this process, in five seconds together."""
     found = [one for one in list(_OPEN) if one.started]
     for one in found:
         one.begin_to_close()
@@ -294,7 +294,7 @@ class Reporter:
         self._seen = 0
         outboxes = [one for one in (outbox, self._queue) if one is not None]
         self._background = Background(self._recorder, outboxes, self._sink, seconds=flush_seconds)
-        # Where nobody holds the reporter any more, what waits is counted, and its thread ends.
+        # When the reporter is garbage collected, its thread delivers the rest, and ends.
         weakref.finalize(self, self._background.let_go).atexit = False
 
     def served(
@@ -434,7 +434,7 @@ class Reporter:
             one.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a reporter of the same options, which begins anew, for processes that are spawned."""
+        """Pickle the options: a spawned process gets a new reporter of the same ones."""
         local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
         if local:
             raise InputError(
@@ -453,7 +453,7 @@ class Reporter:
         return not isinstance(self._options[name], (type(None), str, Path, Keyring))
 
     def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
-        """Return the class and the probability of each row; whether each is a prediction."""
+        """The class and the probability of each row, and whether all are probabilities."""
         if p.shape in ((self.classes,), (1, self.classes)):
             k = int(p.argmax())  # most requests are one row, and calls of numpy cost most
             c: float = p.item(k)
@@ -475,7 +475,7 @@ class Reporter:
         logits: ArrayLike | None,
         shadow: ArrayLike | None,
     ) -> list[SignedReceipt | None]:
-        """Return those of ``predictions`` that are, with what is said of them."""
+        """Count and sign the valid ``predictions``, with their tags, logits and shadows."""
         count = len(predictions)
         if id and self._queue is None:
             raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
@@ -513,7 +513,7 @@ class Reporter:
     def _kept(
         self, rows: Sequence[NDArray[np.float64]], receipts: Sequence[SignedReceipt | None], rate: float
     ) -> list[bytes]:
-        """Return each row of logits in float16; nothing of one that is not sampled, or holds NaN."""
+        """Each row of logits in float16; empty for a row that is not sampled, or holds NaN."""
         kept = [b""] * len(rows)
         sampled = [i for i, one in enumerate(receipts) if one is not None and is_sampled(nonce_of(one), rate)]
         if not sampled:
@@ -529,7 +529,7 @@ class Reporter:
     def _shadows(
         self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """Return what the shadow says of the rows that are ``good``; fails open."""
+        """The shadow's predictions of the rows that are ``good``; fails open."""
         if self._shadow is None and given is None:
             return []
         try:
@@ -541,7 +541,7 @@ class Reporter:
             return []
 
     def _begin(self, p: NDArray[Any]) -> None:
-        """Check the first calls; InputError where finite rows are no probabilities."""
+        """Start the thread, and check the first calls: InputError where finite rows do not sum to 1."""
         if not self._background.started:
             self._background.start()
         self._seen += 1
@@ -560,7 +560,7 @@ def _check_together(
     sample_rate: float,
     spool: object,
 ) -> None:
-    """Raise InputError for what is of no use without, or beside, something else."""
+    """Raise InputError for options that need, or exclude, one another."""
     if watch is not None and ring is None:
         raise InputError(
             f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
@@ -580,7 +580,7 @@ def _check_together(
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:
-    """Name the clauses that count a prediction: those of one sum are counted by the same ones."""
+    """The names of the clauses that count a prediction: one sum holds predictions of the same clauses."""
     return lambda confidence, predicted, segment: [
         one.id for one in contract.counts(confidence, predicted, segment)
     ]
