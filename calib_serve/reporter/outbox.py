@@ -230,7 +230,7 @@ class Outbox:
 
 
 class _Spool:
-    """This process's file in a spool folder, and the files that ended processes left there."""
+    """The file of this process in a spool folder, and the files that ended processes left there."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -1,1 +1,1 @@
-"""Watching: predictions and late labels in, sums, alarms and metrics out. No torch, no onnx."""
+"""The watch: predictions and late labels in; sums, alarms and metrics out. No torch, no onnx."""

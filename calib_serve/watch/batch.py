@@ -1,4 +1,4 @@
-"""A batch of served predictions: the name under which it may be sent again, and the receipts that it gets.
+"""A batch of served predictions: the name under which it may be sent again, and its receipts.
 
 A batch that is sent again gets the receipts of the first time: each nonce is made of the batch's name, and
 the chances of a label policy, which may move, are noted with it in the ledger.
@@ -46,7 +46,7 @@ class ServedPrediction:
 
 @dataclass(frozen=True)
 class ServedSums:
-    """Count predictions of one class and segment that were served with confidences in ``low`` to ``high``.
+    """Predictions of one class and segment, counted: their confidences lie in ``low`` to ``high``.
 
     ``confidence``: their sum. Both ends lie in one bin of confidence, so that nothing is lost by adding up.
     """
@@ -62,14 +62,14 @@ class ServedSums:
 
     @classmethod
     def of(cls, one: ServedPrediction) -> ServedSums:
-        """Make one of a single prediction."""
+        """The sums of a single prediction."""
         c = one.confidence
         return cls(one.model, one.version, one.predicted, one.segment, c, c, 1, c)
 
 
 @dataclass(frozen=True)
 class ServedReceipt:
-    """A prediction that was signed where it was made: its receipt says what it was.
+    """A prediction that was signed elsewhere: its receipt holds its class and confidence.
 
     ``id``: the caller's own name of it, or none.
     """
@@ -81,7 +81,7 @@ class ServedReceipt:
 
 @dataclass(frozen=True)
 class Carried:
-    """A prediction of a receipt that was verified, and what of the receipt is kept with it."""
+    """A prediction with its verified receipt, the nonce and the time."""
 
     item: ServedPrediction
     receipt: SignedReceipt
@@ -94,7 +94,7 @@ Item = Union[ServedPrediction, ServedReceipt, Refused]
 
 
 def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
-    """Return the prediction that ``receipt``, which ``item`` holds, was signed for."""
+    """The prediction in ``receipt``, which ``item`` brought, with the item's logits and id."""
     served = ServedPrediction(
         receipt.model,
         receipt.version,
@@ -108,7 +108,7 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
 
 
 def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, LabelPolicy]) -> list[float]:
-    """Return the chance that the label of each item is asked for; 1 where no policy says less."""
+    """The chance that each item's label is asked for; 1 without a policy."""
     chances = [1.0] * len(items)
     for version, policy in policies.items():
         of = {
@@ -124,7 +124,7 @@ def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, Label
 def named_batch(
     once: bytes, items: Sequence[Item | ServedSums], chances: Sequence[float], *, source: str, time: float
 ) -> BatchKey:
-    """Return the batch under the client's own name, whatever others call theirs, with the chances noted."""
+    """The batch under its sender's own name, apart from other senders', with its chances noted."""
     # By source: what one client calls its batches must not stand for those of another.
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
     content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
@@ -135,7 +135,7 @@ def named_batch(
 
 
 def noted_chances(batch: BatchKey, count: int) -> list[float]:
-    """Return the chances of the ``count`` items of a named batch as they were when it came first."""
+    """The chances of the ``count`` items of a named batch, as noted when it first came."""
     if not batch.note:
         return [1.0] * count
     try:
@@ -165,7 +165,7 @@ def signed(
     ring: Keyring,
     time: float,
 ) -> Iterator[SignedReceipt]:
-    """Sign their receipts; whether a label is asked for, its chance and the nonce decide alone."""
+    """Sign the predictions' receipts; chance and nonce alone decide whether a label is asked for."""
     for item, nonce, chance in zip(items, nonces, chances, strict=True):
         yield ring.sign(
             model=item.model,
@@ -183,5 +183,5 @@ def signed(
 
 
 def _uniform(nonce: bytes) -> float:
-    """Return a number in [0, 1) that the nonce alone decides."""
+    """A number in [0, 1) that the nonce alone determines."""
     return int.from_bytes(hashlib.blake2b(nonce, digest_size=6).digest(), "big") / 2.0**48

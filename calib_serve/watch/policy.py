@@ -1,4 +1,4 @@
-"""Draw which predictions to ask a label for, when each is made, with a chance that is known.
+"""Label policies: draw predictions to ask a label for, when each is made, with a known chance.
 
 What is labelled by choice misleads, unless each label is weighed by one over the chance it was asked with.
 So the draw is made before any outcome is known, and its chance is kept with the prediction. Labels tell most
@@ -64,7 +64,7 @@ class LabelPolicy:
 
     @classmethod
     def uniform(cls, rate: float) -> LabelPolicy:
-        """Return each prediction with the same chance ``rate``."""
+        """Draw each prediction with the same chance ``rate``."""
         return cls(_Steps([1.0], [_checked_rate(rate)]), text=f"{rate:g}")
 
     @classmethod
@@ -127,7 +127,7 @@ class LabelPolicy:
         return np.array(self._chances.of(values), np.float64)
 
     def observe(self, sums: Sums, *, seconds: float) -> None:
-        """Tell a budget what the ledger counted in the last ``seconds``; the others need none of it.
+        """Update a budget with the counts of the last ``seconds``; other policies need no updates.
 
         Its predictions take the place of the traffic seen so far, such as before a restart; by its labels it
         goes with how often predictions are right. Without, an overconfident model is asked too little where
@@ -152,7 +152,7 @@ class _Steps:
 
 
 class _Function:
-    """A function of one's own; what it says beyond the range is taken as the nearest chance within."""
+    """A function of the user's; a value out of range is taken as the nearest chance within."""
 
     def __init__(self, chance: Callable[[float], float]) -> None:
         self._chance = chance
@@ -177,7 +177,7 @@ class _Budget:
             for cell in cells:
                 self._new[cell] += 1
             self._fresh += len(cells)
-            # By traffic before the outcomes of these, which a chance may not depend on.
+            # By traffic alone: a chance may not depend on the predictions' outcomes.
             if self._fresh >= self._enough or self._clock() >= self._due:
                 self._follow()
             rates = self._rates
@@ -223,7 +223,7 @@ def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
 
 
 def fitted_line(sums: Sums) -> Line:
-    """Return how often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
+    """How often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
 
     Fitted to the means of bins, with as much trust in what the confidences say as in ``_ENOUGH`` labels.
     """
@@ -260,7 +260,7 @@ def _checked_rate(rate: float, where: str = "") -> float:
 
 
 def parse_policy(text: str, *, workers: int = 1) -> LabelPolicy:
-    """Return the policy that a command line names: "500/day", "0.05" or "0.7:1,1:0.01".
+    """The policy that a command line names: "500/day", "0.05" or "0.7:1,1:0.01".
 
     ``workers``: processes that share a budget.
 

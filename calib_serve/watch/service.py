@@ -1,4 +1,4 @@
-"""One watched deployment: predictions and labels in, everything to publish out.
+"""A watched deployment: predictions and labels in, series, alarms and verdicts out.
 
 It joins the ledger (what is counted for good), the intake (what may be counted), the label policy (what is
 asked for) and the drift detectors. The HTTP app is a thin layer over it, and so may be any program that
@@ -164,7 +164,7 @@ class Watch:
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
-        # Once here: whoever counts before the feed's thread runs needs the versions and their budgets.
+        # Once here: counting may begin before the feed's thread, and needs the versions and their budgets.
         self.learn()
         self._tell_policies()
         self.feed.also(self.learn, every=_LEARN_EVERY)
@@ -232,8 +232,8 @@ class Watch:
         return watch
 
     def start(self) -> None:
-        """Begin what is done beside counting, in threads; LedgerError where nothing may be acknowledged."""
-        # Before anything is acknowledged: what would refuse labels in a minute refuses the start.
+        """Start the background threads; LedgerError where nothing may be acknowledged."""
+        # Before anything is acknowledged: a check that would soon refuse labels refuses the start.
         self.checks.run()
         self.may_acknowledge()
         self.feed.start()
@@ -242,7 +242,7 @@ class Watch:
             self.samples.start()
 
     def tell(self, version: Version, facts: Mapping[str, Any]) -> None:
-        """Watch another version, told by ``Watched.of_facts``: here at once, and by all on this ledger.
+        """Register another version with the facts of ``Watched.of_facts``: here at once, and on this ledger.
 
         InputError where facts are none, or others than this program was started with.
         """
@@ -261,7 +261,7 @@ class Watch:
             )
 
     def _shared(self, maturity: float | None) -> dict[str, str]:
-        """Return what all programs on the ledger should be given alike, as any of them may take a label."""
+        """The options that all programs on the ledger should share, as any of them may take a label."""
         segments = self._segments if isinstance(self._segments, int) else ",".join(sorted(self._segments))
         given = {
             "--maturity": "auto" if maturity is None else f"{maturity:g}s",
@@ -276,7 +276,7 @@ class Watch:
         return given
 
     def learn(self) -> None:
-        """Look for versions that were told meanwhile, and count what was held for them."""
+        """Look for newly registered versions, and count the predictions and labels that wait for them."""
         facts = self.ledger.told()
         if facts != self._facts:  # read once: one that cannot be used is logged once
             self._facts, self._told = facts, read_facts(facts)
@@ -289,7 +289,7 @@ class Watch:
                 pass
 
     def give_up_held(self) -> None:
-        """Give up what has waited for its version for a day; it is lost, which is counted and logged."""
+        """Drop predictions and labels that waited a day for their version; the loss is counted and logged."""
         lost: Counter[Version] = Counter()
         for row in self.ledger.drop_held(self._clock() - DAY):
             served = [] if row.kind == "label" else json.loads(row.content)["served"]
@@ -301,7 +301,7 @@ class Watch:
             )
 
     def _check_versions(self) -> None:
-        """Raise InputError where something waits for an unknown version, or the list is not readable.
+        """Raise InputError where items wait for an unknown version, or the list of versions is not readable.
 
         And where a reporter has not the contract that is here.
 
@@ -348,7 +348,7 @@ class Watch:
             if self._policy is not None:
                 all_of = (*models, *self.policies)
                 self.policies = {v: self.policies.get(v) or self._policy() for v in all_of}
-            # Its promise is of independent predictions, which decisions about labels of one sample are not.
+            # Its promise is of independent predictions; decisions on labels of one sample are dependent.
             self.shifts = {
                 v: self.shifts.get(v) or ConfidenceShift(w.reference)
                 for v, w in models.items()
@@ -367,7 +367,7 @@ class Watch:
             return self.policies[version]
 
     def _note_signed(self, versions: Iterable[Version]) -> None:
-        """Log once of each version that others sign its receipts, and so ask for its labels."""
+        """Warn once a version whose receipts others sign: they must have the label budget."""
         for version in () if self._policy is None else {*versions} - self._drawn:
             self._drawn.add(version)
             logger.warning(
@@ -377,7 +377,7 @@ class Watch:
             )
 
     def _released(self, version: Version) -> int:
-        """Count some of what was held for a version; how many."""
+        """Count some of the items that wait for a version; return their number."""
         with self.ledger.transaction():
             # Taken out and counted in one transaction: a crash leaves it waiting.
             rows = self.ledger.take_held(version, most=_AT_ONCE)
@@ -392,7 +392,7 @@ class Watch:
         return len(rows)
 
     def _refuse_without_room(self, found: list[Any]) -> None:
-        """Refuse, in place, predictions of unknown versions where too many wait for theirs already."""
+        """Refuse, in place, predictions of unknown versions where too many wait already."""
         unknown = {i: _item(one) for i, one in enumerate(found) if not self._knows(one)}
         if unknown and not self.intake.has_room(len(unknown)):
             for i, one in unknown.items():
@@ -400,7 +400,7 @@ class Watch:
                 found[i] = Refused("unknown_version", told)
 
     def _hold(self, served: Sequence[tuple[str, ServedSums, float]]) -> None:
-        """Keep predictions until their versions are known: each one's name, and when it was made."""
+        """Store predictions until their versions are known, each with its name and time."""
         now = self._clock()
         self.ledger.hold(
             [
@@ -455,7 +455,7 @@ class Watch:
         self._note_signed((one.item.model, one.item.version) for one in came if self._knows(one))
         chances, sums = chances_of(found, self.policies), self._sums(map(ServedSums.of, known))
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
-        # What is held and what is counted come together, or not at all.
+        # Held and counted predictions of a batch are stored together, or not at all.
         with self.ledger.transaction() if len(known) < len(whole) else contextlib.nullcontext():
             fresh = self.ledger.add(sums, time=made, once=batch)
             if batch is None:
@@ -479,7 +479,7 @@ class Watch:
     def served(
         self, sums: Sequence[ServedSums], *, time: float, once: bytes, source: str = ""
     ) -> list[Refused | None]:
-        """Count predictions that were made about ``time`` and added up where they were; why each was not.
+        """Count predictions, summed by their servers and made about ``time``; the refusals.
 
         ``once``: the batch's name, as in ``predictions``. Their receipts are signed where they were made.
         """
@@ -508,10 +508,10 @@ class Watch:
         return [one if isinstance(one, Refused) else None for one in found]
 
     def _wrong_sums(self, one: ServedSums) -> Refused | None:
-        """Return why they cannot be counted."""
+        """The refusal of invalid sums, or None."""
         bins = self.ledger.bins
         sound = 0 <= one.low <= one.high <= 1 and one.count > 0
-        # A sum that was added up one by one is off by as many roundings: of .8, 280,000 times, by 1e-6.
+        # A sum of many terms is off by as many roundings: 280,000 times 0.8 by 1e-6.
         if not sound or not one.low - 1e-6 <= one.confidence / one.count <= one.high + 1e-6:
             self.counts.invalid[one.model, one.version] += 1
             return Refused("malformed", "confidences lie in [0, 1], and their sum between their ends")
@@ -537,7 +537,7 @@ class Watch:
         return taken.outcomes
 
     def _knows(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
-        """Tell whether what is served is of a version that is known here; what is refused waits for none."""
+        """Whether an item is of a version that is known here; a refused item needs none."""
         if isinstance(one, Refused):
             return True
         return (_item(one).model, _item(one).version) in self.models
@@ -569,7 +569,7 @@ class Watch:
     def windows(
         self, version: Version, names: Iterable[str], *, provisional: bool = True
     ) -> dict[str, Window]:
-        """Return the same of several windows, of one moment."""
+        """The windows of these names, of one moment."""
         return read_windows(
             self.ledger,
             version,
@@ -586,7 +586,7 @@ class Watch:
         return Delays.of(self.ledger.dated(0.0, now, version=version, kind="segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
-        """Return how the clauses of the version's contract stand, in their order; none where it has none."""
+        """The state of each clause of the version's contract, in order; none where it has none."""
         contract = self._contracts.contracts.get(version)
         if contract is None:
             return []
@@ -594,7 +594,7 @@ class Watch:
         return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """Return what labels say of each shadow that ran beside this model version."""
+        """The state of each shadow that ran beside this model version."""
         return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
@@ -626,7 +626,7 @@ class Watch:
         return self._refusal(found.item) or found
 
     def _refusal(self, item: ServedPrediction) -> Refused | None:  # noqa: PLR0911  a list of reasons
-        """Return why it cannot be counted."""
+        """The refusal of a prediction, or None."""
         version = (item.model, item.version)
         watched = self.models.get(version)
         if not 0 <= item.confidence <= 1:
@@ -656,7 +656,7 @@ class Watch:
         told: list[SignedReceipt | Refused],
         source: str,
     ) -> list[SignedReceipt | Refused]:
-        """Bind the ids of what was counted to its receipts; where that fails, they say so."""
+        """Bind the ids of counted predictions to their receipts; a receipt without its id says so."""
         named: dict[int, Binding] = {}
         for i, (one, receipt) in enumerate(zip(items, told, strict=True)):
             item = one.item if isinstance(one, Carried) else one
@@ -676,7 +676,7 @@ class Watch:
         return told
 
     def _beside(self, stage: str, work: Callable[[], None]) -> None:
-        """Run ``work``; its failure is counted and logged, and does not undo what was acknowledged."""
+        """Run ``work``; its failure is counted and logged, and undoes nothing that was acknowledged."""
         try:
             work()
         except (LedgerError, OSError) as error:
@@ -699,7 +699,7 @@ class Watch:
             self.samples.predicted(model, version, nonces, logits, times=times)
 
     def _sums(self, served: Iterable[ServedSums]) -> dict[Key, Sums]:
-        """Return what the predictions add to each slice; to random groups only labels do."""
+        """The sums of predictions by slice; random groups are of labels only."""
         found: dict[Key, dict[tuple[str, int], float]] = {}
         all_of = list(served)
         bins = bin_index([one.high for one in all_of], bins=self.ledger.bins).tolist()
@@ -712,20 +712,20 @@ class Watch:
         return {key: zeros.with_values(values) for key, values in found.items()}
 
     def _keys(self, one: ServedSums) -> Sequence[Key]:
-        """Return the slices of predictions; of clauses, those that both ends of their confidences fulfil."""
+        """The slices of predictions; a clause counts them where both ends of their confidences fulfil it."""
         of = (one.model, one.version, one.predicted)
         keys = self._slices.of(*of, confidence=one.low, segment=one.segment)
         if one.low == one.high or (one.model, one.version) not in self._contracts.contracts:
             return keys
-        # A clause has one threshold: what both ends fulfil, all between them do.
+        # A clause has one threshold: where both ends fulfil it, all confidences between do.
         upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
-        # A reporter with our contract adds up apart what a clause divides.
+        # A reporter with our contract keeps separate sums on either side of a clause's threshold.
         if any(key.kind == "clause" for key in {*keys} ^ {*upper}):
             self._divided[one.model, one.version] = self._clock()
         return [key for key in keys if key in upper]
 
     def _tell_policies(self) -> None:
-        """Tell budgets what was served and labelled in the last day; a new process begins with it."""
+        """Update budgets with the counts of the last day, with which a new process begins."""
         now = self._clock()
         for version, policy in self.policies.items():
             dated = list(self.ledger.dated(now - DAY, math.inf, version=version, kind="segment"))
@@ -743,7 +743,7 @@ class Watch:
 def _each_once(
     found: Sequence[ServedPrediction | Carried | Refused],
 ) -> list[ServedPrediction | Carried | Refused]:
-    """Refuse each receipt but the first that is in the batch already."""
+    """Refuse receipts that were in the batch before."""
     seen = set[bytes]()
     told: list[ServedPrediction | Carried | Refused] = []
     for one in found:
@@ -759,13 +759,13 @@ def _item(one: ServedPrediction | ServedSums | Carried) -> ServedPrediction | Se
 
 
 def _content(one: ServedSums, made: float) -> str:
-    """Return what is kept of predictions whose version is not known."""
+    """The stored form of predictions whose version is not known."""
     _, _, *numbers = astuple(one)
     return json.dumps({"served": numbers, "time": made})
 
 
 def _wrong_shadow(shadow: Shadow, classes: int) -> str:
-    """Return why no receipt may say this of a shadow; empty if it may."""
+    """The reason why a receipt may not hold this shadow; empty if it may."""
     if not 0 <= shadow.confidence <= 1:
         return f"the shadow's confidence must be in [0, 1], got {shadow.confidence}"
     if not 0 <= shadow.predicted < classes:
@@ -774,7 +774,7 @@ def _wrong_shadow(shadow: Shadow, classes: int) -> str:
 
 
 def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
-    """Return what is answered of it, but for its receipt where that is yet to be signed."""
+    """The answer for an item; None where its receipt is yet to be signed."""
     if isinstance(one, Carried):
         return one.receipt
     return one if isinstance(one, Refused) else None

@@ -1,4 +1,4 @@
-"""The page of ``watch``: HTML made on the server, that needs no script to be read."""
+"""The page of a watch: HTML made on the server, that needs no script to be read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HEADS = ("Predictions", "Labels", "Accuracy", "Gap, points", "ECE", "Coverage",
 
 @dataclass(frozen=True)
 class _Shown:
-    """One slice of a window: its sums, the estimates from them, and what these come to."""
+    """One slice of a window: its sums, its estimates, and its verdict."""
 
     sums: Sums
     found: Estimates
@@ -55,7 +55,7 @@ class _Shown:
 
 
 class _Look(NamedTuple):
-    """Names what is looked at; ``at`` is its address, with something else in place."""
+    """The version, segment and window in view; ``at`` is the address of another view."""
 
     model: str
     version: str
@@ -133,7 +133,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
 
 
 def _ledger(watch: Watch) -> str:
-    """Return where labels are counted."""
+    """The ledger that labels are counted in."""
     of = watch.ledger.database
     return f"Ledger {of.name}: {of.kind}, {of.extent()}."
 
@@ -143,7 +143,7 @@ def _size(sums: Sums) -> tuple[float, float]:
 
 
 def _window(watch: Watch, version: Version, name: str) -> Window:
-    """Return the window of this name; else the shortest of the usual ones that says something."""
+    """The window of this name; else the shortest of the usual ones with a verdict."""
     if name in WINDOWS:
         return watch.window(version, name)
     found = []
@@ -156,7 +156,7 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
 
 
 def _timing(watch: Watch, window: Window) -> tuple[str, str]:
-    """Return until when predictions are shown, and more on that: what is left out as too young."""
+    """The end of the shown time, and a note on predictions that are too young."""
     if window.provisional:
         delays = watch.delays(window.version)
         known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
@@ -174,7 +174,7 @@ def _timing(watch: Watch, window: Window) -> tuple[str, str]:
 
 
 def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
-    """Return what labels cannot tell, and signs that they mislead."""
+    """Sentences on predictions without labels, and signs that labels mislead."""
     said = []
     if found.labels and round(found.coverage, 3) < 1 and found.weighed_by == "predictions":
         said.append(found.bounds.says)
@@ -190,7 +190,7 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
 
 
 def _facts(e: Estimates) -> tuple[Fact, ...]:
-    """Return the three figures below the verdict."""
+    """The three figures below the verdict."""
     return (
         Fact("ECE", percent(e.ece), f"chance alone: {percent(e.noise_floor)}"),
         Fact("Accuracy", percent(e.accuracy.value), f"confidence {percent(e.confidence)}"),
@@ -226,7 +226,7 @@ def _bins(e: Estimates) -> Table:
 
 
 def _numbers(shown: _Shown, reference: Bins | None) -> Table:
-    """Return every other number, and what it means."""
+    """Every other number, with its meaning."""
     e, expected = shown.found, expected_accuracy(shown.sums)
     served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
     shift = psi(served, reference.count) if reference else math.nan
@@ -262,7 +262,7 @@ def _confidences(sums: Sums, reference: Bins | None) -> str:
 
 
 def _steps(window: Window, segment: str) -> list[Step]:
-    """Return times that follow one another and hold enough labels each."""
+    """Consecutive spans of time with enough labels each."""
     rows = [one for one in window.dated if not segment or one.key.name == segment]
     enough = max(sum(float(one.sums.labels.sum()) for one in rows) / _STEPS, _LABELLED)
     parts: list[tuple[float, float, Sums]] = []
@@ -288,7 +288,7 @@ def _gap(one: Incident) -> str:
 
 
 def _incidents(found: Sequence[Incident]) -> Table:
-    """Return the latest, the newest first."""
+    """The latest incidents, the newest first."""
     heads = (
         *("Number", "What", "Began about", "Opened", "State", "Labels since", "Alarms"),
         *("Where", "Note"),
@@ -325,7 +325,7 @@ def _versions(watch: Watch, versions: Sequence[Version], shown: Window, look: _L
 
 
 def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[str] = ()) -> Table:
-    """Return the slices of a kind, those with most predictions first; segments can be looked at."""
+    """The slices of a kind, those with most predictions first; a segment links to its own view."""
     found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
     found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
     rows = []
@@ -354,7 +354,7 @@ def _cells(shown: _Shown) -> list[Cell]:
 
 
 def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Table]:
-    """Return the class shares of the whole version, whatever segment is looked at; those that moved most."""
+    """The class shares of the whole version, not of the segment in view; the most moved ones."""
     heads = ("Class", "Calibration set", "Now", "Accuracy to expect", "Accuracy by labels")
     if version not in watch.models:
         return "", Table("Class shares", heads, ())
@@ -375,7 +375,7 @@ def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Tab
 
 
 def _sources(window: Window) -> Table:
-    """Return who sent the labels of this window, those first that say something else than the others do."""
+    """The sources of the window's labels, those that differ from the others first."""
     heads = ("Source", "Labels", "Share", "Gap", "Gap of the others", "Difference, points", "Note")
     rows = [
         [

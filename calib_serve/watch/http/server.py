@@ -62,14 +62,14 @@ def serve_app(app: App, options: ListenOptions | None = None, **given: Any) -> N
     )
     config.load()
     config.ssl = context
-    # uvicorn answers what is in hand, then raises the signal again: that ends here.
+    # uvicorn finishes the requests in hand, then raises the signal again, which is caught here.
     with suppress(KeyboardInterrupt), interruptible():
         asyncio.run(uvicorn.Server(config).serve())
 
 
 # h11, not httptools: its states tell whether a request's head was read to its end.
 class _Connection(H11Protocol):
-    """uvicorn's, which would wait for ever for a first request, and for the rest of any request's head."""
+    """uvicorn's connection, but with a time limit for the head of each request."""
 
     seconds: float
     _late: asyncio.TimerHandle | None = None
@@ -97,7 +97,7 @@ class _Connection(H11Protocol):
 
 
 def _in_time(app: App, seconds: float) -> App:
-    """Wrap ``app``: a body that has not come whole within ``seconds`` looks cut off to it.
+    """Wrap ``app`` with a time limit of ``seconds`` for a body, which looks cut off beyond it.
 
     The connection ends with the answer where the body was not read whole, so that the rest cannot drip on.
     """
