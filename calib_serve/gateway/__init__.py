@@ -1,1 +1,1 @@
-"""A reverse proxy for the Open Inference Protocol that calibrates, signs and watches what passes."""
+"""The gateway: a reverse proxy for the Open Inference Protocol that calibrates, signs and watches."""

@@ -64,7 +64,7 @@ class _Display(ABC, Generic[Data]):
         self.name = name
 
     def plot(self, ax: Axes | None = None, *, name: str | None = None, color: str | None = None) -> Self:
-        """Draw into ``ax``, or into a new figure in the report's style; returns the display."""
+        """Draw into ``ax``, or into a new figure in the report's style; return the display."""
         with drawing() if ax is None else nullcontext():
             ax = _new_axes() if ax is None else ax
             self._draw(ax, self.name if name is None else name, color or _next_color(ax))
@@ -285,7 +285,7 @@ def _new_axes() -> Axes:
 
 
 def _next_color(ax: Axes) -> str:
-    """Return the first of our colours that no line of ``ax`` has yet.
+    """The first of our colours that no line of ``ax`` has yet.
 
     The diagonal and the target are grey.
     """
@@ -308,7 +308,7 @@ def _pair(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray
 
 
 def _event_class(given: Scores, pos_label: Any) -> int:
-    """Return the column of the event: of ``pos_label``, else the second of two."""
+    """The column of the event: of ``pos_label``, else the second of two classes."""
     if pos_label is None:
         if given.classes != _TWO:
             raise InputError(f"of {given.classes} classes the event is not known: say which, pos_label=")

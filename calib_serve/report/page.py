@@ -1,4 +1,4 @@
-"""Write a report as one self-contained HTML file, or its first screen as a picture for a slide."""
+"""The report as one self-contained HTML file, or its first screen as a picture for a slide."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _drawing(contents: Contents, kind: str) -> bytes:
 
 
 def render(contents: Contents) -> str:
-    """Return the page of prepared contents. The same contents give the same bytes."""
+    """Render prepared contents as a page. The same contents give the same bytes."""
     script = _asset("report.js")
     task = contents.task
     first, more = task.pictures(contents)
@@ -112,7 +112,7 @@ _TONES = {"calibrated": "#00694f", "no_error_found": "#0f6ba8", "too_little": "#
 
 
 def slide(contents: Contents) -> Figure:
-    """Return the first screen of a report, 16 to 9."""
+    """Draw the first screen of a report, 16 to 9."""
     with drawing():
         figure = Figure(figsize=(10, 5.625))
         words, axes = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.05]})

@@ -1,4 +1,4 @@
-"""Draw each prepared record into your own matplotlib axes.
+"""Plots: each prepared record, drawn into your own matplotlib axes.
 
     figure, axes = plt.subplots()
     plot_reliability(axes, reliability(probs, labels))

@@ -1,4 +1,4 @@
-"""What each figure shows, as numbers: probabilities and labels in, a small frozen record out.
+"""The numbers of each figure: probabilities and labels in, a small frozen record out.
 
 Nothing here draws. ``plot`` has a function for each record that draws it into your own axes.
 """
@@ -63,7 +63,7 @@ def reliability(
 
 
 def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = None) -> Reliability:
-    """Return the reliability diagram of sums per bin: of confidences, or of the probability of one class.
+    """The reliability diagram of sums per bin: of confidences, or of the probability of one class.
 
     ``edges`` (bins + 1,) are the bins', of equal width if not given.
     """
@@ -212,7 +212,7 @@ def risk_coverage(
 
 
 def default_risk(correct: ArrayLike) -> float:
-    """Return half of the error rate of (n,) answers; half an error where there is none."""
+    """Half of the error rate of (n,) answers; half an error where there is none."""
     right = as_floats(correct, "correct")
     return max(1 - float(right.mean()), 1 / len(right)) / 2
 
@@ -251,7 +251,7 @@ def bin_count_curve(
 
 
 def to_json(value: Any) -> Any:
-    """Return a prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
+    """A prepared record as plain values for JSON: arrays as lists, NaN and infinity as None."""
     if isinstance(value, Estimate):
         return value.as_dict()
     if is_dataclass(value):
@@ -326,7 +326,7 @@ def _row(
     level: float,
     **binning: Any,
 ) -> ClassRow:
-    """Return the row of one class from its probabilities, predictions and occurrences, each (n,)."""
+    """The row of one class from its probabilities, predictions and occurrences, each (n,)."""
     own = Bins.tally(np.clip(probs, 0, 1), occurs, **binning)
     counts = int(occurs.sum()), int(predicted.sum())
     if not predicted.any():

@@ -1,4 +1,4 @@
-"""The two tasks of a classifier that a report may be of, and the numbers that it shows of each.
+"""The two tasks of a report, multi-class and multi-label, and the numbers that each shows.
 
 One class of K is true of a sample, or any number of L labels. All else in this room asks a ``Task``, never
 which one it is.
@@ -90,25 +90,25 @@ class Task(Protocol):
         """Measure each of one or two models on the same samples."""
 
     def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
-        """Test what changed from the first model to the second."""
+        """Test the changes from the first model to the second."""
 
     def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
-        """Return the fields of ``Contents`` that are left: ``rows``, the worst first, and more of classes."""
+        """The remaining fields of ``Contents``: ``rows``, the worst first, and the figures of classes."""
 
     def fact(self, contents: Contents) -> Fact:
-        """Return the third of the figures below the verdict."""
+        """The third of the figures below the verdict."""
 
     def each(self, contents: Contents, most: int) -> Table:
-        """Return a table of ``most`` rows, a class or label each."""
+        """A table of ``most`` rows, a class or label each."""
 
     def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
         """Draw the first diagram, and the figures below it."""
 
     def decisions(self, contents: Contents) -> DecisionRows | None:
-        """Return the section of the artifact's decisions, if it has any."""
+        """The section of the artifact's decisions, if it has any."""
 
     def as_dict(self, contents: Contents) -> dict[str, Any]:
-        """Return for JSON what only this task has."""
+        """The fields for JSON that only this task has."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,7 +142,7 @@ class Contents:
         return self.sides[-1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every number of the report, for JSON."""
+        """As plain values for JSON: every number of the report."""
         fitted = self.artifact
         return {
             "title": self.title,
@@ -204,7 +204,7 @@ class _Multiclass:
         changes = paired_changes(before[0], *after, groups=how.groups_of_rows, **how.measured)
         if how.sample_weight is None:
             return changes
-        # Tests are of rows that are there as often as they weigh, and metrics of the weights themselves.
+        # Tests take rows repeated by their weights, and metrics the weights themselves.
         old, new = (side.metrics.estimates() for side in sides)
         return {name: change.moved(new[name].value - old[name].value) for name, change in changes.items()}
 
@@ -252,7 +252,7 @@ class _Multiclass:
 
 
 def _drawn(pairs: Sequence[Checked], how: How) -> list[Checked]:
-    """Return the rows of figures and paired tests: weights become rows that are there as often."""
+    """The rows of figures and paired tests, repeated by their weights."""
     rows = how.rows
     return list(pairs) if rows is None else [(p[rows], y[rows]) for p, y in pairs]
 
@@ -316,7 +316,7 @@ class _Multilabel:
 
 
 def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
-    """Return each sample's means over its labels (n,); samples are independent, their labels are not."""
+    """Each sample's means over its labels (n,); samples are independent, their labels are not."""
     confidence, right = decisions(p, labels)
     columns = {
         "accuracy": right,
@@ -328,7 +328,7 @@ def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]
 
 
 def facts(contents: Contents) -> tuple[Fact, ...]:
-    """Return the three figures below the verdict."""
+    """The three figures below the verdict."""
     after, before = contents.after.metrics, contents.before
     what, ece, floor = after.HEADLINE
 
@@ -360,7 +360,7 @@ def prepare_report(
     own: str | None = None,
     **how: Any,
 ) -> Contents:
-    """Prepare all that the report of ``after``, or of ``before`` and ``after``, will show.
+    """Prepare the contents of the report of ``after``, or of ``before`` and ``after``.
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order; of a multi-label model
     (probs (n, L), labels (n, L), each 0 or 1). ``tolerance`` is the acceptable mean gap, ``class_tolerance``

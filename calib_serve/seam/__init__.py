@@ -1,4 +1,4 @@
-"""Where the class scores pass in a TorchServe handler that somebody else wrote."""
+"""The seam: the place where class scores pass in a foreign TorchServe handler."""
 
 from calib_serve.seam._form import Form, find_scores, leaves, same_format, shows
 from calib_serve.seam._handler import INFERENCE, load_handler, put_around

@@ -1,1 +1,1 @@
-"""The TorchServe side: handlers, emission, and the server itself."""
+"""Serving under TorchServe and Triton: handlers, emission, and the server itself."""

@@ -1,4 +1,4 @@
-"""Handle a calibrated archive's requests in a worker of TorchServe: before any envelope, to the last reply.
+"""The base of our TorchServe handlers: requests before any envelope, and an end that loses no reply.
 
 An envelope (``service_envelope`` in config.properties) is set for every model of a server, whatever its
 archive says. It fails on requests of another form, and KServe's read the first request of a batch alone. So
@@ -46,7 +46,7 @@ _STEP = 0.2  # seconds between looks
 
 
 class WorkerHandler:
-    """What TorchServe makes, initializes and calls; a subclass answers a batch in ``answer``."""
+    """The handler that TorchServe makes, initializes and calls; a subclass answers a batch in ``answer``."""
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         """Make the handler, and put it before the server's envelope."""
@@ -59,11 +59,11 @@ class WorkerHandler:
     _worker: str
 
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Return the replies to a batch of the server's requests."""
+        """The replies to a batch of the server's requests."""
         raise NotImplementedError
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Return what the server's envelope is around."""
+        """Answer the requests that an envelope has read; only a handler with an envelope has any."""
         raise ModelError("the requests of this handler are read by no envelope")
 
     def handle(self, data: Sequence[Any], ctx: Any) -> Any:
@@ -81,17 +81,17 @@ class WorkerHandler:
         return self._ending.sent(replies, ctx)
 
     def started(self, flush: Callable[[], object]) -> None:
-        """Listen for the end, once all is loaded; ``flush`` sends what is counted, before the worker ends."""
+        """Listen for SIGTERM, once all is loaded; ``flush`` sends the counts before the worker ends."""
         self._worker = str(os.getpid())
         self._ending = Ending(flush)
         self._ending.listen()
 
     def envelope(self) -> Any:
-        """Return the envelope that TorchServe made for this handler, or None; call it in ``initialize``."""
+        """The envelope that TorchServe made for this handler, or None; call it in ``initialize``."""
         return self._front.found()
 
     def without_envelope(self) -> None:
-        """Take the envelope's place; ModelError where its requests are of a form of somebody's own."""
+        """Take the envelope's place; ModelError for an envelope whose requests we cannot read."""
         envelope = self.envelope()
         name = type(envelope).__module__.rpartition(".")[2]
         if envelope is not None and name not in _READ_BY_US:
@@ -122,7 +122,7 @@ class _Front:
         self._restore = lambda: setattr(BaseEnvelope, "__init__", made)
 
     def found(self) -> Any:
-        """Return the envelope, or None."""
+        """The envelope, or None."""
         self._restore()
         return self._envelope
 
@@ -152,7 +152,7 @@ def _end_stream(ctx: Any, index: int) -> None:
 
 
 class Ending:
-    """Ends this worker after SIGTERM, see above; ``flush`` sends what it counted."""
+    """The end of this worker after SIGTERM, see above; ``flush`` sends its counts."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
@@ -166,21 +166,21 @@ class Ending:
             signal.signal(signal.SIGTERM, lambda *_: self.ask())
 
     def ask(self) -> None:
-        """End soon."""
+        """End once the batch in hand is answered."""
         if not self._asked:
             self._asked = True
             threading.Thread(target=self._leave_when_idle, name="calib-ending", daemon=True).start()
 
     def begin(self, ctx: Any) -> None:
-        """Note that a batch has come."""
+        """Note that a batch is in hand."""
         self._busy, self._connection = True, getattr(ctx, "cl_socket", None)
 
     def done(self) -> None:
-        """Note that it is answered."""
+        """Note that the batch is answered."""
         self._busy = False
 
     def sent(self, replies: Any, ctx: Any) -> Any:
-        """Return ``replies``, for TorchServe to send; after SIGTERM, send them here and exit."""
+        """Leave ``replies`` for TorchServe to send; after SIGTERM, send them here and exit."""
         if self._asked and isinstance(replies, list) and len(replies) == len(ctx.request_processor):
             from ts.protocol.otf_message_handler import create_predict_response  # noqa: PLC0415
 
@@ -213,7 +213,7 @@ class Ending:
         self._connection.shutdown(socket.SHUT_RDWR)  # TorchServe's loop sees it, and ends the process
 
     def _has_sent(self) -> bool:
-        """Return whether unread data from the server are waiting."""
+        """Whether unread data from the server are waiting."""
         return self._connection is not None and bool(select.select([self._connection], [], [], 0)[0])
 
     def _settle(self) -> None:
@@ -225,7 +225,7 @@ class Ending:
 
 
 class Decided(NamedTuple):
-    """The ids of the classes in the set, likeliest first; whether to abstain; whether it may be acted on.
+    """A set's class ids, likeliest first; whether to abstain; whether the prediction may be acted on.
 
     None where not decided.
     """
@@ -280,7 +280,7 @@ INVALID = Failure(500, "the model's output for this input is NaN or infinite")
 
 
 class Row(NamedTuple):
-    """One row's calibrated probabilities (K,), and the logits (K,) that they are of."""
+    """One row's calibrated probabilities (K,), and its logits (K,)."""
 
     probs: NDArray[np.float64]
     logits: NDArray[Any]
@@ -292,7 +292,7 @@ T = TypeVar("T")
 
 
 def all_or_none(rows: Sequence[T | Failure]) -> list[T | Failure]:
-    """Fail a request of several rows for its worst, as it has one status; else return its rows.
+    """Fail a request of several rows by its worst failure, as it has one status; else return the rows.
 
     >>> all_or_none([1, Failure(500, "no"), Failure(400, "too short")])
     [Failure(status=400, reason='instance 2: too short')]
@@ -300,7 +300,7 @@ def all_or_none(rows: Sequence[T | Failure]) -> list[T | Failure]:
     failures = [(row.status, i, row.reason) for i, row in enumerate(rows) if isinstance(row, Failure)]
     if not failures:
         return list(rows)
-    status, i, reason = min(failures)  # what the client can mend comes first
+    status, i, reason = min(failures)  # errors of the client, which it can mend, come first
     return [Failure(status, f"instance {i}: {reason}")]
 
 
@@ -336,7 +336,7 @@ class CalibratedHandler(WorkerHandler):
         raise NotImplementedError
 
     def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
-        """Calibrate a model's scores to rows and probabilities (n, K); what is not finite is INVALID."""
+        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID."""
         # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():

@@ -85,7 +85,7 @@ class CalibratedClassifier(CalibratedHandler):
         return full_reply(prediction, self.options, names, model=self.name, version=self.version)
 
     def load(self, folder: Path, ctx: Any) -> None:
-        """See CalibratedHandler; the model is asked once, to see that it returns what the archive says."""
+        """Load the model, as CalibratedHandler says, and run it once to check its outputs."""
         self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx, self.options))
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
         # Both sizes: the first request then waits for no kernels.
@@ -144,7 +144,7 @@ class CalibratedClassifier(CalibratedHandler):
         return request
 
     def _results(self, requests: Sequence[Request]) -> list[list[Result]]:
-        """Return for each request one result a row, or the one reason why it has none."""
+        """One result a row for each request, or one failure with the reason."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
         piece = max(self._batch_size, _PIECE)
         rows = [

@@ -1,4 +1,4 @@
-"""Serve calibrated archives with TorchServe: started, waited for, asked of its models, and stopped."""
+"""A TorchServe over calibrated archives: started, waited for, asked of its models, and stopped."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Server:
 
     @property
     def served(self) -> list[str]:
-        """Return the names of the models, without those that failed at the start."""
+        """The names of the models, without those that failed at the start."""
         return [name for name in self._configuration.names if name not in self.failures]
 
     @property
@@ -104,7 +104,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Return the server's process."""
+        """The server's process id."""
         return self._running().pid
 
     def start(self, *, timeout: float | None = None, allow_failures: bool = False) -> Server:
@@ -166,7 +166,7 @@ class Server:
         return Management(self.management, self.tokens.management if self.has_tokens else None)
 
     def _taken(self) -> str:
-        """Say which port another program has: TorchServe's own log does not."""
+        """Name the port that another program has, which TorchServe's own log does not."""
         taken = Ports.of(self._configuration.properties).taken()
         if not taken:
             return ""
@@ -195,7 +195,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Log:
-    """``file`` from byte ``start`` on; ``java``: Java's own output, for what is not logged to that file."""
+    """The log in ``file`` from byte ``start`` on; ``java``: Java's own output, which that file lacks."""
 
     file: Path
     java: Path
@@ -208,14 +208,14 @@ class Log:
         return cls(file, folder / "java.out", file.stat().st_size if file.is_file() else 0)
 
     def text(self) -> str:
-        """Read all of it."""
+        """Read the whole log."""
         with suppress(OSError), self.file.open("rb") as file:
             file.seek(self.start)
             return file.read().decode("utf-8", "replace")
         return self.java.read_text("utf-8", "replace")
 
     def hint(self, model: str = "") -> str:
-        """Say where the log is, and the last errors in it, or in what the workers of ``model`` said."""
+        """Name the log, and the last errors in it, or in the output of the workers of ``model``."""
         lines = [line for line in self.text().splitlines() if not model or f"-{model}_" in line]
         errors = [match[1] or match[2] for match in _ERROR.finditer("\n".join(lines))]
         return "\n  ".join(
@@ -224,7 +224,7 @@ class Log:
 
 
 class Startup:
-    """The models ``names`` of a server that has just been started.
+    """The start of the models ``names`` on a new server.
 
     A model is ready when every version has the workers it was configured with. It has failed when it was not
     registered, and when a worker died or took longer than its startupTimeout, as another process in its place
@@ -239,7 +239,7 @@ class Startup:
         """Why, for each model that failed."""
 
     def done(self, management: Management) -> bool:
-        """Look once whether each is ready or has failed; HTTPError while the server does not answer."""
+        """Look once whether each model is ready or failed; HTTPError while the server does not answer."""
         for name in tuple(self._waiting):
             try:
                 versions = management.versions(name)
@@ -257,7 +257,7 @@ class Startup:
         return not self._waiting
 
     def still(self) -> list[str]:
-        """List those that are neither ready nor failed."""
+        """List the models that are neither ready nor failed."""
         return list(self._waiting)
 
     def _failed(self, name: str, what: str, hint: str) -> None:
@@ -335,7 +335,7 @@ class Management:
         return cls(properties.get("management_address", "http://127.0.0.1:8081"), token)
 
     def versions(self, model: str, version: str | None = "all") -> list[dict[str, Any]]:
-        """Return the server's description of each version of ``model``, or of one; None: the default one."""
+        """The server's description of each version of ``model``, or of one; None: the default one."""
         reply = self._ask("GET", f"/models/{model}/{version}" if version else f"/models/{model}")
         versions: list[dict[str, Any]] = reply.raise_for_status().json()
         return versions
@@ -346,12 +346,12 @@ class Management:
         return [w["pid"] for w in workers if w["status"] == "READY" and w["pid"] > 0]
 
     def set_workers(self, model: str, version: str, workers: int) -> None:
-        """Change the number of workers TorchServe's own way; returns when it is done."""
+        """Change the number of workers by TorchServe's API; return when it is done."""
         number = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
         self._do(f"scale {model} {version}", "PUT", f"/models/{model}/{version}", params=number)
 
     def register(self, archive: str, workers: int) -> None:
-        """Register ``archive`` of the model store; returns when all its workers are ready."""
+        """Register ``archive`` of the model store; return when all its workers are ready."""
         query = {"url": archive, "initial_workers": workers, "synchronous": "true"}
         self._do(f"register {archive}", "POST", "/models", params=query)
 
@@ -365,7 +365,7 @@ class Management:
         self._do(f"unregister {model} {version}", "DELETE", f"/models/{model}/{version}", or_is=NOT_FOUND)
 
     def _do(self, what: str, method: str, path: str, *, or_is: int | None = None, **more: Any) -> None:
-        """Make a change, ``what`` in words; ServerError for any error's status but ``or_is``."""
+        """Request a change, ``what`` in words; ServerError for any error's status but ``or_is``."""
         # Without a limit: it is done only when all workers are there, or gone.
         reply = self._ask(method, path, **{"timeout": None, **more})
         if reply.is_error and reply.status_code != or_is:
@@ -396,7 +396,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Process:
-    """TorchServe with a written ``configuration``; runs as soon as it is made."""
+    """A TorchServe process with a written ``configuration``; runs as soon as it is made."""
 
     def __init__(self, configuration: Configuration) -> None:
         # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
@@ -421,15 +421,15 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Return Java's."""
+        """The process id of Java."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Return its exit code, or None while it runs."""
+        """The exit code, or None while the process runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Wait until it ends by itself; its exit code."""
+        """Wait until the process ends by itself; return its exit code."""
         return self._process.wait()
 
     def stop(self) -> None:
