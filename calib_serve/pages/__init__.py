@@ -75,7 +75,7 @@ def environment(package: str) -> Environment:
     """The templates of a package beside the shared ones, compiled once."""
     found = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader(__name__)]),
-        # Autoescaped, as names of classes and models are users' text; strict, as a missing value is our fault.
+        # Escaped, as names of classes and models are users' text; strict, as a missing value is our fault.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

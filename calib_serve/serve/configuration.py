@@ -202,7 +202,7 @@ class Configuration:
             return []  # some other .tar.gz or folder, which is not served
 
     def write(self) -> None:
-        """Write what TorchServe, its workers and ``refit promote`` read into ``folder``, made if missing."""
+        """Write the files that TorchServe and its workers read into ``folder``, made if missing."""
         # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
         labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
         self.folder.mkdir(parents=True, exist_ok=True)

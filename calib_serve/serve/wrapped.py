@@ -140,7 +140,7 @@ class CalibratedWrapper(CalibratedHandler):
         proved = self.options.batches or len(messages) == 1
         sizes = _sizes(messages, len(rows)) if proved else None
         if sizes is None:
-            # The owner of each row is unknown: no receipts. With fewer rows, some requests passed by the seam.
+            # The owner of each row is unknown: no receipts. Requests beyond the rows were not calibrated.
             self._observer.broken("receipt", times=len(messages))
             self._observer.uncalibrated(max(0, len(messages) - len(rows)))
             return replies
