@@ -30,7 +30,7 @@ app = command(
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted(Checked):
-    """For how long keys are needed."""
+    """Options of the time for which keys are needed."""
 
     ttl_days: float = WatchOptions.ttl_days
     """For how many days labels are accepted, as the servers have it."""
@@ -40,7 +40,7 @@ class Accepted(Checked):
 
     @property
     def seconds(self) -> float:
-        """Return the time to live in seconds."""
+        """The time to live in seconds."""
         return self.ttl_days * 86_400.0
 
 

@@ -1,4 +1,4 @@
-"""``calib-serve label``: the labels of a file, or those of a folder, bucket or topic as they come."""
+"""``calib-serve label``: send the labels of a file, or those of a folder, bucket or topic as they come."""
 
 import contextlib
 import logging
@@ -75,7 +75,7 @@ def label(
     followed: Annotated[Followed, shown_as("Of a folder, bucket or topic")] = Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
-    """Send labels that came back."""
+    """Send labels."""
     from calib_serve.names import parse_duration
 
     if "://" in source or Path(source).is_dir():
@@ -162,7 +162,7 @@ def _publish(collector: "Collector", labels: "Source", followed: Followed) -> No
 
 
 def _below(dead_letter: str, source: str) -> str:
-    """Return the place of dead letters that may lie among the files of the source, where they are skipped."""
+    """The place of dead letters among the source's own files, where they are skipped."""
     # A folder of dead letters below the folder of labels would feed itself.
     return "" if "kafka://" in (dead_letter[:8], source[:8]) else dead_letter
 

@@ -1,4 +1,4 @@
-"""``calib-serve report``: what a calibration did, as one HTML file that people look at."""
+"""``calib-serve report``: the effect of a calibration, as one HTML file for people."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ class Options(VerdictOptions, Binned, Resampled):
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Json):
-    """Where the report goes."""
+    """Options of the output: the report's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("report.html")
     """The file to write: .html, or its first screen as .png or .svg."""
@@ -54,7 +54,7 @@ class Written(Json):
 
 @dataclass(frozen=True, eq=False)
 class _Samples:
-    """Samples that are reported on, and their probabilities under an artifact or none."""
+    """Samples of a report, and their probabilities under an artifact or none."""
 
     name: str
     probs: "Callable[[Artifact | None], Any]"
