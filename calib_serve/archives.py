@@ -1,4 +1,4 @@
-"""Look into somebody else's archive: where its scores pass, those of labelled requests, a fit on them."""
+"""Foreign archives: their seam, the scores of labelled requests there, and a fit on these scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", 
 
 @dataclass(frozen=True, eq=False)
 class ArchiveScores:
-    """What passed an archive's seam: the ``parts``, one for each split asked for.
+    """The scores that passed an archive's seam: the ``parts``, one for each split asked for.
 
     ``facts`` are what an artifact fitted on them must know of the model; ``artifact`` is the one that a
     calibrated archive applies to them, else None.
@@ -144,7 +144,7 @@ def calibrate_archive(
 
 
 def _calibration(found: ForeignArchive, given: Artifact | None) -> Artifact | None:
-    """Return what acts on the scores: the ``given`` artifact, or the archive's own."""
+    """The calibration of the scores: the ``given`` artifact, or the archive's own."""
     path = found.archive.path
     if given is not None and found.artifact is not None:
         raise InputError(
@@ -167,7 +167,7 @@ def _seam_with(
     calibration: Artifact | None,
     asked: ArchiveOptions,
 ) -> tuple[Seam, int]:
-    """Find and prove the seam with some of the samples; say how many to ask at once."""
+    """Find and prove the seam with some of the samples; return it and the number to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = asked.batch_size or found.batch_size
     first, *others = some_of(data)
@@ -227,7 +227,7 @@ def _collected(
 
 
 def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:
-    """Return where the handler's process reads the rows: where they are mapped from, or a copy."""
+    """The path where the handler's process reads the rows: the mapped file, or a copy."""
     if isinstance(rows, np.memmap) and rows.filename is not None:
         return Path(rows.filename).resolve()
     np.save(path, rows)
@@ -237,7 +237,7 @@ def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:
 def _names(
     found: ForeignArchive, seam: Seam, given: Sequence[LabelledRequests], calibration: Artifact | None
 ) -> list[tuple[str, ...]]:
-    """List what each class is called in the archive, else in what calibrates it; empty where unknown."""
+    """List the names of each class in the archive, else in its calibration; empty where unknown."""
     try:
         names = found.class_names(seam.classes, seam.class_names)
     except ModelError:
@@ -289,7 +289,7 @@ class ArchiveLook:
     model: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """As plain values for JSON."""
         return asdict(self)
 
 
@@ -369,7 +369,7 @@ def _in_words(seam: Seam) -> str:
 
 
 def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
-    """Say how ``calib-serve fit`` loads the model, where the handler could then run a changed one."""
+    """Name the command that fits the model itself, where the handler could then run a changed one."""
     model = found.archive.model
     file, code = model.get("serializedFile"), model.get("modelFile")
     if file is None or "model" not in seam.places:

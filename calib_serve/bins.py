@@ -36,7 +36,7 @@ def check_binning(bins: int, edges: Edges) -> None:
 
 
 def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
-    """Return the equal-width bin of each confidence.
+    """The equal-width bin of each confidence.
 
     ``confidence``: any shape, in [0, 1]. Raises InputError for values outside of it and for NaN.
 

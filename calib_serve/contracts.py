@@ -1,4 +1,4 @@
-"""Contracts before they are served: whether one can be kept, and how many labels notice that it is broken."""
+"""Contracts before serving: whether one can be kept, and how many labels reveal that it is broken."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Floats = NDArray[np.float64]
 
 
 def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
-    """Read the contract in a YAML file, for an artifact; InputError where it is none, or of other classes."""
+    """Read the contract in a YAML file, for an artifact; InputError for a bad file, or other classes."""
     if artifact is not None and artifact.is_multilabel:
         raise InputError(
             "a contract is for one class a sample; this artifact is of labels, of which any number may be "
@@ -86,7 +86,7 @@ def check_contract(
     groups: ArrayLike | None = None,
     **given: Any,
 ) -> ContractCheck:
-    """Say whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
+    """Check whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
 
     The probabilities must not have been fitted on these samples, which must be drawn as those that are
     served. Each of the ``options`` may be ``given`` as a keyword argument: ``segments`` (n,) of each sample;
@@ -132,7 +132,7 @@ def _segments(segments: ArrayLike | None, n: int) -> list[str] | None:
 
 
 class _Samples:
-    """Held-out samples, and how they are judged."""
+    """Held-out samples, and the judgement of clauses on them."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Samples:
         return ClauseCheck(clause, found, samples, len(rows), value, probability, **told)
 
     def _worth(self, hits: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
-        """Return as how many independent samples these count."""
+        """The number of independent samples that these are worth."""
         if self.codes is None:
             return float(len(hits))
         codes = np.unique(self.codes[rows], return_inverse=True)[1]
@@ -212,7 +212,7 @@ class _Samples:
         return float(groups) if alike else len(hits) / design_effect(hits.astype(np.float64), codes)
 
     def _least(self, clause: Clause, at: NDArray[np.intp]) -> tuple[float, float]:
-        """Find the smallest threshold with the guarantee, and the share acted on; NaN where none has it."""
+        """Find the smallest threshold with the guarantee, and the share acted on; NaN if there is none."""
         groups = None if self.codes is None else self.codes[at]
         if groups is not None and len(np.unique(groups)) < 2:
             return math.nan, math.nan
@@ -243,7 +243,7 @@ class _Samples:
 
 
 def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
-    """Return P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or that of ``window`` draws by it."""
+    """P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or of ``window`` draws by it."""
     a, b = hits + 0.5, n - hits + 0.5
     # Beyond, the draws of a window vary less than the share itself is known.
     if window is None or window > _EXACT:
@@ -253,7 +253,7 @@ def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
 
 
 def _normal(value: Estimate, promise: float, level: float) -> float:
-    """Return P(error <= promise), normal around the value, as wide as the interval on the promise's side."""
+    """P(error <= promise), normal around the value, as wide as the interval on the promise's side."""
     end = value.high if promise >= value.value else value.low
     if math.isnan(end) or math.isnan(value.value):
         return math.nan
@@ -269,7 +269,7 @@ Found = Literal["can be kept", "cannot be kept", "not enough samples", "not chec
 
 @dataclass(frozen=True)
 class ClauseCheck:
-    """What ``samples`` that a clause concerns say of it; ``counted`` of them are in its ``value``.
+    """The result of a clause on its ``samples``, of which ``counted`` are in its ``value``.
 
     ``value``: the share of right ones among those acted on, the calibration error (debiased), or the share of
     sure ones, with its interval. ``probability`` that the promise is kept, NaN where nothing is known.
@@ -289,13 +289,13 @@ class ClauseCheck:
 
     @property
     def line(self) -> str:
-        """Return the YAML of the clause with the threshold that keeps it; "" where there is none."""
+        """The YAML of the clause with the threshold that keeps it; "" without one."""
         if math.isnan(self.threshold):
             return ""
         return f"act: {{above: {self.threshold!r}, accuracy: {self.clause.promise!r}}}"
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
-        """Say in sentences what is promised, what was found, and what would keep it."""
+        """The promise, the result, and the threshold that would keep it, in sentences."""
         said = [f"{self.clause.name}: {self.found}", self.clause.says(class_names)]
         if not math.isnan(self.value.value):
             said.append(self._measured())
@@ -320,7 +320,7 @@ class ClauseCheck:
         return f"{100 * value.value:.2f} %{ends} {of}{kept}."
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON; null where not known."""
+        """As plain values for JSON; null where unknown."""
         known = {
             name: None if math.isnan(number) else number
             for name, number in (
@@ -345,7 +345,7 @@ class ClauseCheck:
 
 @dataclass(frozen=True)
 class ContractCheck:
-    """What ``samples`` say of each clause, at ``level``."""
+    """The result of each clause on ``samples``, at ``level``."""
 
     samples: int
     level: float
@@ -353,16 +353,16 @@ class ContractCheck:
 
     @property
     def broken(self) -> bool:
-        """Tell whether a clause cannot be kept."""
+        """Whether a clause cannot be kept."""
         return any(one.found == "cannot be kept" for one in self.clauses)
 
     @property
     def proven(self) -> bool:
-        """Tell whether every clause can be kept."""
+        """Whether every clause can be kept."""
         return all(one.found == "can be kept" for one in self.clauses)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
+        """As plain values for JSON."""
         return {
             "samples": self.samples,
             "level": self.level,
@@ -381,7 +381,7 @@ def _chance(probability: float) -> str:
 
 @dataclass(frozen=True)
 class ClausePlan:
-    """What it takes to say that an act clause is broken, ``breach`` below its promise, with ``power``.
+    """The labels needed to notice an act clause ``breach`` below its promise, with ``power``.
 
     ``labels`` of acted predictions, after so many of which the served test has said it in the share ``power``
     of cases, and ``median``; ``fixed``: those of a binomial test that is looked at once. ``per_day``: so many
@@ -401,7 +401,7 @@ class ClausePlan:
     rate: float = math.nan
 
     def says(self) -> list[str]:
-        """Say it in sentences."""
+        """The plan in sentences."""
         said = [
             f"{self.clause.name}: {self.labels:,.0f} labels of predictions acted on say that it is broken, "
             f"{100 * self.breach:.10g} points below {100 * self.clause.promise:.10g} %, in "
@@ -422,7 +422,7 @@ class ClausePlan:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON; null where not known."""
+        """As plain values for JSON; null where unknown."""
         told = {name: value for name, value in asdict(self).items() if name != "clause"}
         return {
             "clause": self.clause.name,
@@ -499,7 +499,7 @@ def labels_until_broken(
     streams: int = _STREAMS,
     seed: int = PlanOptions.seed,
 ) -> list[float]:
-    """Simulate after how many labels the served test says "broken" in shares ``power`` of cases.
+    """Simulate the number of labels by which the served test says "broken" in shares ``power`` of cases.
 
     Labels are right with the probability ``promise`` until ``kept`` of them, then ``breach`` below. Cases in
     which it is said before the breach, at most 5 %, are left out.
@@ -518,7 +518,7 @@ def labels_until_broken(
 
 
 def _stop(evidence: Evidence, rng: np.random.Generator, promise: float, breach: float) -> int:
-    """Return the number of labels after which a stream is said to be broken."""
+    """The number of labels after which a stream is said to be broken."""
     done, block = 0, _BLOCK
     while done < _MOST:
         wrong = rng.random(block) >= promise - breach
@@ -549,7 +549,7 @@ def _broken(evidence: Evidence) -> bool:
 def fixed_labels(
     promise: float, breach: float, *, power: float = PlanOptions.power, alpha: float = ALPHA
 ) -> int:
-    """Return the labels of a binomial test at level ``alpha``, looked at once, with ``power`` at the breach.
+    """The labels of a binomial test at level ``alpha``, looked at once, with ``power`` at the breach.
 
     The smallest number at which the exact test has that power; of ten thousands, one that is hardly larger.
 
@@ -574,7 +574,7 @@ def fixed_labels(
 
 
 def _power(n: int, promise: float, breach: float, alpha: float) -> float:
-    """Return P(rejected) at ``promise - breach``, by the test that rejects a kept promise with ``alpha``."""
+    """P(rejected) at ``promise - breach``, by the test that rejects a kept promise with ``alpha``."""
     low, high = -1, n
     while high - low > 1:
         middle = (low + high) // 2
@@ -592,7 +592,7 @@ def _check(promise: float, breach: float, power: Sequence[float]) -> None:
 
 
 def _up(rate: float) -> str:
-    """Round a rate up to two digits; at least to what a policy may ask with."""
+    """Round a rate up to two digits; at least to a policy's smallest chance."""
     rate = max(rate, LEAST_CHANCE)
     digits = 1 - math.floor(math.log10(rate))
     return f"{math.ceil(rate * 10**digits) / 10**digits:.{max(digits, 0)}f}"

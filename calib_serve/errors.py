@@ -133,7 +133,7 @@ class ServerError(CalibServeError):
 
 
 class Unanswered(ServerError):
-    """A batch that was not answered for; it may be sent again."""
+    """A batch without an answer; it may be sent again."""
 
 
 class Rejected(ServerError):
@@ -179,7 +179,7 @@ class MissingDependency(CalibServeError, ImportError):
 
 
 def of_a_newer(found: object, *, reads: object) -> str:
-    """Say that a file or state is of a format that only a later version knows.
+    """Say that a file or state has a format that only a later version knows.
 
     >>> f"l.db is a ledger {of_a_newer(5, reads=4)}"
     'l.db is a ledger of format 5, which a newer calib-serve wrote; this one reads 4: upgrade it'

@@ -13,7 +13,7 @@ _LIVE: dict[int, weakref.ref[Any]] = {}
 
 
 def around_forks(one: object) -> None:
-    """Call ``before_fork``, ``after_in_parent`` and ``after_in_child`` of ``one``, those that it has.
+    """Call the hooks ``before_fork``, ``after_in_parent`` and ``after_in_child`` that an object has.
 
     It is held weakly: hooks of ``os.register_at_fork`` stay as long as the process, so there is one for all.
     """

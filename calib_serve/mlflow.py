@@ -217,7 +217,7 @@ def log_calibrated(
 
 
 def _signature(inner: Any) -> Any:
-    """Return what the model takes, and what a request may say of its predictions."""
+    """The model's inputs, and the parameters by which a request tags its predictions."""
     models, types = library("mlflow.models"), library("mlflow.types")
     params = types.ParamSchema(
         [
@@ -324,7 +324,7 @@ class Calibrated:
         return found
 
     def _act(self, rows: list[dict[str, Any]], segment: str | Sequence[str]) -> None:
-        """Say in each row that has a prediction whether it may be acted on, where a contract decides it."""
+        """Mark in each row with a prediction whether it may be acted on, where a contract decides it."""
         contract = self._artifact.contract
         if contract is None or not contract.decides:
             return

@@ -1,4 +1,4 @@
-"""Prepare pictures as a model was trained on them: what is done to one, said once and done by one function.
+"""Pictures prepared as a model was trained on them: by one declaration and one function.
 
 ``fit`` and the servers read pictures by the same ``read_picture``, so that a calibration holds for what is
 served. ``preprocessing_of`` reads what is done out of the transforms that a model was trained with.
@@ -34,7 +34,7 @@ _ONCE_FOR_ALL = 1  # a mean or std of one number is that of every channel
 
 
 def is_picture_shape(shape: Sequence[int | None]) -> bool:
-    """Tell whether one input is a picture of 1 or 3 channels, (C, H, W); H and W may be any size, None.
+    """Whether one input is a picture of 1 or 3 channels, (C, H, W); H and W may be any size, None.
 
     >>> is_picture_shape((3, None, None)), is_picture_shape((32, 32, 3))
     (True, False)
@@ -127,7 +127,7 @@ class Preprocessing:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Return the (H, W) of every input; None where that is up to the picture."""
+        """The (H, W) of every input; None where it depends on the picture."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def for_input(self, shape: Sequence[int | None]) -> Preprocessing:
@@ -160,7 +160,7 @@ class Preprocessing:
 
 
 def _numbers(name: str, given: Any) -> tuple[float, ...]:
-    """Return one or three finite numbers of float32, each as short as it is written."""
+    """One or three finite numbers of float32, each as short as it is written."""
     values = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     right = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     with np.errstate(over="ignore"):
@@ -197,7 +197,7 @@ def read_picture(
     shape: Sequence[int | None] = (None, None, None),
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.float32]:
-    """Return the picture in ``file``, any that Pillow reads, as one input (C, H, W) of ``shape``.
+    """Read the picture in ``file``, any that Pillow reads, as one input (C, H, W) of ``shape``.
 
     None in ``shape`` is any size, and for C what ``how`` says, else what the picture has: 1 for grey or 3. A
     picture of several frames is its first; EXIF orientation is ignored, as in torchvision. Raises InputError
@@ -222,7 +222,7 @@ def read_picture(
 
 @contextmanager
 def opened_picture(file: BinaryIO | Path, max_pixels: int) -> Iterator[Image]:
-    """Open a picture, not decoded yet; whatever Pillow raises of a damaged one is not wrapped.
+    """Open a picture, not decoded yet; Pillow's errors for a damaged one are not wrapped.
 
     InputError for more than ``max_pixels``, or more than 8 bits a channel.
     """
@@ -374,7 +374,7 @@ def _of_timm(config: Mapping[str, Any]) -> Preprocessing:
 
 
 class _Reader:
-    """Takes the transforms of a Compose in order; refuses what comes where it means something else."""
+    """Reads the transforms of a Compose in order; refuses one at a place where it means something else."""
 
     def __init__(self) -> None:
         self.pixels: Literal["picture", "bytes", "scaled", "normalised"] = "picture"
@@ -456,7 +456,7 @@ class _Reader:
 
 
 def _like_pillow(resize: Any, mode: str, pixels: str) -> bool:
-    """Tell whether a tensor is resized as Pillow resizes the picture, but for rounding.
+    """Whether a tensor is resized as Pillow resizes the picture, but for rounding.
 
     Neighbours are others where two are as near; bicubic leaves [0, 255] where bytes do not cut it off.
     """

@@ -1,4 +1,4 @@
-"""Exchange the version of a model on a running TorchServe, by what labels say of its shadow, and go back.
+"""Promotion: exchange the version of a model on a running TorchServe by labels, and go back.
 
 Each version has a queue and workers of its own. So the new one is ready before it becomes the default, and
 the old one stays: what it took it answers, and it can be made the default again at once. Labels of both are
@@ -60,7 +60,7 @@ def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_wor
 
 @dataclass(frozen=True)
 class Running:
-    """A version on the server: its archive in the store, and how many workers it has, and has ready."""
+    """A version on the server: its archive in the store, its number of workers, and of ready ones."""
 
     version: str
     archive: str
@@ -70,7 +70,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One that was made, at ``time`` in seconds since 1970: ``version`` is served instead of ``before``."""
+    """An exchange at ``time`` in seconds since 1970: ``version`` is served instead of ``before``."""
 
     time: float
     model: str
@@ -103,12 +103,12 @@ class Host:
 
     @property
     def ledger(self) -> str:
-        """Return where its labels are counted."""
+        """The address of the ledger that counts the server's labels."""
         return host_setting(self.folder, LEDGER) or str(self.folder / "ledger.sqlite")
 
     @property
     def models_file(self) -> Path:
-        """Return the file that lists the versions whose labels are taken."""
+        """The file that lists the versions whose labels are taken."""
         return Path(host_setting(self.folder, MODELS) or self.folder / "models.json")
 
     @property
@@ -174,7 +174,7 @@ class Host:
             raise InputError(f"{path} cannot be read: {error!r}; promote an archive by its name") from error
 
     def before(self, model: str) -> Exchange:
-        """Find the exchange that made what is served now; InputError where there is none."""
+        """The exchange that led to the served version; InputError where there is none."""
         served = self.default(model).version
         made = [one for one in self.exchanges() if (one.model, one.version) == (model, served)]
         if not made:
@@ -184,7 +184,7 @@ class Host:
         return made[-1]
 
     def keep(self, exchange: Exchange) -> None:
-        """Write an exchange to disk, for the way back."""
+        """Write an exchange to disk, so that it can be undone."""
         try:
             kept = [asdict(one) for one in [*self.exchanges(), exchange]]
             write_whole(self._exchanges_file, json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
@@ -201,7 +201,7 @@ class Host:
 
 
 def swap(host: Host, archive: str | Path) -> tuple[str, str, str]:
-    """Make the archive's version the default one; (model's name, version, the version that was so before).
+    """Make the archive's version the default; return (model's name, version, the former default).
 
     Every step may be done again, so a swap that did not end is begun anew. The version before stays with its
     workers. ServerError where a step fails: then the version before is still the default. ConflictError where
@@ -227,7 +227,7 @@ def swap(host: Host, archive: str | Path) -> tuple[str, str, str]:
 
 
 def _make_ready(host: Host, model: str, version: str, archive: str, like: Running) -> None:
-    """Register, or use what an earlier try left, and wait for all workers."""
+    """Register the version, or use an earlier attempt's, and wait for all workers."""
     there = host.versions(model).get(version)
     if there is None:
         try:
@@ -264,7 +264,7 @@ def _forget(host: Host, model: str, version: str) -> None:
 
 
 def _still(host: Host, model: str, before: str) -> str:
-    """Say which version is the default after a failure."""
+    """Name the default version after a failure."""
     try:
         now = host.default(model).version
     except ServerError as error:

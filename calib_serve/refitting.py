@@ -1,4 +1,4 @@
-"""The calibration that is served now, fitted again on recent samples and kept if there is evidence for it.
+"""Refits: the served calibration, fitted again on recent samples and kept if there is evidence for it.
 
 The evidence is prequential: every label is predicted by a fit to those before it alone, so that all labels
 judge, and it may be read after any number of them.
@@ -65,7 +65,7 @@ class Refitted:
     shift: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         return {
             "kept": self.artifact is not None,
             "method": self.artifact.method if self.artifact else None,
@@ -83,7 +83,7 @@ class Refitted:
         }
 
     def says(self) -> str:
-        """Say it in some lines, for a person."""
+        """The decision in some lines, for a person."""
         lines = [
             f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance"
             for name, (psi, chance) in self.shift.items()
@@ -175,13 +175,13 @@ def refit(
 
 
 def _fitted_to(current: Artifact) -> float:
-    """Count the samples it was fitted to; infinity where that is not known, as if it were exact."""
+    """The number of samples behind the current artifact; infinity where unknown, as if it were exact."""
     n = current.data.get("samples")
     return float(n) if isinstance(n, int) and n > 0 else math.inf
 
 
 def _checked(current: Artifact, given: Scores) -> Samples:
-    """Check the samples, as of the kind of scores that the current artifact was fitted on."""
+    """Check the samples, and that their scores are of the kind that the current artifact was fitted on."""
     if len(given) < _LEAST:
         raise FitError(f"{len(given)} labelled samples; at least {_LEAST} are needed to fit and to judge")
     samples = Samples.of(current.accepted(given))
@@ -232,7 +232,7 @@ def window_start(now: float, days: float) -> float:
 
 
 def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
-    """Return the artifact that is served now, and under which name and version."""
+    """The artifact that is served now, with its name and version."""
     name, _, version = model.rpartition(":")
     if model and not (name and version):
         raise OptionError("model", f"is NAME:VERSION, got {model!r}")
@@ -247,7 +247,7 @@ def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
 
 
 def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
-    """Compare what was served with what the artifact was fitted on, as far as it tells."""
+    """Compare served predictions with the artifact's reference, as far as it has one."""
     pairs = {}
     if current.reference is not None and current.reference.n:
         bins = bin_index(np.minimum(probs.max(axis=1), 1.0), bins=len(current.reference))
@@ -295,7 +295,7 @@ _OLD = 0.02  # the current calibration's share of what is bet on: a label costs 
 
 @dataclass(frozen=True, eq=False)
 class Prequential:
-    """What the current calibration and the new ones said of each label, oldest first.
+    """The probabilities of the current and the new calibrations for each label, oldest first.
 
     Each array is (2, n), of the current one and of a fit to earlier blocks: the ``nll`` of the label, the
     ``confidence`` of the top class and whether it was ``right``. In the first block, and in one after which
@@ -350,7 +350,7 @@ def prequential(
 
 
 def block_starts(n: int) -> list[int]:
-    """Return where blocks begin: after ``FIRST`` samples, then whenever they are half as many again.
+    """Return the first sample of each block: after ``FIRST`` samples, then at half as many again.
 
     They do not depend on n, so with more samples at the end the same evidence goes on.
 
@@ -364,7 +364,7 @@ def block_starts(n: int) -> list[int]:
 
 
 def payoff(old: Floats, new: Floats, labels: NDArray[np.intp], *, share: float) -> Floats:
-    """Return what a bet on each label (n,) pays, as a logarithm: log q(y) over r(y).
+    """Return the payoff of a bet on each label (n,), as a logarithm: log q(y) over r(y).
 
     ``old`` (n, K) are the current p, ``new`` those of a fit to what came before. q is nearly all of
     the new ones and a little of p, and r is p moved to q by ``share``: proportional to p^(1 - share)

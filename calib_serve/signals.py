@@ -1,4 +1,4 @@
-"""Signals: stopping what runs until it is stopped, and telling it to read its files again."""
+"""Signals: stop a running program, and tell it to read its files again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def interruptible() -> Iterator[None]:
 
 
 def on_hangup(act: Callable[[], object]) -> Callable[[], None]:
-    """Let SIGHUP call ``act`` from now on, instead of ending the process; returns what undoes that.
+    """Let SIGHUP call ``act`` from now on, instead of ending the process; return a function that undoes it.
 
     ``act`` runs between two instructions of the main thread: it should only set what is looked at later.
     Outside of the main thread, and where the system has no such signal, nothing changes.

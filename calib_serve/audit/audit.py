@@ -129,7 +129,7 @@ def audit(
 
 
 class _Run:
-    """The questions of one audit to its engine, in their order."""
+    """The queries of one audit to its engine, in their order."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _Run:
         self._repeats = False
 
     def sums(self) -> tuple[Counted, int]:
-        """Return the sums, and how many rows of predictions there were."""
+        """The sums, and the number of rows of predictions."""
         total = self._count(self._predictions, "counting predictions")
         if not total:
             raise InputError(
@@ -168,7 +168,7 @@ class _Run:
         return found, total
 
     def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
-        """Count what cannot be measured, by reason.
+        """Count predictions that cannot be measured, by reason.
 
         Raises InputError where there is any and it is not to be skipped.
         """
@@ -187,7 +187,7 @@ class _Run:
         return found
 
     def labels(self, counts: Counted) -> Labels:
-        """Count what became of the rows of labels."""
+        """Count the rows of labels by their fate."""
         total = self._count(self._all_labels, "counting labels")
         known = self._count(self._labels, "counting labels")
         of = counts.label_rows
@@ -205,7 +205,7 @@ class _Run:
         )
 
     def ranks(self) -> dict[Place, Ranks]:
-        """Compute what needs the confidences in order."""
+        """Compute the metrics that need ranked confidences."""
         rows = self._ask(ranked(self._joined, self._asked), "sorting confidences")
         return ranks_of(rows, self._asked, weighted="weight" in self._joined.columns)
 
@@ -224,7 +224,7 @@ class _Run:
 
 
 def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
-    """Return where a window begins and ends, within what was asked for."""
+    """The start and end of a window, within the requested time."""
     if window is None or asked.every is None:
         return asked.since, asked.until
     start = asked.start + window * asked.every
@@ -275,7 +275,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Measured:
-    """One group of predictions in one window: ``by`` column the value, from ``since`` until before ``until``.
+    """One group of predictions in one window: ``by`` column its value, from ``since`` until before ``until``.
 
     Times are seconds since 1970 in UTC, None without an end. ``sums`` are those of the monitor.
     """
@@ -313,7 +313,7 @@ class Measured:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; None stands for NaN."""
+        """As plain values for JSON; None stands for NaN."""
         bins, found = self.bins, self.estimates
         of_labelled = {
             "accuracy": bins.accuracy(),
@@ -364,7 +364,7 @@ class Audit:
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; None stands for NaN."""
+        """As plain values for JSON; None stands for NaN."""
         return {
             "predictions": {
                 "rows": self.predictions,
@@ -379,7 +379,7 @@ class Audit:
         }
 
     def says(self) -> list[str]:
-        """Return a sentence for each thing that is not in the numbers, for a person."""
+        """A sentence for each reason that left predictions or labels out of the numbers."""
         told = [
             (self.unlabelled, "predictions have no label"),
             (self.conflicting, "predictions have labels that differ, and count as without one"),

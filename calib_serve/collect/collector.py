@@ -1,4 +1,4 @@
-"""Sends labels to the watch until each is settled: counted, refused for good, or a dead letter.
+"""A collector sends labels to the watch until each is settled: counted, refused, or a dead letter.
 
 A label that is refused for something that may pass, such as an id that is not known yet, is held back and
 tried again. A source is told that a piece is settled when all its labels are; whatever ends this process
@@ -55,7 +55,7 @@ class Totals:
     sent_at: float = 0.0
 
     def __str__(self) -> str:
-        """Return a summary for people."""
+        """A summary for people."""
         taken = ("accepted", "held")
         refused = ", ".join(f"{n} {why}" for why, n in self.labels.most_common() if why not in taken)
         dead = ", ".join(f"{n} {why}" for why, n in self.dead.most_common())
@@ -110,7 +110,7 @@ class Collector:
         self._told = (clock(), "")
 
     def run(self, *, once: bool = False) -> Totals:
-        """Collect until ``stop``; with ``once`` until all that is there is settled.
+        """Collect until ``stop``; with ``once`` until every label at the source is settled.
 
         ServerError where what answers at the address is no watch.
         """
@@ -152,7 +152,7 @@ class Collector:
         return found
 
     def _settle(self, items: Sequence[_Item]) -> None:
-        """Send them, and settle or hold back each; those of streams that were given up are dropped."""
+        """Send labels, and settle or hold back each; labels of given-up streams are dropped."""
         items = [one for one in items if not one.piece.stream.given_up]
         if not items:
             return
@@ -171,7 +171,7 @@ class Collector:
         self._bury(buried)
 
     def _hold(self, item: _Item) -> bool:
-        """Hold a label back, unless it was for long enough."""
+        """Hold a label back, unless its time is over."""
         now = self._clock()
         since = now if item.since is None else item.since
         if now - since >= self._wait:
@@ -196,7 +196,7 @@ class Collector:
         return found
 
     def _post(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Post rows and return what the watch says of each, however long that takes."""
+        """Post rows until the watch answers; return the outcome of each."""
         pause = _FIRST
         while True:
             try:
@@ -210,7 +210,7 @@ class Collector:
                 pause = min(2 * pause, _LONGEST)
 
     def _bury(self, letters: Sequence[tuple[DeadLetter, Piece]]) -> None:
-        """Keep dead letters, however long that takes: they settle their pieces."""
+        """Store dead letters, however long that takes: they settle their pieces."""
         pause = _FIRST
         while letters:
             try:
@@ -230,7 +230,7 @@ class Collector:
         log.warning("%s; it is tried again", why)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and say to the source that this process is there."""
+        """Wait, and keep this process alive to the source."""
         until = self._clock() + seconds
         while (left := until - self._clock()) > 0:
             self._source.alive()
@@ -238,11 +238,11 @@ class Collector:
                 raise _Stopped
 
     def stop(self) -> None:
-        """End soon: what was sent and is not answered yet will be sent again by the next start."""
+        """Stop soon: labels sent but not answered are sent again by the next start."""
         self._stop.set()
 
     def interrupt(self) -> None:
-        """End now, from a signal's handler: raises where a request waits for its answer."""
+        """Stop now, from a signal's handler: raises where a request waits for its answer."""
         if self.sending and self._stop.is_set():
             raise _Stopped
 

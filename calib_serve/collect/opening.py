@@ -1,4 +1,4 @@
-"""Opens what an address names: a topic of Kafka, a folder, or a bucket."""
+"""Addresses of label sources: a topic of Kafka, a folder, or a bucket."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def open_source(
 
 
 def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -> DeadLetters:
-    """Open where dead letters go: ``kafka://host:9092/topic``, a folder or a bucket."""
+    """Open the place of dead letters: ``kafka://host:9092/topic``, a folder or a bucket."""
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.collect.kafka import KafkaDeadLetters  # noqa: PLC0415  an optional extra
@@ -75,7 +75,7 @@ def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -
 
 
 def kafka_settings(path: str | Path) -> dict[str, str]:
-    """Read settings of librdkafka, ``name=value`` a line, from a file of its owner's alone.
+    """Read settings of librdkafka, ``name=value`` a line, from a file that only its owner may read.
 
     InputError where it cannot be read, or others may read it.
     """

@@ -1,4 +1,4 @@
-"""Send a file of labels in batches; what was counted before is a duplicate, so all may be sent again."""
+"""Send a file of labels in batches; a label counted before is a duplicate, so repeating is safe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Outcomes = list[dict[str, Any]]
 
 @dataclass
 class Sent:
-    """Fates of the labels: how many were counted, refusals by reason, and the first rows of those.
+    """The outcomes of labels: the number counted, refusals by reason, and the first rows of each.
 
     ``held``: these wait in the watch for a day, until somebody tells it of their model version. A row that a
     person must look at is in ``first``, or in the file of the refused.
@@ -44,17 +44,17 @@ class Sent:
 
     @property
     def wrong(self) -> int:
-        """Return how many rows a person must look at."""
+        """The number of rows that a person must look at."""
         return sum(count for reason, count in self.refused.items() if reason not in SETTLED)
 
     def __str__(self) -> str:
-        """Return a summary for people."""
+        """A summary for people."""
         refused = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
         held = f"; {self.held} wait for their model version to be watched" if self.held else ""
         return f"{self.accepted} counted{held}" + (f"; refused: {refused}" if refused else "")
 
     def named(self, refused: str | Path | None = None) -> list[str]:
-        """Return the first rows that a person must look at, a line each, and where the others are."""
+        """The first rows that a person must look at, a line each, and where the others are."""
         told = [f"{one.where}: {one.reason}: {one.message}" for one in self.first]
         if refused is not None and self.wrong:
             told.append(f"{refused} holds what was refused: mend it, and send it")
@@ -130,7 +130,7 @@ def _refuse(sent: Sent, letter: DeadLetter, file: IO[bytes] | None) -> None:
 
 @contextmanager
 def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
-    """Open a file that takes its place when all went well: it may be the one that is read."""
+    """Open a file that takes its place only if all went well: it may be the one that is read."""
     if path is None:
         yield None
         return
@@ -141,7 +141,7 @@ def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
 def in_batches(
     items: Iterable[Item], most: int, *, row: Callable[[Item], dict[str, Any]]
 ) -> Iterator[list[Item]]:
-    """Batch as many as a request may have, and not so long that a watch hangs up on it."""
+    """Group as many rows as a request may have, and so few that a watch keeps the connection."""
     batch: list[Item] = []
     size = 0
     for item in items:
@@ -158,7 +158,7 @@ def in_batches(
 def post_in_parts(
     post: Callable[[list[dict[str, Any]]], Outcomes], rows: Sequence[dict[str, Any]]
 ) -> Outcomes:
-    """Send ``rows``, in halves where the watch will not take them at once; return what is said of each.
+    """Send ``rows``, in halves where the watch refuses them together; return the outcome of each.
 
     Raises Rejected where it would not take an empty batch either: then no row is to blame.
     """

@@ -42,7 +42,7 @@ def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of:
 
 
 def layout_advice(given: Sequence[int]) -> str:
-    """Say what may be wrong with pictures that a model of unknown inputs refused; or return "".
+    """Advise on pictures that a model of unknown input shape refused; "" without advice.
 
     >>> layout_advice((28, 28))
     'if these are pictures, the channel is missing: add it by inputs[:, None]'
@@ -55,7 +55,7 @@ def layout_advice(given: Sequence[int]) -> str:
 
 
 def _to_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
-    """Say what makes inputs of ``given`` fit ``wanted``: the first step that does."""
+    """Advise on inputs of ``given`` to fit ``wanted``: the first step that does it."""
     steps = [((1, *given), _MISSING)]
     if len(given) == 3:
         steps += [((given[2], *given[:2]), _COMES_FIRST), ((*given[1:], given[0]), _COMES_LAST)]
@@ -240,7 +240,7 @@ def _class_id(label: str, folder: Path) -> int:
 
 
 def listed(table: Path, split: str | None) -> list[dict[str, str]]:
-    """Return the rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
+    """The rows of a labels.csv (file, label, and split if requested) in ``split``."""
     names, rows = read_rows(table, ())
     wanted = {"file", "label"} | ({"split"} if split else set())
     if names is None or not wanted <= set(names):
@@ -252,7 +252,7 @@ def listed(table: Path, split: str | None) -> list[dict[str, str]]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
+    """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # before Python 3.13 links in a circle are the last
@@ -323,7 +323,7 @@ def _of_arrays(
 
 
 def _splits(held: Sequence[str], names: Sequence[str]) -> str:
-    """Return the splits that there are, where another one was asked for."""
+    """A hint with the splits of the file, for an error about a missing one."""
     ends = tuple(f"_{name}" for name in names)
     found = sorted({name.rpartition("_")[0] for name in held if name.endswith(ends)})
     return f"; name a split: {', '.join(found)} (--split, split=)" if found else ""

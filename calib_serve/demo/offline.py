@@ -55,7 +55,7 @@ class Calibrated:
 
     @property
     def artifact(self) -> Artifact:
-        """Return the chosen artifact."""
+        """The chosen artifact."""
         return self.artifacts[self.chosen]
 
 

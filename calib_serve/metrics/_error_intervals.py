@@ -132,7 +132,7 @@ def _largest_gap(bins: Bins, effect: float, level: float) -> tuple[float, float]
 def _one_sided(
     bins: Bins, fitted: Floats, variance: Floats, *, effect: float, level: float, draws: int, seed: int
 ) -> Iterator[Estimate]:
-    """Over- and underconfidence error, each with its interval.
+    """Yield over- and underconfidence error, each with its interval.
 
     ``fitted`` sums of P(correct) and their ``variance`` by bin (bins,).
 

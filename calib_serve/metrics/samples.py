@@ -78,7 +78,7 @@ def row_slices(shape: tuple[int, ...], *, size: int = _BLOCK) -> Iterator[slice]
 
 
 def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
-    """Blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
+    """Yield blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
     for rows in row_slices(p.shape):
         yield rows, p[rows].astype(np.float64)
 

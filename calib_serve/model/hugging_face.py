@@ -1,4 +1,4 @@
-"""Read a classifier of Hugging Face transformers from the folder that ``save_pretrained`` wrote.
+"""Classifiers of Hugging Face transformers, from a folder that ``save_pretrained`` wrote.
 
 Nothing that the folder brings is run or unpickled. Texts become numbers (n, planes, length), padded with -1:
 plane 0 holds token ids, plane 1, where the tokenizer makes them, the types of tokens. The module makes an
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Folder:
-    """A classifier's ``config``; what it takes, what it ``returns``, and what its K classes are called.
+    """A classifier's ``config``, its inputs, the kind that it ``returns``, and the names of its K classes.
 
     ``fingerprint``: a sha256 over the names and hashes of the files that make its answers.
     """
@@ -55,17 +55,17 @@ class Folder:
 
     @property
     def classes(self) -> int:
-        """Return K, or the number of labels."""
+        """The number K of classes, or of labels."""
         return len(self.names)
 
 
 def is_folder(model: str | Path) -> bool:
-    """Tell whether ``model`` is a folder with a config.json, as ``save_pretrained`` writes it."""
+    """Whether ``model`` is a folder with a config.json, as ``save_pretrained`` writes it."""
     return (Path(model) / _CONFIG).is_file()
 
 
 def transformers() -> Any:
-    """Return the library; MissingDependency where it is not installed."""
+    """Import the library; MissingDependency where it is not installed."""
     try:
         import transformers as found  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
@@ -91,7 +91,7 @@ def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
 
 
 def read_folder(path: Path) -> Folder:
-    """Return the folder's classifier; ModelError for what is none, and for what would have to be believed.
+    """Read the folder's classifier; ModelError for another model, and for one whose code would have to run.
 
     Refused are heads other than of a sequence or image classifier, regression, weights in pickles, adapters
     beside the weights, and models with code of their own.
@@ -194,7 +194,7 @@ class Words:
     planes: int
 
     def encode(self, given: LabelledTexts) -> tuple[list[NDArray[np.int32]], int]:
-        """Return each text as (planes, its length), and how many had to be truncated to the limit."""
+        """Each text as (planes, its length), and how many had to be truncated to the limit."""
         rows: list[NDArray[np.int32]] = []
         cut = 0
         for texts, pairs in _parts(given):
@@ -220,7 +220,7 @@ class Words:
         return out
 
     def made_up(self) -> NDArray[np.int32]:
-        """Return a few texts of random words and several lengths, (8, planes, length)."""
+        """A few texts of random words and several lengths, (8, planes, length)."""
         rng = np.random.default_rng(0)
         special = set(self.tokenizer.all_special_ids)
         ids = [i for i in range(len(self.tokenizer)) if i not in special]
@@ -241,7 +241,7 @@ class Words:
 
 
 def read_words(folder: Folder) -> Words:
-    """Return the folder's tokenizer; ModelError where there is none, or it is not the model's."""
+    """The folder's tokenizer; ModelError where there is none, or it is not the model's."""
     tokenizer = local("the tokenizer", folder.path, transformers().AutoTokenizer.from_pretrained)
     # Without its files the library makes one up, of special tokens alone.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
@@ -461,7 +461,7 @@ def _opened(path: Path) -> Any:
 
 
 def data_of(model: str | Path, data: str | Path, splits: Sequence[str | None]) -> list[Dataset]:
-    """Return each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
+    """Each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
 
     Of texts: a table that ``read_texts`` reads, made token ids by the folder's tokenizer, (n, planes, length)
     with -1 behind a text's end. Of pictures: files that ``read_requests`` lists, or arrays of ``load_data``,

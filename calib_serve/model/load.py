@@ -122,7 +122,7 @@ def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Return the sha256 of a file's bytes."""
+    """The sha256 of a file's bytes."""
     try:
         return sha256(path)
     except OSError as error:
@@ -130,7 +130,7 @@ def file_fingerprint(path: Path) -> str:
 
 
 def _kind(path: Path) -> Kind:
-    """Return the file's format, from its content; only for ONNX from its suffix."""
+    """The file's format, from its content; only for ONNX from its suffix."""
     if path.suffix == ".onnx":
         return "onnx"
     if path.suffix == ".safetensors":
@@ -165,7 +165,7 @@ def _starts_as_pickle(path: Path) -> bool:
 
 
 def _is_pickled_module(path: Path) -> bool:
-    """Tell whether torch.save wrote a network there, and not its weights; nothing is unpickled."""
+    """Whether a file holds a network by torch.save, and not its weights; nothing is unpickled."""
     with zipfile.ZipFile(path) as archive:
         data = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
         if data is None:
@@ -191,7 +191,7 @@ def _torchscript(path: Path) -> nn.Module:
 
 
 def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the program, and what it says of its one input."""
+    """The program, and what it says of its one input."""
     try:
         program = torch.export.load(str(path))
         network = program.module()
@@ -210,7 +210,7 @@ def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dic
 
 
 def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:
-    """Return the sizes that a program of one tensor was exported for, with the batch; None is any size."""
+    """The sizes that a program of one tensor was exported for, with the batch; None is any size."""
     names = program.graph_signature.user_inputs
     found = [node.meta.get("val") for node in program.graph.nodes if node.name in names]
     if len(found) != 1 or not isinstance(found[0], torch.Tensor):
@@ -243,7 +243,7 @@ def _made(spec: str) -> nn.Module:
 
 
 def _same_weights(first: nn.Module, second: nn.Module) -> bool:
-    """Tell whether a factory made the same network twice: trained weights do not depend on chance."""
+    """Whether a factory made the same network twice: trained weights do not depend on chance."""
     one, other = first.state_dict(), second.state_dict()
     return one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
 
@@ -270,7 +270,7 @@ def model_data(
     *,
     pictures: Preprocessing | None = None,
 ) -> list[Dataset]:
-    """Return each of ``splits`` (None: what has no splits) of ``data``, as ``model`` takes it.
+    """Each of ``splits`` (None: data without splits) of ``data``, as ``model`` takes it.
 
     By ``load_data``, with ``pictures``; of a Hugging Face folder by its own tokenizer or image processor, so
     there ``pictures`` are refused. Raises InputError for data that cannot be read, ModelError for a folder

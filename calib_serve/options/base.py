@@ -1,4 +1,4 @@
-"""How options classes are checked and changed."""
+"""Options classes: how they are checked and changed."""
 
 import difflib
 import math
@@ -37,7 +37,7 @@ PYTHON = "of Python alone"
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What every options class is: ``_check`` of a class is of its own fields, and runs after its bases'."""
+    """Base of options classes: each class's ``_check`` is of its own fields, and runs after its bases'."""
 
     # In place of calls of super(), which a class could forget: a check that is left out fails nobody's test.
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Factory(Checked):
-    """Options of what loads a model."""
+    """Options of commands that load a model."""
 
     weights: str | Path | None = None
     """The weights of a model that is a factory, module:factory."""
@@ -56,7 +56,7 @@ class Factory(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class LastLayer(Checked):
-    """Options of what changes a model's last layer."""
+    """Options of methods that change a model's last layer."""
 
     last_linear: Annotated[str | None, RARE] = None
     """The layer that makes the logits, if it is not found."""
@@ -64,14 +64,14 @@ class LastLayer(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded(Checked):
-    """Options of what draws at random."""
+    """Options of random draws."""
 
     seed: Annotated[int, PYTHON] = 0
     """The seed of everything that is drawn."""
 
 
 def changed(options: T, given: Mapping[str, Any]) -> T:
-    """Return ``options`` with the fields ``given``; InputError names one that there is not, and what is near.
+    """``options`` with the fields ``given``; InputError names an unknown one, and its nearest match.
 
     >>> changed(Seeded(), {"seed": 3})
     Seeded(seed=3)
@@ -87,7 +87,7 @@ def changed(options: T, given: Mapping[str, Any]) -> T:
 
 
 def fields_of(kind: type, options: object) -> dict[str, Any]:
-    """Return the fields of ``kind`` with the values that ``options``, which have them too, give them.
+    """The fields of ``kind`` with the values that ``options``, which have them too, give them.
 
     >>> fields_of(Factory, Factory(weights="w.safetensors"))
     {'weights': 'w.safetensors'}
@@ -96,7 +96,7 @@ def fields_of(kind: type, options: object) -> dict[str, Any]:
 
 
 def divided(options: T, given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Return ``options`` with those of the ``given`` that are fields of it, and the others.
+    """``options`` with those of the ``given`` that are its fields, and the others.
 
     >>> divided(Seeded(), {"seed": 3, "ridge": 0.1})
     (Seeded(seed=3), {'ridge': 0.1})
@@ -119,7 +119,7 @@ def check(holds: bool, option: str, says: str) -> None:
 
 
 def check_default(options: object, names: Iterable[str], says: str) -> None:
-    """Raise OptionError for an option of these names that is not as it is by default.
+    """Raise OptionError for an option among ``names`` that differs from its default.
 
     >>> check_default(Seeded(seed=3), ["seed"], "is for what is drawn")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Options of what measures, judges and promises."""
+"""Options of metrics, verdicts and promises."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Checked):
-    """Options of what has intervals or guarantees."""
+    """Options of functions with intervals or guarantees."""
 
     level: float = 0.95
     """The level of intervals and guarantees."""
@@ -45,7 +45,7 @@ class Interval(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Resampled(Seeded):
-    """Options of what is resampled."""
+    """Options of resampling."""
 
     replicates: Annotated[int, RARE] = 1000
     """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
@@ -58,7 +58,7 @@ class Resampled(Seeded):
 
 @dataclass(frozen=True, kw_only=True)
 class Binned(Checked):
-    """Options of what is binned by confidence."""
+    """Options of binning by confidence."""
 
     bins: int = 15
     """How many confidence bins."""
@@ -91,7 +91,7 @@ class CompareOptions(ScoresOptions, Resampled):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerant(Checked):
-    """Options of what judges."""
+    """Options of judgements within a tolerance."""
 
     tolerance: float = 0.02
     """The mean gap between confidence and accuracy that users can live with, as a fraction."""
@@ -112,7 +112,7 @@ class JudgeOptions(ScoresOptions, VerdictOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PromiseOptions(Interval, Seeded):
-    """What is promised of decisions."""
+    """Options of the promises of decisions."""
 
     coverage: float | None = None
     """The share of prediction sets to hold the true class."""

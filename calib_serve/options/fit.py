@@ -1,4 +1,4 @@
-"""Options of a fit, on data or on what is served; each method has options of its own, beside these."""
+"""Options of a fit, on data or on served traffic; each method has options of its own, beside these."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(Checked):
-    """For which class shares a calibration is."""
+    """The class shares for which a calibration is."""
 
     prior: Any = None
     """Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
@@ -73,7 +73,7 @@ class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions(Seeded):
-    """How a calibration is fitted again, and what evidence it needs to replace the current one."""
+    """Options of a new fit, and the evidence that it needs to replace the current one."""
 
     method: str = "auto"
     """A method's name, or auto."""

@@ -1,4 +1,4 @@
-"""Options of what puts a calibration into a model: an ONNX graph, a torch model, a Triton repository."""
+"""Options of fusing a calibration into a model: an ONNX graph, a torch model, a Triton repository."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
@@ -39,7 +39,7 @@ class FuseOptions(ModelScores):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Checked):
-    """Where what was made is compared with the calibration."""
+    """Options of the comparison of a fused model with its calibration."""
 
     device: Annotated[str, RARE] = "cpu"
     """Where parity is measured: cpu, cuda, or cuda:1."""
@@ -162,7 +162,7 @@ class TritonOptions(GraphOptions):
 
     @property
     def ensemble(self) -> bool:
-        """Tell whether receipts take a step of their own, behind the graph."""
+        """Whether receipts take a step of their own, behind the graph."""
         return self.receipts and self.backend == "onnxruntime"
 
 

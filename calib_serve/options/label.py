@@ -1,4 +1,4 @@
-"""Options of what sends labels: those of a file, or of a folder, bucket or topic as they come."""
+"""Options of sending labels: those of a file, or of a folder, bucket or topic as they come."""
 
 from dataclasses import dataclass
 from pathlib import Path

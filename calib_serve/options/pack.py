@@ -1,4 +1,4 @@
-"""Options of TorchServe archives: how they are packed, and how what they hold answers."""
+"""Options of TorchServe archives: how they are packed, and how they answer."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapped(Checked):
-    """Options of a handler that is wrapped."""
+    """Options of a wrapped handler."""
 
     receipts: Literal["header", "body"] = "header"
     """Where its replies carry receipts."""
@@ -40,7 +40,7 @@ class Wrapped(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Flushed(Checked):
-    """Options of what reports counts."""
+    """Options of reporting counts."""
 
     # Below every scrape interval, so that nobody waits for it; tests ask for less.
     flush_seconds: Annotated[float, PYTHON] = 1.0
@@ -52,7 +52,7 @@ class Flushed(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Carried(Checked):
-    """What an archive carries along."""
+    """Contents of an archive beside the model."""
 
     standalone: Annotated[bool, RARE] = False
     """Carry what a worker needs of this package."""
@@ -71,7 +71,7 @@ class Handled(Flushed, LastLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyOptions(Checked):
-    """What a packed model replies, and what a worker may use."""
+    """Options of a packed model's replies, and of its workers' resources."""
 
     abstain_below: Annotated[float | None, RARE] = None
     """Confidence under which a reply says abstain."""
@@ -96,7 +96,7 @@ class ReplyOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions(Handled, ReplyOptions):
-    """How a packed model answers; ``calib_serve.fuse.mar_options.ModelOptions`` are these and more."""
+    """Options of a packed model's answers; ``calib_serve.fuse.mar_options.ModelOptions`` adds to these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class PackOptions(Packed, ModelPack):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchivePack(TrialOptions, Wrapped):
-    """Options of an archive that is packed anew around the handler that it has."""
+    """Options of an archive that is packed again around its own handler."""
 
     probe: Path | None = None
     """A request to try it with, a file; by default some are made up."""
@@ -154,7 +154,7 @@ class ArchivePack(TrialOptions, Wrapped):
 
 @dataclass(frozen=True, kw_only=True)
 class Batched(Checked):
-    """How many requests a model takes at once, and in how many processes."""
+    """The requests a model takes at once, and the number of its processes."""
 
     workers: int | None = None
     """Workers, each with its copy of the model; by default 1, or as many as the archive has."""

@@ -1,4 +1,4 @@
-"""Options of what serves: the watch, the gateway, and a TorchServe over calibrated archives."""
+"""Options of servers: the watch, the gateway, and a TorchServe over calibrated archives."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -33,7 +33,7 @@ _LONGEST = 1e30  # labels; what the detector may multiply it with still fits a f
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(Checked):
-    """Which labels are asked for, and which logits and labels are kept, to refit on."""
+    """Options of the label budget, and of kept logits and labels, to refit on."""
 
     label_budget: Any = ""
     """Labels to ask for of what is signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
@@ -93,7 +93,7 @@ class WatchOptions(SampleOptions, DriftOptions):
 
     @property
     def most_segments(self) -> Any:
-        """Return how many different segments a version may have, or which."""
+        """The number of different segments that a version may have, or their names."""
         if not isinstance(self.segments, str):
             return self.segments
         if self.segments.isdecimal():
@@ -161,7 +161,7 @@ class AppOptions(Checked):
 
     @property
     def max_bytes(self) -> int:
-        """Return the largest body in bytes."""
+        """The largest body in bytes."""
         return int(self.max_megabytes * 2**20)
 
 
@@ -255,7 +255,7 @@ class ServeOptions(SampleOptions):
 
 
 def variable(option: str) -> str:
-    """Return the environment variable by which an option of ``ServeOptions`` reaches TorchServe's workers.
+    """The environment variable by which an option of ``ServeOptions`` reaches TorchServe's workers.
 
     >>> variable("sample_rate")
     'CALIB_SERVE_SAMPLE_RATE'

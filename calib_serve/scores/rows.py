@@ -169,7 +169,7 @@ def _even(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
 
 
 def objects_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The objects of JSON lines; InputError, which names the row, for a line that is no object."""
+    """Yield the objects of JSON lines; InputError, which names the row, for a line that is no object."""
     for number, line in enumerate((line for line in lines if line.strip()), 1):
         try:
             row = json.loads(line, object_pairs_hook=_once)

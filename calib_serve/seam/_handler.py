@@ -350,7 +350,7 @@ class Recorder:
         self.seen, self.before = [] if seen is None else seen, 0
 
     def sigmoid(self, values: NDArray[np.float64]) -> Literal["before", "after"] | None:
-        """Whether the values (n, K) came from a sigmoid, or go into one."""
+        """Tell whether the values (n, K) came from a sigmoid, or go into one."""
         if any(one.is_source_of(values) for one in self.seen[: self.before]):
             return "before"
         columns = values.shape[1]

@@ -1,4 +1,4 @@
-"""Calibrate inside scikit-learn: a classifier with its calibration, or scores that are there already."""
+"""Calibration in scikit-learn: a classifier with its calibration, or a calibrator of scores."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Return the classes (K,) and y as class ids (n,).
+    """The classes (K,) and y as class ids (n,).
 
     Raises InputError for labels that are not among ``classes``.
     """
@@ -298,7 +298,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return "logits" if self.response_method_ == "decision_function" else "probabilities"
 
     def _logits(self, estimator: Any, X: Any) -> NDArray[np.float64]:
-        """Return logits (n, K) of a fitted estimator, in the order of ``classes_``."""
+        """Logits (n, K) of a fitted estimator, in the order of ``classes_``."""
         logits = to_logits(getattr(estimator, self.response_method_)(X), self._outputs())
         if logits.ndim != 2 or logits.shape[1] != len(self.classes_):
             raise InputError(
@@ -308,7 +308,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return np.asarray(logits, np.float64)
 
     def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
-        """Return parameters for ``estimator.fit`` and ``splitter.split``."""
+        """Parameters for ``estimator.fit`` and ``splitter.split``."""
         if _routing():
             return process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
         if sample_weight is not None and has_fit_parameter(estimator, "sample_weight"):
@@ -321,7 +321,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _held_out(
         self, estimator: Any, X: Any, y: NDArray[Any], routed: Any
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return rows (m,) and the logits (m, K) that models trained without them give."""
+        """Rows (m,) and their logits (m, K) from models trained without them."""
         parts = list(self._splits(X, y, routed.splitter.split))
         logits = Parallel(n_jobs=self.n_jobs)(
             delayed(self._fold)(clone(estimator), X, y, part, routed.estimator.fit) for part in parts
@@ -411,7 +411,7 @@ def calibrated(
 
 
 def seed_of(random_state: Any) -> int:
-    """Return the seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
+    """The seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

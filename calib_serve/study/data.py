@@ -1,4 +1,4 @@
-"""Vary the data: how many labelled samples a calibration needs, and what holds under a shift of the inputs.
+"""Studies of the data: how many labelled samples a calibration needs, and how it holds under a shift.
 
 Wang 2021, fig. 3; Singh 2021, section 5; corruptions after Hendrycks and Dietterich 2019, of severity 1
 (slight) to 5 (heavy).
@@ -59,7 +59,7 @@ CORRUPTIONS: Mapping[str, Callable[[Pixels, int, np.random.Generator], Pixels]] 
 
 
 def corrupt(images: NDArray[Any], name: str, severity: int, *, seed: int = 0) -> NDArray[Any]:
-    """Return corrupted images in the dtype and layout that they came in.
+    """Corrupted images in the dtype and layout that they came in.
 
     ``images`` are (n, C, H, W), (n, H, W, C) with 1 or 3 channels, or (n, H, W); uint8, or floats in
     [0, 1]. Corrupt before any normalisation. Raises ShapeError or InputError otherwise.
@@ -112,7 +112,7 @@ def validation_size(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """Return the test error of each method, fitted on random parts of ``cal`` of each size.
+    """The test error of each method, fitted on random parts of ``cal`` of each size.
 
     The size at which more data stops paying is the smallest from which on a method has ``share`` of
     the gain over no calibration that all of ``cal`` brings. Parts that a method cannot be fitted on
@@ -164,7 +164,7 @@ def validation_size(
 def _probs(
     fit: Fit, method: str, parts: Iterable[tuple[NDArray[Any], NDArray[Any]]], inputs: NDArray[Any]
 ) -> Iterator[NDArray[Any]]:
-    """Return those of ``inputs`` under the fit to each part that can be fitted."""
+    """Yield probabilities of ``inputs`` under the fit to each part that can be fitted."""
     for part in parts:
         with suppress(FitError):
             artifact = fit.fit(method, *part)
@@ -172,7 +172,7 @@ def _probs(
 
 
 def _judged(method: str, probs: NDArray[Any], labels: NDArray[Any]) -> str:
-    """Return the verdict, which says how many test samples would prove it."""
+    """The verdict, with the number of test samples that would prove it."""
     found = judge_probs(probs, labels)
     more = f" {found.do[0]}" if found.level != "off" else ""
     return f"{method}, tested: {found.headline}{more}"

@@ -1,4 +1,4 @@
-"""Compare methods: by their parts, over bin counts, with the best temperature, over folds and trainings.
+"""Studies of methods: their parts, bin counts, the best temperature, folds and trainings.
 
 Neural Clamping, appendices D, G and H; Wang 2021, section 5.1.
 """
@@ -78,7 +78,7 @@ def ablation(
 
 
 def parts_of(artifact: Artifact) -> dict[str, tuple[Step, ...]]:
-    """Return the steps of an artifact by what they are: "shift", "head", and "temperature" or "output".
+    """The steps of an artifact by part: "shift", "head", and "temperature" or "output".
 
     >>> list(parts_of(Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)))
     ['temperature']
@@ -94,7 +94,7 @@ def parts_of(artifact: Artifact) -> dict[str, tuple[Step, ...]]:
 
 
 def _parts_alone(artifact: Artifact) -> list[tuple[str, Artifact]]:
-    """Return the artifact with each part alone, then with several of them; "nothing" where it has none."""
+    """The artifact with each part alone, then with several of them; "nothing" where it has none."""
     parts = parts_of(artifact)
     if not parts:
         return [("nothing", artifact)]
@@ -179,7 +179,7 @@ _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
 def ece_by_temperature(
     logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, *, bins: int = 15
 ) -> NDArray[np.float64]:
-    """Return ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
+    """ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
 
     >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
     [0.25]
@@ -264,7 +264,7 @@ def stability(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """Return mean and standard deviation of every metric over folds of each model's samples.
+    """Mean and standard deviation of every metric over folds of each model's samples.
 
     ``models`` are the logits and labels of one training each, shuffled ``repeats`` times, or the inputs and
     labels that ``fit`` takes, one ``fit`` for all or one for each. Each of the ``folds`` is tested once, by a

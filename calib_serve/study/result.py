@@ -1,4 +1,4 @@
-"""Fit the methods of a study, on logits or on the inputs of a model, and hold what it finds."""
+"""Studies: methods fitted on logits or on a model's inputs, and the results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Samples = Union[Scores, tuple[Any, Any]]
 
 
 def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return scores and labels as logits (n, K) and class ids (n,); those that weigh are there as often."""
+    """Scores and labels as logits (n, K) and class ids (n,); weighted rows are repeated."""
     given = samples if isinstance(samples, Scores) else Scores.of(*samples)
     given = given if given.weights is None else given.take(repeated(given.weights))
     return given.logits, given.labelled()
 
 
 def arrays(samples: Samples, fit: object) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return samples as a study takes them: scores as logits.
+    """Samples in a study's form: scores as logits.
 
     Under the ``fit`` of a model inputs as they are.
     """
@@ -73,7 +73,7 @@ class Study:
     log_x: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON: None stands for unknown values."""
+        """As plain values for JSON: None stands for unknown values."""
         return {
             "title": self.title,
             "rows": [dict(zip(self.header, map(_known, row), strict=True)) for row in self.rows],
@@ -120,7 +120,7 @@ def _known(value: Cell) -> Cell:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them.
+    """A list of names in a sentence.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -153,7 +153,7 @@ class OutputFit:
     seed: int = 0
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
-        """See ``Fit``; InputError for a method that needs the model."""
+        """Fit, as ``Fit`` says; InputError for a method that needs the model."""
         if method not in (*CANDIDATES, *TWO_CLASSES):
             raise InputError(
                 f"{method} is none of the output methods, {', '.join((*CANDIDATES, *TWO_CLASSES))}; a method "
@@ -162,7 +162,7 @@ class OutputFit:
         return fit_by_name(method, self._logits(inputs), labels, seed=self.seed)
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """See ``Fit``."""
+        """Calibrated probabilities, as ``Fit`` says."""
         return artifact.of_logits(self._logits(inputs))
 
     def _logits(self, inputs: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Whether a model is calibrated, decided by equivalence: one verdict, wherever it is shown.
+"""Verdicts: whether a model is calibrated, decided by equivalence tests, the same wherever it is shown.
 
 ``judge`` decides from scores and labels; ``Verdict`` is also what the watch page says of live ones.
 """

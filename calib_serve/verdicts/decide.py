@@ -1,4 +1,4 @@
-"""Decide: calibrated where that is proven, off where an error is, else how large one could be."""
+"""Judge a model: calibrated where that is proven, off where an error is, else the possible error."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _WAYS = ("too high", "too low", "too high in some ranges and too low in others")
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Checked predictions (n,): the largest and the second largest probability, and what came true."""
+    """Checked predictions (n,): the two largest probabilities, and whether each class came true."""
 
     predicted: Codes
     first: Floats
@@ -88,7 +88,7 @@ class _Sample:
         return cls(predicted, first, right, second, was, **more)
 
     def spaced(self) -> _Sample:
-        """Return all samples, or some that are spread over very many, for the costly test of shape."""
+        """All samples, or some spread over very many, for the costly test of shape."""
         if len(self.first) <= _MOST_SHAPED:
             return self
         on = some_of(len(self.first), _MOST_SHAPED)
@@ -108,7 +108,7 @@ def judge_probs(
     groups: ArrayLike | None = None,
     class_names: Sequence[str] = (),
 ) -> Verdict:
-    """Tell whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+    """Judge whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
 
     See ``judge``, which takes scores of any kind, for what is decided. Labels (n, L) of a multi-label model
     are judged label by label. ``groups`` (n,) say which samples belong together. Raises InputError or
@@ -160,7 +160,7 @@ def judge_probs(
 
 
 def _turned_around(s: _Sample) -> str:
-    """Say that class 1 is surely rarer where its probability is higher; "" where it is not."""
+    """Warn that class 1 is surely rarer where its probability is higher; "" where it is not."""
     p, came = _event(s)
     ranks = Separation.of(p, came)
     area, error = float(ranks.auroc()), float(ranks.auroc_error())
@@ -174,7 +174,7 @@ def _turned_around(s: _Sample) -> str:
 
 
 def _class_tolerance(tolerance: float, given: float | None) -> float:
-    """Return the tolerance of a class alone; InputError where either is not a difference of probabilities."""
+    """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
     single = min(_SINGLE * tolerance, 0.999) if given is None else given
     if not (0 < tolerance < 1 and 0 < single < 1):
         raise InputError(
@@ -199,7 +199,7 @@ def _of_confidence(s: _Sample) -> list[Line]:
 
 
 def _of_positive(s: _Sample) -> list[Line]:
-    """Return P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
+    """Test P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
     is_one, (p, came) = s.predicted == 1, _event(s)
     share, tolerance = float(is_one.mean()), held_to(s.tolerance, came, s.weight)
 
@@ -221,7 +221,7 @@ def _of_positive(s: _Sample) -> list[Line]:
 
 
 def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
-    """Return the tolerance of an event's probability: of one rarer than 10 %, at most a fifth of its share.
+    """The tolerance of an event's probability: at most a fifth of its share, for an event below 10 %.
 
     >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
     0.001
@@ -238,13 +238,13 @@ def _event_shape(s: _Sample) -> Shape:
 
 
 def _event(s: _Sample) -> tuple[Floats, Floats]:
-    """Return P(y = 1) (n,) and whether class 1 is true, of two classes."""
+    """P(y = 1) (n,) and whether class 1 is true, of two classes."""
     is_one = s.predicted == 1
     return np.where(is_one, s.first, 1 - s.first), np.where(is_one, s.right, 1 - s.right)
 
 
 def _codes(groups: Codes | None) -> Codes | None:
-    """Return codes of some samples, without gaps; None where each is its own group, or all are one."""
+    """Group codes of some samples, without gaps; None where each is its own group, or all are one."""
     if groups is None:
         return None
     found, codes = np.unique(groups, return_inverse=True)
@@ -252,7 +252,7 @@ def _codes(groups: Codes | None) -> Codes | None:
 
 
 def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
-    """Return expected against observed events, of all samples and of the highest percent: relative errors.
+    """Relative errors of expected against observed events, of all samples and of the highest percent.
 
     The tolerance in points says nothing of an event that is rarer than it.
     """
