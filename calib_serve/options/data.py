@@ -48,15 +48,15 @@ class ScoresOptions(ColumnOptions):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
     outputs: Kind | None = None
-    """What the scores are, where neither their name nor their numbers say."""
+    """The kind of the scores, where neither their name nor their numbers tell."""
     class_names: Annotated[tuple[str, ...] | None, RARE] = None
-    """What the classes are called, in order, where the data do not say."""
+    """Names of the classes, in order, where the data have none."""
     groups: Any = None
     """Which samples belong together, such as one patient's: a column, or an npy file."""
     sample_weight: Annotated[Any, RARE] = None
     """The weight of each sample: a column, or an npy file."""
     ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
-    """Labels that stand for none, such as 255,NA: their samples are left out."""
+    """Labels that mean no label, such as 255,NA: their samples are left out."""
 
     @property
     def of_scores(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class ModelScores(Checked):
     """The scores that a changed model returns."""
 
     outputs: Kind | None = None
-    """What the model's scores are, where nothing else says it."""
+    """The kind of the model's scores, where nothing else tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +161,6 @@ class ArchiveOptions(TrialOptions):
     """Options of ``scores_of_archive``."""
 
     outputs: Kind | None = None
-    """What passes there, where its numbers do not say it."""
+    """The kind of scores that pass there, where their numbers do not tell."""
     batch_size: Annotated[int | None, RARE] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""

@@ -117,7 +117,7 @@ class PromiseOptions(Interval, Seeded):
     coverage: float | None = None
     """The share of prediction sets to hold the true class."""
     risk: float | None = None
-    """The share of answers that may be wrong; what would be more often so is not answered."""
+    """The share of answers that may be wrong; less certain samples get no answer."""
     score: Literal["lac", "aps", "raps"] = "lac"
     """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
     per_class: bool = False

@@ -24,7 +24,7 @@ class Prior(Checked):
     """The class shares for which a calibration is."""
 
     prior: Any = None
-    """Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
+    """Class shares of the traffic to serve: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
     """Options of ``calibrate_model``."""
 
     outputs: Any = None
-    """What the model returns, where its numbers do not say it, as in ``ScoresOptions``."""
+    """The kind of scores that the model returns, where its numbers do not tell, as in ``ScoresOptions``."""
     class_names: tuple[str, ...] = ()
-    """What the classes are called, in order."""
+    """Names of the classes, in order."""
     train: Any = None
     """Inputs and labels that the masked head trains on; without them a part of the calibration data."""
     pictures: Any = None

@@ -47,7 +47,7 @@ class LabelOptions(LabelColumns, SendLimits):
     """Options of ``send_label_file``."""
 
     url: str = "http://127.0.0.1:9300/v1/labels"
-    """Where labels are taken."""
+    """The address that takes labels."""
     refused: str | Path | None = None
     """Of a file: write refused rows here, JSON lines with the reason, to be mended and sent again."""
     tries: Annotated[int, RARE] = 7

@@ -35,7 +35,7 @@ class Wrapped(Checked):
     """Options of a wrapped handler."""
 
     receipts: Literal["header", "body"] = "header"
-    """Where its replies carry receipts."""
+    """Where the handler's replies carry receipts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Handled(Flushed, LastLayer):
     """Options of every handler of ours."""
 
     threshold: Annotated[float, RARE] = 0.5
-    """From which probability on a label of several is predicted."""
+    """The probability from which on a label of several is predicted."""
 
     def _check(self) -> None:
         check_between(threshold=self.threshold)
@@ -135,11 +135,11 @@ class ArchivePack(TrialOptions, Wrapped):
     """Options of an archive that is packed again around its own handler."""
 
     probe: Path | None = None
-    """A request to try it with, a file; by default some are made up."""
+    """A request to try the handler with, a file; by default some are made up."""
     probe_data: str | None = None
-    """Samples to try it with, as DATA of calib-serve fit."""
+    """Samples to try the handler with, as DATA of calib-serve fit."""
     untried: bool = False
-    """Pack without trying it: what its handler needs is not here."""
+    """Pack without trying the handler: it needs more than is here."""
 
     def _check(self) -> None:
         check(

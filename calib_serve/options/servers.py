@@ -36,11 +36,11 @@ class SampleOptions(Checked):
     """Options of the label budget, and of kept logits and labels, to refit on."""
 
     label_budget: Any = ""
-    """Labels to ask for of what is signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
+    """Labels to ask for of predictions signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
     samples: Any = None
     """Keep logits and labels in this folder, to refit on; by default none are kept."""
     sample_rate: float = 0.1
-    """Which share of the predictions is kept there."""
+    """The share of predictions to keep there."""
 
     def _check(self) -> None:
         check_share(sample_rate=self.sample_rate)
@@ -182,13 +182,13 @@ class GatewayOptions(WebOptions):
     output: list[str]
     """The output with the scores, NAME or MODEL=NAME."""
     scores: list[str] = field(default_factory=list)
-    """What that output holds, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
+    """The kind of its scores, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
     shadow: list[str] = field(default_factory=list)
     """An artifact's folder that runs in the shadow of a model's, DIR or MODEL=DIR."""
     keyring: Any = "keyring.json"
     """Keys that sign receipts; read again when the file changes."""
     watch: Any = None
-    """The address of a calib-serve watch that counts."""
+    """The address of a calib-serve watch that counts predictions."""
     watch_token_file: str | None = None
     """A file with a token of the scope predict for that watch."""
     ledger: str | None = None
@@ -238,7 +238,7 @@ class ServeOptions(SampleOptions):
     """Options of ``Server``."""
 
     folder: str | Path = Path("serving")
-    """Where it runs: configuration, logs, tokens, keyring and ledger."""
+    """The folder to run in: configuration, logs, tokens, keyring and ledger."""
     properties: str | Path | None = None
     """A config.properties to start from; by default the safe one."""
     keyring: str | Path | None = None
