@@ -269,7 +269,7 @@ Found = Literal["can be kept", "cannot be kept", "not enough samples", "not chec
 
 @dataclass(frozen=True)
 class ClauseCheck:
-    """The result of a clause on its ``samples``, of which ``counted`` are in its ``value``.
+    """The result of a clause on its ``samples``; ``counted``: the samples behind its ``value``.
 
     ``value``: the share of right ones among those acted on, the calibration error (debiased), or the share of
     sure ones, with its interval. ``probability`` that the promise is kept, NaN where nothing is known.
@@ -373,7 +373,7 @@ class ContractCheck:
 
 
 def _chance(probability: float) -> str:
-    """Write a probability for a person: one that rounds to 0 or 1 is neither."""
+    """Write a probability for a person, never rounded to 0 or 1."""
     if _SURE <= probability <= 1 - _SURE:
         return f"of {probability:.3f}"
     return f"above {1 - _SURE}" if probability > _SURE else f"below {_SURE}"

@@ -69,7 +69,7 @@ def examine(asked: DoctorOptions, packages: Packages | None = None) -> list[Find
 
 
 def installed() -> dict[str, Distribution]:
-    """Find each package by its canonical name; of two in different folders the one that is imported."""
+    """Find each package by its canonical name; of two installations the imported one."""
     found: dict[str, Distribution] = {}
     for one in distributions():
         name = one.metadata["Name"] if one.metadata is not None else None
@@ -339,7 +339,7 @@ def _secret(about: str, path: Path) -> Finding:
 
 
 def _private(about: str, path: Path, needed: int, mode: int = 0o700) -> Finding:
-    """Check that nobody but the owner may use a file or folder, beyond what ``mode`` allows."""
+    """Check that only the owner may use a file or folder, beyond the rights in ``mode``."""
     has = stat.S_IMODE(path.stat().st_mode)
     if has & ~mode:
         told = f"{path} has mode {has:o}: others may use what is in it"

@@ -179,7 +179,7 @@ class MissingDependency(CalibServeError, ImportError):
 
 
 def of_a_newer(found: object, *, reads: object) -> str:
-    """Say that a file or state has a format that only a later version knows.
+    """Say that a file or state has a format that only a later version can read.
 
     >>> f"l.db is a ledger {of_a_newer(5, reads=4)}"
     'l.db is a ledger of format 5, which a newer calib-serve wrote; this one reads 4: upgrade it'

@@ -44,7 +44,7 @@ def library(name: str = "mlflow") -> Any:
 
 @contextmanager
 def asking(doing: str) -> Iterator[None]:
-    """Turn what MLflow raises inside into an InputError that says what it was ``doing``."""
+    """Turn MLflow's errors inside into an InputError that names what it was ``doing``."""
     errors = library("mlflow.exceptions")
     try:
         yield

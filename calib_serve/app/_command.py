@@ -108,7 +108,7 @@ class Json:
 
 @dataclass(frozen=True, kw_only=True)
 class Replacing:
-    """Options of a command that may replace what it wrote before."""
+    """Options of a command that may replace an earlier output."""
 
     force: bool = False
     """Replace what is there."""

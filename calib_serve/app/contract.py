@@ -41,7 +41,7 @@ Folder = Annotated[Path, Parameter(help="The artifact's folder.")]
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Json, Replacing):
-    """Options of the output: the artifact's place, and what is shown."""
+    """Options of the output: the artifact's place, and the display."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
     """The folder to write; the artifact itself if not given."""
@@ -54,7 +54,7 @@ def put(
     *,
     output: Annotated[Written, OfOutput] = Written(),
 ) -> None:
-    """Put a contract into an artifact, in place of the one that it has.
+    """Put a contract into an artifact, in place of an earlier one.
 
     Its probabilities stay as they are; its fingerprint changes, as the
     contract is part of it.

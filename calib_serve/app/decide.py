@@ -26,7 +26,7 @@ app = command(
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Output, Json):
-    """Options of the output: the artifact's place, and what is shown."""
+    """Options of the output: the artifact's place, and the display."""
 
 
 @app.default

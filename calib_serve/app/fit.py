@@ -35,7 +35,7 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Output, Json):
-    """Options of the output: the artifact's place, and what is shown."""
+    """Options of the output: the artifact's place, and the display."""
 
     seed: int = 0
     """The seed of folds, and of methods that draw."""

@@ -149,7 +149,7 @@ class Ask(NamedTuple):
     added: frozenset[str] | None = None
 
     def picked(self, added: list[Tensor], own: frozenset[str]) -> list[Tensor]:
-        """Pick the wanted outputs to add, without those that the model has itself."""
+        """Pick the wanted outputs to add, unless the model has an output of the name."""
         wanted = [one for one in added if self.added is None or one.name in self.added]
         return [one for one in wanted if one.name not in own]
 
@@ -286,7 +286,7 @@ class Asked(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An inference of a model of which ``output`` is calibrated; ``most`` bytes are read of its body.
+    """An inference of a model with a calibrated ``output``; at most ``most`` bytes of its body are read.
 
     ``may_add``: the outputs that its replies may get.
     """

@@ -410,7 +410,7 @@ def join(classifier: Classifier) -> Classifier:
 
 @dataclass(frozen=True, eq=False)
 class RankedClassifier(Around):
-    """A ``Classifier`` of which ``inner`` does this rank's share."""
+    """A ``Classifier`` shared by ranks: ``inner`` does this rank's part."""
 
     rank: int
     world: int

@@ -191,7 +191,7 @@ def _torchscript(path: Path) -> nn.Module:
 
 
 def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dict[str, Any]]:
-    """The program, and what it says of its one input."""
+    """Load an exported program; return its module, and the facts of its one input."""
     try:
         program = torch.export.load(str(path))
         network = program.module()

@@ -59,7 +59,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: its ``label`` for screen readers, ``heads``, and rows of cells, the first of which names it.
+    """A table: its ``label`` for screen readers, ``heads``, and rows, each named by its first cell.
 
     ``sorted_by`` makes its heads buttons, and says by which one it is sorted.
     """

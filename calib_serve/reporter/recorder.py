@@ -377,7 +377,7 @@ _LOCK = threading.Lock()
 
 
 class RegistrySink:
-    """Counters of prometheus-client in ``registry``; None: the one that applications expose by default.
+    """Counters of prometheus-client in ``registry``; None: in the default registry of applications.
 
     They follow ``PROMETHEUS_MULTIPROC_DIR``, as all counters of that library.
     """

@@ -270,7 +270,7 @@ _RANKS = (
 
 @dataclass(frozen=True, eq=False)
 class Recognised:
-    """Scores (n, K) whose kind is known; ``remark`` says what was guessed, or is empty."""
+    """Scores (n, K) of a known kind; ``remark``: the guess behind it, or empty."""
 
     values: Floats
     outputs: Outputs

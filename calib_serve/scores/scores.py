@@ -509,7 +509,7 @@ def row_weights(given: Any, n: int) -> NDArray[np.float64]:
 
 
 def check_ungrouped(groups: Any) -> None:
-    """Raise InputError for groups of samples of which any number of labels may be true."""
+    """Raise InputError for groups of multi-label samples."""
     if groups is not None:
         raise InputError(
             "groups are for one class a sample, not for labels: leave --groups (groups=) out, and drop a "

@@ -144,7 +144,7 @@ def check_requests(data: Sequence[Any], ctx: Any) -> None:
 
 
 def _end_stream(ctx: Any, index: int) -> None:
-    """Say that a gRPC reply is its stream's last: without it, StreamPredictions ends the worker."""
+    """Mark a gRPC reply as its stream's last: without the mark, StreamPredictions ends the worker."""
     headers = ctx.get_all_request_header(index)
     # Over HTTP, where the reply would become a stream by it, there always is a text among them.
     if "explain" not in headers and not any(isinstance(value, str) for value in headers.values()):

@@ -67,7 +67,7 @@ class Adjusted(NamedTuple):
 def adjusted(
     base: Path | None, settings: Mapping[str, str], needed: Mapping[str, str], *, metrics: Path
 ) -> Adjusted:
-    """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and what is ``needed``.
+    """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and ``needed`` ones.
 
     ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
     taken from the current folder, as TorchServe does. ServerError where it can not work.

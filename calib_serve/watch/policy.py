@@ -162,7 +162,7 @@ class _Function:
 
 
 class _Budget:
-    """Chances that follow the traffic: counts by cell and their time, both of which halve every day."""
+    """Chances that follow the traffic: counts by cell, and their time, both halved every day."""
 
     def __init__(self, per_day: float, clock: Callable[[], float]) -> None:
         self._per_day, self._clock, self._lock = per_day, clock, threading.Lock()

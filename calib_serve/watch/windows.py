@@ -113,7 +113,7 @@ class Delays:
 
 
 def duration(seconds: float, digits: int = 0) -> str:
-    """A duration in the largest unit of which it has two."""
+    """A duration in the largest unit of which it holds at least two."""
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.{digits}f} {unit}"

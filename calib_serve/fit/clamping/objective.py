@@ -348,7 +348,7 @@ def clamped(
     temperature: float | None = None,
     logits: NDArray[np.float32] | None = None,
 ) -> Artifact:
-    """The artifact of a solution, with what the search found and what temperature scaling alone does.
+    """The artifact of a solution, with the search's results and those of temperature scaling alone.
 
     ``temperature`` and ``logits`` are the solution's unless held-out folds gave others.
     """

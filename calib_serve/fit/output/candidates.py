@@ -195,7 +195,7 @@ class Rows:
 
 
 def remarks(samples: Samples) -> list[str]:
-    """Warn of what the set cannot teach, a sentence each.
+    """Warn of the set's gaps, a sentence each.
 
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
     and sets of which no sample is right: whatever is fitted to them is wrong for others.

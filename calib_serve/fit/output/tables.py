@@ -100,7 +100,7 @@ def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> 
 
 
 def equal_width(p: Floats, bins: int) -> Floats:
-    """The inner edges of bins of equal width, whatever the probabilities."""
+    """The inner edges of bins of equal width, independent of the probabilities."""
     return np.linspace(0, 1, bins + 1)[1:-1]
 
 

@@ -231,7 +231,7 @@ _QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
 
 def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """Repair a model, perhaps in place; return it with what was done to it, a sentence each.
+    """Repair a model, perhaps in place; return it with the repairs, a sentence each.
 
     Raises FuseError where the standard operators are too old and cannot be converted.
     """

@@ -94,7 +94,7 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
 
 
 def _follow_in_reshapes(model: onnx.ModelProto) -> None:
-    """Let each Reshape of (1, ...) to a constant (1, ...) take the first size of what it reads."""
+    """Let each Reshape of (1, ...) to a constant (1, ...) take the first size of its input."""
     shapes, constants = _shapes(model), _constants(model)
     for node in model.graph.node:
         if node.op_type != "Reshape" or node.domain != "" or node.input[1] not in constants:

@@ -217,7 +217,7 @@ class Pack:
         (self.place / model / CONFIG).write_text(f"{self._mark}\n{text(config)}", encoding="utf-8")
 
     def check(self) -> None:
-        """Raise FuseError if the version is served, or a folder of the same name is somebody else's."""
+        """Raise FuseError if the version is served, or a foreign folder of the same name exists."""
         first, path = self.models[0], self.root / self.models[0] / str(self.version)
         if self._begun and path.exists():
             raise FuseError(f"{path} exists; a served version must not change: choose another --version")

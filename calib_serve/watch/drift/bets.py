@@ -126,7 +126,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """B blocks of labels, each of which is one bet.
+    """B blocks of labels, each of them one bet.
 
     ``sizes`` (B,) labels, ``times`` (B,) when each began, ``pays`` (B, 2 S) what each signed bet makes of
     it: the mean over its labels, which is fair however its labels depend on one another.

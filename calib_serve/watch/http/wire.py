@@ -44,7 +44,7 @@ IdBound = Annotated[bool, Field(description="whether the label may come by the p
 
 
 class ShadowIn(BaseModel):
-    """What a shadow of the served artifact said of the same input."""
+    """A shadow's prediction for the same input."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -1,4 +1,4 @@
-"""The tables of a ledger, the same in SQLite and PostgreSQL, for whoever looks with their own tool.
+"""The tables of a ledger, the same in SQLite and PostgreSQL, also for other tools that read them.
 
 ``label`` has a row for each receipt whose label was counted: the primary key is what counts it once.
 ``tally`` and ``delay`` hold the sums of the rows that are ``tallied``, by slice, over all time (``width`` 0)
