@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from calib_serve.model import load_model
     from calib_serve.pictures import Preprocessing
     from calib_serve.receipts import Keyring, Label, Receipt
-    from calib_serve.refitting import refit, refit_served
+    from calib_serve.refitting import refit
     from calib_serve.report import write_report
     from calib_serve.report.displays import (
         ConfidenceHistogramDisplay,
@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     )
     from calib_serve.reporter.reporter import Reporter
     from calib_serve.scores import Scores
+    from calib_serve.serve.refit_served import refit_served
     from calib_serve.serve.server import Server
     from calib_serve.verdicts import Verdict, judge
     from calib_serve.watch.http import create_app, serve_app
@@ -114,11 +115,12 @@ else:
         "model": ("load_model",),
         "pictures": ("Preprocessing",),
         "receipts": ("Keyring", "Label", "Receipt"),
-        "refitting": ("refit", "refit_served"),
+        "refitting": ("refit",),
         "report": ("write_report",),
         "report.displays": ("ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"),
         "reporter.reporter": ("Reporter",),
         "scores": ("Scores",),
+        "serve.refit_served": ("refit_served",),
         "serve.server": ("Server",),
         "verdicts": ("Verdict", "judge"),
         "watch.http": ("create_app", "serve_app"),

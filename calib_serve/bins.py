@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import are_counts, as_floats
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["Bins", "Edges", "bin_index", "check_binning"]
+__all__ = ["Bins", "Edges", "bin_index", "check_binning", "psi"]
 
 Edges = Literal["right", "left"]
 """``right``: bins are (lo, hi] and the first holds 0. ``left``: [lo, hi) and the last holds 1."""
@@ -222,3 +222,24 @@ class Bins:
         n, gap = self.count[full], self.gaps()[full] / self.count[full]
         accuracy = self.correct[full] / n
         return self._mean(float((n * (gap**2 - accuracy * (1 - accuracy) / (n - 1))).sum()))
+
+
+_LEAST_SHARE = 1e-4
+
+
+def psi(counts: ArrayLike, reference: ArrayLike) -> float:
+    """Return population stability index between two histograms of counts (bins,); NaN when either is empty.
+
+    Such as confidences or predicted classes. Every share counts as at least 1e-4, so that an empty bin
+    does not make it infinite.
+
+    >>> round(psi([40, 60], [50, 50]), 4)
+    0.0405
+    """
+    a, b = np.asarray(counts, np.float64), np.asarray(reference, np.float64)
+    if a.ndim != 1 or a.shape != b.shape:
+        raise ShapeError(f"both histograms must be (bins,), got {a.shape} and {b.shape}")
+    if not (a.sum() > 0 and b.sum() > 0):
+        return math.nan
+    p, q = np.maximum(a / a.sum(), _LEAST_SHARE), np.maximum(b / b.sum(), _LEAST_SHARE)
+    return float(((p - q) * np.log(p / q)).sum())

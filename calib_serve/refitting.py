@@ -7,34 +7,28 @@ judge, and it may be read after any number of them.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import CalibServeError, FitError, InputError, OptionError
+from calib_serve.bins import Bins, bin_index, psi
+from calib_serve.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
-from calib_serve.fuse.torchserve import is_archive, served_artifact
 from calib_serve.metrics import log_probs
-from calib_serve.options.base import changed, fields_of
-from calib_serve.options.fit import GateOptions, RefitOptions, ServedRefitOptions
-from calib_serve.receipts import DAY
+from calib_serve.options.base import changed
+from calib_serve.options.fit import RefitOptions
 from calib_serve.scores import Outputs, Scores
-from calib_serve.watch.drift import psi
-from calib_serve.watch.samples import read_samples
 from calib_serve.words import percent
 
-__all__ = ["Refitted", "refit", "refit_served"]
+__all__ = ["Refitted", "refit"]
 
-_LEAST = 200  # labelled samples, below which nothing is fitted
+LEAST = 200  # labelled samples, below which nothing is fitted
 _HELD_OUT = 0.3  # the latest share of them, of which NLL and ECE are told
 _LARGEST = 700.0  # a logarithm whose exponential is finite
 
@@ -182,68 +176,10 @@ def _fitted_to(current: Artifact) -> float:
 
 def _checked(current: Artifact, given: Scores) -> Samples:
     """Check the samples, as of the kind of scores that the current artifact was fitted on."""
-    if len(given) < _LEAST:
-        raise FitError(f"{len(given)} labelled samples; at least {_LEAST} are needed to fit and to judge")
+    if len(given) < LEAST:
+        raise FitError(f"{len(given)} labelled samples; at least {LEAST} are needed to fit and to judge")
     samples = Samples.of(current.accepted(given))
     return replace(samples, outputs=current.model.outputs or samples.outputs)
-
-
-def refit_served(
-    served: str | Path,
-    samples: str | Path,
-    options: ServedRefitOptions | None = None,
-    *,
-    progress: Progress | None = None,
-    **given: Any,
-) -> Refitted:
-    """Fit again what is ``served``, an archive or an artifact's folder, on its sampled predictions.
-
-    ``samples``: the folder that the server keeps them in. Those of the last ``days`` are used and what came
-    before since the last multiple of ``days`` (since 1970), so that the first sample stays the same for
-    ``days``: ``alpha`` holds for all that is asked within such a period. ``options``, or ``given`` one by
-    one: see ``ServedRefitOptions``.
-    """
-    options = changed(options or ServedRefitOptions(), given)
-    current, name, version = _served(Path(served), options.model)
-    if current.is_multilabel:
-        raise InputError(
-            "of a multi-label model no samples are kept while it is served; fit it on new data, with "
-            "calib-serve fit"
-        )
-    found = read_samples(samples, model=name, version=version, since=window_start(time.time(), options.days))
-    if len(found.labels) < _LEAST:
-        raise FitError(
-            f"{len(found.labels)} labelled samples of {found.predictions} kept predictions; at least "
-            f"{_LEAST} are needed: look farther back, keep a larger share, or wait for labels"
-        )
-    gate = fields_of(GateOptions, options)
-    return refit(current, found.logits, found.labels, RefitOptions(**gate), progress=progress)
-
-
-def window_start(now: float, days: float) -> float:
-    """Return the multiple of ``days``, in seconds, at which the samples begin: one to two before ``now``.
-
-    A window that moved with the clock would start other evidence at every ask.
-
-    >>> [window_start(day * DAY, 7.0) / DAY for day in (14, 20.9, 21)]
-    [7.0, 7.0, 14.0]
-    """
-    return (math.floor(now / (days * DAY)) - 1) * days * DAY
-
-
-def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
-    """Return the artifact that is served now, and under which name and version."""
-    name, _, version = model.rpartition(":")
-    if model and not (name and version):
-        raise OptionError("model", f"is NAME:VERSION, got {model!r}")
-    if is_archive(served):
-        artifact, own_name, own_version = served_artifact(served)
-        return artifact, name or own_name, version or own_version
-    if not model:
-        raise InputError(
-            "an artifact does not know where it is served; give its name and version, NAME:VERSION (--model)"
-        )
-    return Artifact.load(served), name, version
 
 
 def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:

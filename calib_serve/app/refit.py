@@ -67,7 +67,7 @@ def refit(
 ) -> int | None:
     """Fit again on recent labelled samples, and keep the result only where there is evidence for it."""
     from calib_serve.fuse.torchserve import is_archive, recalibrated
-    from calib_serve.refitting import refit_served
+    from calib_serve.serve.refit_served import refit_served
 
     if output.new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")

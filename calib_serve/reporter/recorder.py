@@ -24,7 +24,7 @@ from calib_serve.receipts import TAG, Keyring, LiveKeyring, Mark, Shadow, Signed
 from calib_serve.watch.classes import decide
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.series import PUBLISHED, SERIES, WORKERS
+from calib_serve.watch.series import BY_NAME, PUBLISHED
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -40,7 +40,6 @@ ROUNDING = 1e-6
 _PREDICTIONS = tuple(one for one in PUBLISHED if one.of == "predictions")
 _INVALID, _UNCALIBRATED = "calib_invalid_outputs_total", "calib_uncalibrated_total"
 _STAGES = ("record", "receipt", "keyring", "samples")
-_LABELS = {one.name: one.labels for one in (*SERIES, *WORKERS)}
 _MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
 
 _COUNTED = tuple(one.name for one in _PREDICTIONS)
@@ -82,7 +81,7 @@ def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[
     return {
         (name, (model, version, *place)): 0.0
         for name in names
-        for place in ([(str(b),) for b in range(bins)] if "bin" in _LABELS[name] else [()])
+        for place in ([(str(b),) for b in range(bins)] if "bin" in BY_NAME[name].labels else [()])
     }
 
 
@@ -368,7 +367,6 @@ def decisions(
     ]
 
 
-_BY_NAME = {one.name: one for one in (*SERIES, *WORKERS)}
 _ERRORS = "calib_monitor_errors_total"
 
 # A registry takes each family once; the reporters of several models share it.
@@ -413,7 +411,7 @@ class RegistrySink:
     def _made(self, name: str) -> Any:
         with _LOCK:
             if name not in self._families:
-                one = _BY_NAME[name]
+                one = BY_NAME[name]
                 options: dict[str, Any] = {"labelnames": one.labels, "registry": self.registry}
                 if one.kind == "counter":
                     made: Any = self._library.Counter(name, one.help, **options)

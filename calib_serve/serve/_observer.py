@@ -48,12 +48,10 @@ from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.signals import on_hangup
 from calib_serve.watch.policy import parse_policy
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.series import SERIES, WORKERS, Series
+from calib_serve.watch.series import BY_NAME
 
 if TYPE_CHECKING:
     from calib_serve.watch.intake import Binding, PredictionIds
-
-BY_NAME: dict[str, Series] = {series.name: series for series in (*SERIES, *WORKERS)}
 
 LINE = re.compile(
     r"\[METRICS]\s*([\w\s]+)\.([\w\s]+):([0-9\-,.e]+)\|#([^|]*)(\|#type:([^|,]+))?"

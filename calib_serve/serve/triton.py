@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from calib_serve.errors import ModelError
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
-from calib_serve.serve._observer import BY_NAME
 from calib_serve.serve.environment import KEYRING, LABEL_BUDGET, LEDGER, SAMPLES, from_environment
+from calib_serve.watch.series import BY_NAME
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
 

@@ -328,3 +328,6 @@ SHADOWS: tuple[Series, ...] = tuple(
     )
 )
 """Of versions whose predictions have a shadow, published by ``calib-serve watch``."""
+
+_ALL = (*SERIES, *WORKERS, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
+BY_NAME: dict[str, Series] = {series.name: series for series in _ALL}

@@ -52,7 +52,7 @@ from calib_serve.scores import (
     to_logits,
     to_probs,
 )
-from calib_serve.seam import Form, find_scores
+from calib_serve.seam._form import Form, find_scores
 
 Returns = Literal["probabilities", "logits", "all"]
 _TAILS: dict[str, Callable[..., Tail]] = {

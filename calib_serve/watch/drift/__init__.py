@@ -1,7 +1,7 @@
 """Detectors of a change in calibration, and the statistics beside them."""
 
 from calib_serve.watch.drift.detector import ARL, BLOCK, TOLERANCE, Alarm, Detector, ShiftedBin, ShiftedClass
-from calib_serve.watch.drift.statistics import ConfidenceShift, psi
+from calib_serve.watch.drift.statistics import ConfidenceShift
 
 __all__ = [
     "ARL",
@@ -12,5 +12,4 @@ __all__ = [
     "Detector",
     "ShiftedBin",
     "ShiftedClass",
-    "psi",
 ]

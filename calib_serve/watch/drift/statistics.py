@@ -95,27 +95,6 @@ def _nearest(bets: Floats, most: Floats) -> Floats:
     return nearest
 
 
-_LEAST_SHARE = 1e-4
-
-
-def psi(counts: ArrayLike, reference: ArrayLike) -> float:
-    """Return population stability index between two histograms of counts (bins,); NaN when either is empty.
-
-    Such as confidences or predicted classes. Every share counts as at least 1e-4, so that an empty bin
-    does not make it infinite.
-
-    >>> round(psi([40, 60], [50, 50]), 4)
-    0.0405
-    """
-    a, b = np.asarray(counts, np.float64), np.asarray(reference, np.float64)
-    if a.ndim != 1 or a.shape != b.shape:
-        raise ShapeError(f"both histograms must be (bins,), got {a.shape} and {b.shape}")
-    if not (a.sum() > 0 and b.sum() > 0):
-        return math.nan
-    p, q = np.maximum(a / a.sum(), _LEAST_SHARE), np.maximum(b / b.sum(), _LEAST_SHARE)
-    return float(((p - q) * np.log(p / q)).sum())
-
-
 def auroc(bins: Bins) -> float:
     """Compute the AUROC of right against wrong predictions from bin sums; ties within a bin count half.
 

@@ -31,14 +31,9 @@ from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.ledger import Published
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.series import (
-    CONTRACTS,
+    BY_NAME,
     LEDGER_LABELS,
-    PROVISIONAL,
     PUBLISHED,
-    SEGMENTS,
-    SERIES,
-    SHADOWS,
-    WATCH,
 )
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
@@ -58,9 +53,6 @@ log = logging.getLogger(__name__)
 Row = tuple[tuple[str, ...], float]
 Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
-
-_ALL = (*SERIES, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
-_BY_NAME = {series.name: series for series in _ALL}
 
 MAX_VERSIONS = AppOptions.max_versions
 """Versions with series of their own: of some 250 series each, a scrape is told within a second."""
@@ -218,7 +210,7 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
 
 def _family(name: str, rows: Sequence[Row]) -> Metric:
     """Make one family; sums of predictions say their ledger beyond what is declared."""
-    series = _BY_NAME[name]
+    series = BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
     family = kind(name, series.help, labels=labels)
