@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import RARE, check, check_default
-from calib_serve.options.evaluate import Binned, Tolerant
+from calib_serve.options.base import RARE, Tolerant, check, check_default
+from calib_serve.options.evaluate import Binned
 
 __all__ = ["AuditOptions"]
 

@@ -16,6 +16,7 @@ __all__ = [
     "Factory",
     "LastLayer",
     "Seeded",
+    "Tolerant",
     "changed",
     "check",
     "check_between",
@@ -68,6 +69,14 @@ class Seeded(Checked):
 
     seed: Annotated[int, PYTHON] = 0
     """The seed of everything that is drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerant(Checked):
+    """Options of what judges."""
+
+    tolerance: float = 0.02
+    """The mean gap between confidence and accuracy that users can live with, as a fraction."""
 
 
 def changed(options: T, given: Mapping[str, Any]) -> T:

@@ -8,6 +8,7 @@ from calib_serve.options.base import (
     RARE,
     Checked,
     Seeded,
+    Tolerant,
     check,
     check_between,
     check_default,
@@ -27,7 +28,6 @@ __all__ = [
     "PlanOptions",
     "PromiseOptions",
     "Resampled",
-    "Tolerant",
     "VerdictOptions",
 ]
 
@@ -87,14 +87,6 @@ class CompareOptions(ScoresOptions, Resampled):
     # Fewer than in one evaluation: some twenty methods are resampled, and ranked by their values.
     replicates: Annotated[int, RARE] = 200
     """Resamples that the intervals of metrics are made of, 16 or more; 0 for none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tolerant(Checked):
-    """Options of what judges."""
-
-    tolerance: float = 0.02
-    """The mean gap between confidence and accuracy that users can live with, as a fraction."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,12 @@ from calib_serve.options.base import (
     PYTHON,
     RARE,
     Checked,
+    Tolerant,
     check,
     check_default,
     check_positive,
     check_share,
 )
-from calib_serve.options.evaluate import Tolerant
 
 __all__ = [
     "AppOptions",

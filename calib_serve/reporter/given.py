@@ -7,16 +7,18 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.receipts import Keyring, LiveKeyring, shadow_tag
 from calib_serve.reporter.recorder import Tag
-from calib_serve.watch.slices import OTHER, is_id, is_segment
+from calib_serve.watch.batch import OTHER, is_id, is_segment
+
+if TYPE_CHECKING:
+    from calib_serve.artifact import Artifact
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
         if what < 2:
             raise InputError(f"a classifier has at least 2 classes, got {what}")
         return None
+    from calib_serve.artifact import Artifact  # noqa: PLC0415 - of no use where classes are counted alone
+
     return what if isinstance(what, Artifact) else Artifact.load(what)
 
 
@@ -124,6 +128,8 @@ class ReporterShadow:
         if isinstance(what, str) and _FINGERPRINT.fullmatch(what):
             self.tag = shadow_tag(what)
             return
+        from calib_serve.artifact import Artifact  # noqa: PLC0415 - of no use without a shadow
+
         shadow = what if isinstance(what, Artifact) else Artifact.load(what)
         shadow.check_beside(
             Artifact((), method="none", classes=served) if isinstance(served, int) else served

@@ -18,15 +18,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from calib_serve.errors import CalibServeError, ConflictError, LedgerError, Refused, ServerError, Unanswered
+from calib_serve.errors import (
+    CalibServeError,
+    ConflictError,
+    InputError,
+    LedgerError,
+    Refused,
+    ServerError,
+    Unanswered,
+)
 from calib_serve.files import open_regular, private_folder, write_whole
-from calib_serve.watch.batch import ServedReceipt, ServedSums
-from calib_serve.watch.intake import Outcome
-from calib_serve.watch.service import Watch
+from calib_serve.watch.batch import Item, Outcome, ServedReceipt, ServedSums
+
+if TYPE_CHECKING:
+    from calib_serve.receipts import SignedReceipt
+    from calib_serve.watch.policy import LabelPolicy
+    from calib_serve.watch.sums import Version
 
 try:
     import fcntl
@@ -179,10 +190,31 @@ class Remote:
         ]
 
 
+@runtime_checkable
+class LocalWatch(Protocol):
+    """Watch of this process, as far as a reporter needs it."""
+
+    @property
+    def sample_rate(self) -> float:
+        """Return the share of predictions whose logits are kept."""
+
+    def label_policy(self, version: Version) -> LabelPolicy | None:
+        """Return the policy by which labels are asked for; None: every label is wanted."""
+
+    def predictions(self, items: Sequence[Item], *, once: bytes | None) -> list[SignedReceipt | Refused]:
+        """Count them, once under this name; the receipt of each, or why it was not counted."""
+
+    def served(self, sums: Sequence[ServedSums], *, time: float, once: bytes) -> list[Refused | None]:
+        """Count predictions that were added up, once under this name; why each was not counted."""
+
+    def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """Count labels; what became of each."""
+
+
 class Within:
     """A Watch of this process."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: LocalWatch) -> None:
         self._watch = watch
 
     @property
@@ -215,9 +247,16 @@ class Within:
             raise ServerError(f"the ledger cannot keep the labels: {error}; send them again") from error
 
 
-def home_of(watch: str | Watch, token: str = "") -> Home:
-    """Return the home at a URL, or in this process."""
-    return Remote(watch, token) if isinstance(watch, str) else Within(watch)
+def home_of(watch: str | LocalWatch, token: str = "") -> Home:
+    """Return the home at a URL, or in this process; InputError for what is neither."""
+    if isinstance(watch, str):
+        return Remote(watch, token)
+    if not isinstance(watch, LocalWatch):
+        raise InputError(
+            "watch is the address of a calib-serve watch, or a Watch of this process, got "
+            f"{type(watch).__name__}: give watch=URL or watch=Watch.open(...)"
+        )
+    return Within(watch)
 
 
 _BATCH = 1_000  # predictions

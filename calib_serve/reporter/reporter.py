@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Contract
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.forks import around_forks
 from calib_serve.names import By
@@ -34,16 +33,17 @@ from calib_serve.reporter.given import (
     logits_of,
     tags_of,
 )
-from calib_serve.reporter.home import HomewardQueue, Served, home_of
+from calib_serve.reporter.home import HomewardQueue, LocalWatch, Served, home_of
 from calib_serve.reporter.outbox import Outbox
 from calib_serve.reporter.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
-from calib_serve.watch.intake import Outcome
+from calib_serve.watch.batch import Outcome
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog, in_half, is_sampled
-from calib_serve.watch.service import Watch
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+    from calib_serve.artifact import Artifact, Contract
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ class Reporter:
         model: str,
         version: str,
         keyring: Keyring | LiveKeyring | str | Path | None = None,
-        watch: str | Watch | None = None,
+        watch: str | LocalWatch | None = None,
         token: str = "",
         registry: CollectorRegistry | None = None,
         policy: LabelPolicy | str | None = None,
@@ -269,7 +269,7 @@ class Reporter:
         reference = None if self.artifact is None else self.artifact.reference
         if isinstance(policy, str):
             policy = parse_policy(policy, workers=workers)
-        elif policy is None and isinstance(watch, Watch):
+        elif policy is None and watch is not None and not isinstance(watch, str):
             policy = watch.label_policy((model, version))
         self._recorder = Recorder(
             self._sink,

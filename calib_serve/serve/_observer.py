@@ -411,8 +411,8 @@ class IdWriter:
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
         """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
+        from calib_serve.watch.batch import is_id  # noqa: PLC0415 - only where ids come
         from calib_serve.watch.intake import Binding  # noqa: PLC0415 - only where ids come
-        from calib_serve.watch.slices import is_id  # noqa: PLC0415 - only where ids come
 
         named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]
         if self._where is None and named and not self._said:

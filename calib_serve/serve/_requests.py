@@ -17,7 +17,7 @@ from typing import Any, Literal
 from calib_serve.errors import InputError
 from calib_serve.oip import Tensor, read_tensor
 from calib_serve.reporter.recorder import Tag
-from calib_serve.watch.slices import LONGEST_SEGMENT
+from calib_serve.watch.batch import LONGEST_SEGMENT
 
 Form = Literal["plain", "v1", "v2"]
 

@@ -25,12 +25,12 @@ from calib_serve.serve._observer import Emitter, host_sample_log, live_keyring
 from calib_serve.serve._replies import refusal, tensor, v2_reply
 from calib_serve.serve._requests import Message, as_text, read_messages, read_tensors
 from calib_serve.serve.environment import KEYRING, LEDGER, MODELS, SOURCE, SOURCE_HEADER, from_environment
+from calib_serve.watch.batch import OTHER, Outcome
 from calib_serve.watch.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
-from calib_serve.watch.intake import Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.series import BY_NAME
 from calib_serve.watch.service import Watch
-from calib_serve.watch.slices import OTHER, is_source
+from calib_serve.watch.slices import is_source
 from calib_serve.watch.sums import Version
 from calib_serve.watch.versions import Watched, read_versions
 

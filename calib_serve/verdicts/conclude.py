@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calib_serve.metrics.intervals import equivalence_power
-from calib_serve.options.evaluate import Tolerant
+from calib_serve.options.base import Tolerant
 from calib_serve.verdicts.gaps import FEW, RISK, Cells, judged_alone
 from calib_serve.words import chance, percent, percent_change, points, rounded_up
 

@@ -10,16 +10,45 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
 
-from calib_serve.errors import LedgerError, Refused
+from calib_serve.errors import ConflictError, LedgerError, Reason, Refused
 from calib_serve.nonces import PER_EPOCH
-from calib_serve.receipts import Keyring, Receipt, Shadow, SignedReceipt, group_number
-from calib_serve.watch.ledger import BatchKey
-from calib_serve.watch.policy import LabelPolicy
-from calib_serve.watch.sums import Version
+from calib_serve.receipts import DAY, Keyring, Receipt, Shadow, SignedReceipt, group_number
+
+if TYPE_CHECKING:
+    from calib_serve.watch.policy import LabelPolicy
+    from calib_serve.watch.sums import Version
+
+OTHER = "other"
+"""The slice that counts what has none of its own."""
+
+LONGEST_SEGMENT = 63
+"""Characters of a segment's name, which fit a receipt in any script."""
+
+LONGEST_ID = 255
+"""Characters of a user's own id of a prediction."""
+
+
+def is_segment(name: object) -> bool:
+    """Tell whether a segment may have this name: a short text that any store can hold."""
+    return isinstance(name, str) and len(name) <= LONGEST_SEGMENT and _has_utf8(name)
+
+
+def is_id(value: object) -> bool:
+    r"""Tell whether this can be an id of a prediction: a text of 1 to 255 characters that has UTF-8.
+
+    >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_ID and _has_utf8(value)
+
+
+def _has_utf8(text: str) -> bool:
+    # Half of a character pair is a text in Python, and bytes nowhere.
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 @dataclass(frozen=True)
@@ -105,6 +134,52 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
         id=item.id,
     )
     return Carried(served, SignedReceipt(item.receipt), receipt.nonce, receipt.time)
+
+
+class BatchKey(NamedTuple):
+    """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
+
+    ``note``: what its sender is to know again when it is sent again.
+    """
+
+    name: bytes
+    content: bytes
+    time: float
+    expires: float
+    note: bytes = b""
+
+    @classmethod
+    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
+        """Make one that is sent at ``time`` and known for a day."""
+        return cls(name, content, time, time + DAY, note)
+
+
+def check_content(once: BatchKey, known: BatchKey) -> None:
+    """Raise ConflictError unless what is known is the same batch."""
+    if known.content != once.content:
+        raise ConflictError(
+            "this Idempotency-Key was used for another batch; nothing of this one was counted: "
+            "send it under a key of its own"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Tells the fate of one item: counted, or refused for ``reason``.
+
+    ``held``: accepted, and counted when its version is known here.
+    """
+
+    accepted: bool
+    reason: Reason | None = None
+    message: str = ""
+    held: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        if self.accepted:
+            return {"accepted": True, "held": True} if self.held else {"accepted": True}
+        return {"accepted": False, "reason": self.reason, "message": self.message}
 
 
 def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, LabelPolicy]) -> list[float]:

@@ -26,10 +26,11 @@ from sqlalchemy import func, select
 from calib_serve.errors import Reason, Refused
 from calib_serve.names import shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt, nonce_of
+from calib_serve.watch.batch import LONGEST_ID, LONGEST_SEGMENT, Outcome, is_id, is_segment
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.ledger import Entry, Held, Ledger
 from calib_serve.watch.ledger.schema import PREDICTION_ID
-from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT, Slices, is_id, is_segment
+from calib_serve.watch.slices import Slices
 from calib_serve.watch.sums import Version
 
 _AT_ONCE = 500  # ids of one question
@@ -163,25 +164,6 @@ MOST_HELD = 100_000
 """Predictions and labels that may wait for their versions."""
 
 _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Tells the fate of one item: counted, or refused for ``reason``.
-
-    ``held``: accepted, and counted when its version is known here.
-    """
-
-    accepted: bool
-    reason: Reason | None = None
-    message: str = ""
-    held: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        if self.accepted:
-            return {"accepted": True, "held": True} if self.held else {"accepted": True}
-        return {"accepted": False, "reason": self.reason, "message": self.message}
 
 
 @dataclass(frozen=True)

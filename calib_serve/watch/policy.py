@@ -14,13 +14,15 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.watch.sums import Sums
+
+if TYPE_CHECKING:
+    from calib_serve.watch.sums import Sums
 
 LEAST_CHANCE = 1e-3
 """No label weighs more than one over this: a few that weigh more would decide every number."""

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.metrics.shares import Confusion, ShareEstimate, bbse
+from calib_serve.watch.batch import OTHER
 from calib_serve.watch.estimates import Number, estimate
-from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sums import Key, Sums, Version
 from calib_serve.watch.windows import Window
 

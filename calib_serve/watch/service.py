@@ -31,12 +31,17 @@ from calib_serve.options.base import changed
 from calib_serve.options.servers import DriftOptions, WatchOptions
 from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
+    LONGEST_ID,
+    LONGEST_SEGMENT,
     Carried,
     Item,
+    Outcome,
     ServedPrediction,
     ServedSums,
     carried,
     chances_of,
+    is_id,
+    is_segment,
     named_batch,
     nonces_of,
     noted_chances,
@@ -47,13 +52,13 @@ from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_
 from calib_serve.watch.drift import TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Binding, Intake, Outcome, PredictionIds, UnboundReceipt
+from calib_serve.watch.intake import Binding, Intake, PredictionIds, UnboundReceipt
 from calib_serve.watch.ledger import Held, Ledger
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
-from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT, Slices, is_id, is_segment
+from calib_serve.watch.slices import Slices
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
 from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_windows

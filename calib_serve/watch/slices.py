@@ -8,19 +8,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import Receipt
+from calib_serve.watch.batch import OTHER
 from calib_serve.watch.sums import Key, Kind, Version
 
-OTHER = "other"
-"""The slice that counts what has none of its own."""
-
-LONGEST_SEGMENT = 63
-"""Characters of a segment's name, which fit a receipt in any script."""
-
-LONGEST_ID = 255
-"""Characters of a user's own id of a prediction."""
+if TYPE_CHECKING:
+    from calib_serve.artifact import Clause, Contract
 
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
@@ -189,20 +184,6 @@ def scope_of(clause: Clause) -> str:
     return f"{clause.id}, of all"
 
 
-def is_segment(name: object) -> bool:
-    """Tell whether a segment may have this name: a short text that any store can hold."""
-    return isinstance(name, str) and len(name) <= LONGEST_SEGMENT and _has_utf8(name)
-
-
-def is_id(value: object) -> bool:
-    r"""Tell whether this can be an id of a prediction: a text of 1 to 255 characters that has UTF-8.
-
-    >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
-    (True, False, False, False)
-    """
-    return isinstance(value, str) and 0 < len(value) <= LONGEST_ID and _has_utf8(value)
-
-
 def is_source(name: str) -> bool:
     """Tell whether a source may have this name: up to 63 letters, digits, ``.``, ``_``, ``-``; not ``other``.
 
@@ -210,8 +191,3 @@ def is_source(name: str) -> bool:
     (True, False, False)
     """
     return bool(_SOURCE.fullmatch(name)) and name != OTHER
-
-
-def _has_utf8(text: str) -> bool:
-    # Half of a character pair is a text in Python, and bytes nowhere.
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

@@ -25,9 +25,8 @@ from calib_serve.receipts import Keyring
 from calib_serve.reporter.home import HomewardQueue, Served
 from calib_serve.reporter.outbox import Outbox
 from calib_serve.serve.configuration import configure
-from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.batch import Outcome, ServedPrediction
 from calib_serve.watch.client import read_token
-from calib_serve.watch.intake import Outcome
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch
 

@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry
 from calib_serve import Keyring, Reporter
 from calib_serve.errors import Unanswered
 from calib_serve.reporter import reporter as module
-from calib_serve.watch.batch import ServedSums
-from calib_serve.watch.intake import Outcome
+from calib_serve.watch.batch import Outcome, ServedSums
 
 MODEL = {"model": "m", "version": "1"}
 

@@ -29,7 +29,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from calib_serve.receipts import DAY, Label, Receipt
-from calib_serve.watch.ledger import BatchKey, Entry, Ledger
+from calib_serve.watch.batch import BatchKey
+from calib_serve.watch.ledger import Entry, Ledger
 from calib_serve.watch.sums import Key, Sums
 
 BASE = float(round(NOW))

@@ -4,7 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from calib_serve.watch.slices import OTHER, Names, Slices
+from calib_serve.watch.batch import OTHER
+from calib_serve.watch.slices import Names, Slices
 from calib_serve.watch.sums import Key
 
 V = ("m", "1")

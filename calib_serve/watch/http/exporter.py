@@ -20,6 +20,7 @@ from calib_serve.errors import LedgerError, MissingDependency
 from calib_serve.options.servers import AppOptions
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
+from calib_serve.watch.batch import OTHER
 from calib_serve.watch.checks import Check
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift.statistics import expected_accuracy
@@ -37,7 +38,6 @@ from calib_serve.watch.series import (
 )
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
-from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sums import Key, Sums, Version, add_at
 from calib_serve.watch.windows import Window
 

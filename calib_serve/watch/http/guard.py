@@ -22,7 +22,8 @@ from typing import Any, Literal, get_args
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.files import FollowedFile, read_private
 from calib_serve.options.servers import AppOptions
-from calib_serve.watch.slices import OTHER, is_source
+from calib_serve.watch.batch import OTHER
+from calib_serve.watch.slices import is_source
 
 try:
     from fastapi import HTTPException, Request

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.errors import MissingDependency, Reason
 from calib_serve.names import By
+from calib_serve.watch.batch import LONGEST_ID, LONGEST_SEGMENT
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.shadow import ShadowState
-from calib_serve.watch.slices import LONGEST_ID, LONGEST_SEGMENT
 
 try:
     from pydantic import AfterValidator, BaseModel, ConfigDict, Field

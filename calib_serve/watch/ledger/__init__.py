@@ -3,7 +3,6 @@
 from calib_serve.watch.ledger.database import check_address
 from calib_serve.watch.ledger.entries import (
     SPANS,
-    BatchKey,
     Entry,
     Fate,
     Held,
@@ -19,7 +18,6 @@ from calib_serve.watch.ledger.schema import export_ledger
 
 __all__ = [
     "SPANS",
-    "BatchKey",
     "Entry",
     "Fate",
     "Held",

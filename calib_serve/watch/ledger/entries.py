@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from calib_serve.errors import ConflictError
 from calib_serve.receipts import DAY, Label
 from calib_serve.watch.sums import Key, Sums, Version
 
@@ -30,33 +29,6 @@ class Entry:
     arrived: float
     slices: tuple[Key, ...]
     source: str = ""
-
-
-class BatchKey(NamedTuple):
-    """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
-
-    ``note``: what its sender is to know again when it is sent again.
-    """
-
-    name: bytes
-    content: bytes
-    time: float
-    expires: float
-    note: bytes = b""
-
-    @classmethod
-    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
-        """Make one that is sent at ``time`` and known for a day."""
-        return cls(name, content, time, time + DAY, note)
-
-
-def check_content(once: BatchKey, known: BatchKey) -> None:
-    """Raise ConflictError unless what is known is the same batch."""
-    if known.content != once.content:
-        raise ConflictError(
-            "this Idempotency-Key was used for another batch; nothing of this one was counted: "
-            "send it under a key of its own"
-        )
 
 
 class Bucket(NamedTuple):

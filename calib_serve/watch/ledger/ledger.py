@@ -37,10 +37,10 @@ from sqlalchemy import (
 
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.receipts import DAY
+from calib_serve.watch.batch import BatchKey, check_content
 from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import (
     SPANS,
-    BatchKey,
     Bucket,
     Entry,
     Fate,
@@ -52,7 +52,6 @@ from calib_serve.watch.ledger.entries import (
     State,
     WindowSums,
     buckets,
-    check_content,
     coarser,
     span_of,
 )

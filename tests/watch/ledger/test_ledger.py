@@ -20,10 +20,11 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from calib_serve.errors import ConflictError, InputError, LedgerError, UnknownFate
 from calib_serve.receipts import DAY
+from calib_serve.watch.batch import BatchKey
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.intake import PredictionIds
-from calib_serve.watch.ledger import BatchKey, Held, Ledger
+from calib_serve.watch.ledger import Held, Ledger
 from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import WindowSums, span_of
 from calib_serve.watch.ledger.schema import export_ledger

@@ -6,8 +6,9 @@ import pytest
 from ledgers import accept, ask, entries, make_label
 
 from calib_serve.receipts import DAY
+from calib_serve.watch.batch import BatchKey
 from calib_serve.watch.intake import Binding, PredictionIds
-from calib_serve.watch.ledger import BatchKey, Held, Ledger
+from calib_serve.watch.ledger import Held, Ledger
 
 pytestmark = pytest.mark.store
 
