@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from calib_serve.errors import InputError
-from calib_serve.watch.http import create_app
+from calib_serve.watch.http.app import create_app
 from calib_serve.watch.service import Watch
 
 __all__ = ["WatchMiddleware"]

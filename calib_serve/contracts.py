@@ -13,12 +13,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Clause, Contract
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.contract import Clause, Contract
 from calib_serve.errors import InputError
 from calib_serve.files import read_whole
-from calib_serve.metrics import Estimate, abstention, exact_interval
+from calib_serve.metrics.decisions import abstention
 from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.intervals import beta_below, beta_binomial_at_most, binomial_at_most, quantile_of
+from calib_serve.metrics.intervals import (
+    Estimate,
+    beta_below,
+    beta_binomial_at_most,
+    binomial_at_most,
+    exact_interval,
+    quantile_of,
+)
 from calib_serve.metrics.samples import checked, design_effect, group_codes
 from calib_serve.names import as_duration
 from calib_serve.options.base import changed, check, check_positive

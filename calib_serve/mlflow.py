@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import calib_serve
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import CalibServeError, ConflictError, InputError, IntegrityError, MissingDependency
 from calib_serve.reporter.reporter import Reporter
-from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, measured, to_logits
+from calib_serve.scores.kinds import PROBABILITIES, Outputs, check_outputs, measured, to_logits
 
 _LINE = 300  # characters of its own words
 

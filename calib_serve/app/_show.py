@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from calib_serve.artifact import Artifact, Step
-    from calib_serve.verdicts import Verdict
+    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact.steps import Step
+    from calib_serve.verdicts.conclude import Verdict
 
 __all__ = [
     "artifact_facts",

@@ -13,7 +13,8 @@ from calib_serve.options.audit import AuditOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.audit import Audit, Columns, Measured
+    from calib_serve.audit.audit import Audit, Measured
+    from calib_serve.audit.expressions import Columns
 
 __all__ = ["app"]
 
@@ -57,7 +58,7 @@ def audit(
 
 
 def _columns(given: list[str]) -> "Columns":
-    from calib_serve.audit import Columns
+    from calib_serve.audit.expressions import Columns
 
     names: dict[str, str] = {}
     for one in given:

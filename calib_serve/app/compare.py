@@ -210,8 +210,7 @@ def _of_model(
 ) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
     from calib_serve.fit.on_model import FitOnModel
-    from calib_serve.model import load_model, weights_remarks
-    from calib_serve.model.load import model_data
+    from calib_serve.model.load import load_model, model_data, weights_remarks
     from calib_serve.pictures import Preprocessing
 
     pictures = plain and Path(data, "labels.csv").is_file()

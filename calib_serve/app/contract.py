@@ -25,7 +25,8 @@ from calib_serve.options.data import ModelData, PlainData
 from calib_serve.options.evaluate import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact, Contract
+    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact.contract import Contract
     from calib_serve.contracts import ContractCheck
 
 __all__ = ["app"]
@@ -59,7 +60,7 @@ def put(
     Its probabilities stay as they are; its fingerprint changes, as the
     contract is part of it.
     """
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
     from calib_serve.contracts import read_contract
 
     known = Artifact.load(artifact)
@@ -69,7 +70,7 @@ def put(
 @app.command(help_prologue=shown_example("calib-serve contract remove artifact"))
 def remove(artifact: Folder, *, output: Annotated[Written, OfOutput] = Written()) -> None:
     """Take the contract out of an artifact: what is served from then on promises nothing."""
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
 
     known = Artifact.load(artifact)
     if known.contract is None:
@@ -84,7 +85,7 @@ def show(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show the contract of an artifact: the YAML to change and set again, and what it says."""
-    from calib_serve.fuse.torchserve import load_artifact
+    from calib_serve.fuse.torchserve._contents import load_artifact
 
     artifact = load_artifact(path)
     if artifact.contract is not None and not output.json:
@@ -116,7 +117,7 @@ def check(
     the smallest threshold is named that keeps the promise with a
     finite-sample guarantee, as a line for the contract.
     """
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
     from calib_serve.contracts import check_contract, read_contract
     from calib_serve.fit.decide import refuse_labels, refuse_seen
     from calib_serve.scores.files import read_npy
@@ -241,7 +242,7 @@ def _tell(found: "ContractCheck", class_names: tuple[str, ...]) -> None:
 
 
 def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
     from calib_serve.contracts import read_contract
 
     if where.is_file():

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from calib_serve.artifact import Artifact, DecisionsEvaluation
+    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact.decisions import DecisionsEvaluation
     from calib_serve.bins import Bins
     from calib_serve.fit.measure import Refinement
-    from calib_serve.metrics import Evaluation, LabelsEvaluation
-    from calib_serve.scores import Scores
+    from calib_serve.metrics.evaluation import Evaluation
+    from calib_serve.metrics.labels import LabelsEvaluation
+    from calib_serve.scores.scores import Scores
 
 __all__ = ["app"]
 
@@ -76,10 +78,11 @@ def evaluate(
     shown: Annotated[Shown, OfOutput] = Shown(),
 ) -> None:
     """Judge and measure scores."""
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
     from calib_serve.fit.decide import seen
-    from calib_serve.metrics import evaluate, evaluate_labels
-    from calib_serve.verdicts import judge, of_own_samples
+    from calib_serve.metrics.evaluation import evaluate, evaluate_labels
+    from calib_serve.verdicts.conclude import of_own_samples
+    from calib_serve.verdicts.decide import judge
 
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:
@@ -126,7 +129,7 @@ def _shown(
     every: bool,
 ) -> "Iterator[Table | str]":
     """Yield what follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
-    from calib_serve.metrics import Evaluation
+    from calib_serve.metrics.evaluation import Evaluation
 
     if not isinstance(result, Evaluation):
         counts = f"{result.n} samples, {len(result.labels)} labels"
@@ -156,7 +159,7 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
     """Measure the artifact's prediction sets and abstention; None where it has neither."""
     from calib_serve.arrays import repeated
-    from calib_serve.artifact import evaluate_decisions
+    from calib_serve.artifact.decisions import evaluate_decisions
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
         return None

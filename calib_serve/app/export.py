@@ -10,13 +10,13 @@ from calib_serve.app._command import Flat, OfData, OfOutput, command, shown_exam
 from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note
 from calib_serve.errors import InputError
-from calib_serve.monitoring import MonitoringOptions
+from calib_serve.monitoring.files import MonitoringOptions
 from calib_serve.options.base import fields_of
 from calib_serve.options.data import PlainData
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
-    from calib_serve.scores import Scores
+    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.scores.scores import Scores
 
 __all__ = ["app"]
 
@@ -62,7 +62,7 @@ def monitoring(
 
     Nothing is written where a file would change, unless --force is given.
     """
-    from calib_serve.monitoring import PARTS, export_monitoring
+    from calib_serve.monitoring.files import PARTS, export_monitoring
 
     if unknown := set(options.only) - set(PARTS):
         raise InputError(f"the parts are {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
@@ -115,7 +115,7 @@ def probabilities(
     """
     import numpy as np
 
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
     from calib_serve.files import written_whole
     from calib_serve.scores.files import holds_files
 

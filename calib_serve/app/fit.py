@@ -16,7 +16,7 @@ from calib_serve.options.data import DataOptions
 from calib_serve.options.fit import Prior
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
 
 __all__ = ["app"]
 
@@ -138,7 +138,7 @@ def _of_scores(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.fit.calibrate import calibrate
-    from calib_serve.scores import Scores
+    from calib_serve.scores.scores import Scores
 
     given = {"labels": source.labels, "engine": options.engine, **source.of_scores}
     read = {name: value for name, value in given.items() if value is not None}

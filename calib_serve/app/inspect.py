@@ -51,7 +51,7 @@ def inspect(
         return
     if extra := [field.name for field in fields(asked) if getattr(asked, field.name) != field.default]:
         raise InputError(f"--{extra[0].replace('_', '-')} goes with --from")
-    from calib_serve.fuse.torchserve import load_artifact
+    from calib_serve.fuse.torchserve._contents import load_artifact
 
     artifact = load_artifact(path)
     if output.json:

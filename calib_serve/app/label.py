@@ -18,7 +18,8 @@ from calib_serve.options.base import check, check_default, fields_of
 from calib_serve.options.label import CollectOptions, FollowOptions, LabelColumns, LabelOptions, SendLimits
 
 if TYPE_CHECKING:
-    from calib_serve.collect import Collector, Source
+    from calib_serve.collect.collector import Collector
+    from calib_serve.collect.source import Source
 
 __all__ = ["app"]
 
@@ -105,7 +106,7 @@ def _token(options: Options) -> str:
 
 
 def _send(source: str, options: Options, *, as_json: bool) -> int:
-    from calib_serve.collect import send_label_file
+    from calib_serve.collect.sending import send_label_file
 
     with stages("labels", quiet=as_json) as show:
         sent = send_label_file(
@@ -125,8 +126,8 @@ def _send(source: str, options: Options, *, as_json: bool) -> int:
 def _collect(
     source: str, options: Options, followed: Followed, collecting: CollectOptions, *, as_json: bool
 ) -> int:
-    from calib_serve.collect import Collector, open_dead_letters, open_source
-    from calib_serve.collect.opening import kafka_settings
+    from calib_serve.collect.collector import Collector
+    from calib_serve.collect.opening import kafka_settings, open_dead_letters, open_source
 
     if followed.once and source.startswith("kafka://"):
         raise InputError("--once is for files: a topic has no end")

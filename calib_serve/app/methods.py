@@ -55,7 +55,8 @@ def _first_line(fit: Callable[..., Any]) -> str:
 
 def _fitters() -> dict[str, Callable[..., Any]]:
     """Return fitters by name: auto, those of scores and, where torch is installed, those of a model."""
-    from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, select
+    from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES
+    from calib_serve.fit.output.selection import select
 
     found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
     try:

@@ -37,7 +37,8 @@ def quickstart(
 ) -> None:
     """Write a small project."""
     from calib_serve.doctor import installed, missing
-    from calib_serve.quickstart import KINDS, first_commands, write_project
+    from calib_serve.quickstart.kinds import KINDS
+    from calib_serve.quickstart.project import first_commands, write_project
 
     # Said first, and not refused: a project may be written on another host than it runs on.
     chosen, packages = KINDS[options.kind], installed()

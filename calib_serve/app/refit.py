@@ -66,7 +66,8 @@ def refit(
     served: Path, *, options: Annotated[Options, Flat], output: Annotated[Written, OfOutput]
 ) -> int | None:
     """Fit again on recent labelled samples, and keep the result only where there is evidence for it."""
-    from calib_serve.fuse.torchserve import is_archive, recalibrated
+    from calib_serve.fuse.torchserve._archive import is_archive
+    from calib_serve.fuse.torchserve._packing import recalibrated
     from calib_serve.serve.refit_served import refit_served
 
     if output.new_version and not is_archive(served):
@@ -152,9 +153,9 @@ def _agreed(question: str) -> bool:
 
 def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str, str] | None:
     """Show what labels say of the archive; (model, served version, its version), None if not enough."""
-    from calib_serve.fuse.torchserve import same_model, served_artifact
+    from calib_serve.fuse.torchserve._packing import same_model, served_artifact
     from calib_serve.promotion import evidence_of
-    from calib_serve.watch.ledger import Ledger
+    from calib_serve.watch.ledger.ledger import Ledger
 
     artifact, model, version = served_artifact(archive)
     running = host.default(model)
@@ -201,7 +202,7 @@ def prior(
     ARTIFACT is one, or an archive with one; DATA are scores of traffic, whose labels are not needed nor used.
     """
     from calib_serve.fit.shares import estimate_prior, with_prior
-    from calib_serve.fuse.torchserve import load_artifact
+    from calib_serve.fuse.torchserve._contents import load_artifact
 
     if output.out is not None:
         refuse_existing(output.out, force=output.force)

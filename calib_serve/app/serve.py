@@ -40,7 +40,7 @@ class Options(ServeOptions):
 @app.default
 def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] = Options()) -> int:
     """Run TorchServe, until it is stopped."""
-    from calib_serve.fuse.torchserve import stored_archives
+    from calib_serve.fuse.torchserve._archive import stored_archives
     from calib_serve.serve.configuration import Ports, ensure_keyring
     from calib_serve.serve.server import Server
     from calib_serve.signals import interruptible
@@ -76,7 +76,8 @@ def _lines(given: list[str]) -> dict[str, str]:
 
 def _remarks(options: Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
     from calib_serve.fuse.mar_options import SECTION
-    from calib_serve.fuse.torchserve import read_archive, remarks, shipped
+    from calib_serve.fuse.torchserve._archive import read_archive
+    from calib_serve.fuse.torchserve._contents import remarks, shipped
     from calib_serve.serve.configuration import read_properties
     from calib_serve.serve.environment import MODELS, from_environment
 

@@ -61,9 +61,19 @@ from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.files import sha256, write_whole
-from calib_serve.metrics import Estimate, sigmoid, softmax, two_columns
+from calib_serve.metrics.intervals import Estimate
 from calib_serve.names import check_names
-from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, Scores, alike, to_logits
+from calib_serve.scores.kinds import (
+    LABELS,
+    ONE_COLUMN,
+    Outputs,
+    alike,
+    sigmoid,
+    softmax,
+    to_logits,
+    two_columns,
+)
+from calib_serve.scores.scores import Scores
 
 if TYPE_CHECKING:
     from pandas import DataFrame

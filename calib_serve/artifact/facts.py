@@ -14,9 +14,9 @@ from calib_serve.arrays import frame, html_table
 from calib_serve.artifact.manifest import plain
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
 from calib_serve.errors import InputError, SchemaError
-from calib_serve.metrics import Estimate
+from calib_serve.metrics.intervals import Estimate
 from calib_serve.pictures import Preprocessing
-from calib_serve.scores import Outputs, check_outputs
+from calib_serve.scores.kinds import Outputs, check_outputs
 
 if TYPE_CHECKING:
     from pandas import DataFrame

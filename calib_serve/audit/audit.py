@@ -33,7 +33,7 @@ from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
 from calib_serve.options.audit import AuditOptions
 from calib_serve.options.base import changed
-from calib_serve.verdicts import TOLERANCE, Verdict
+from calib_serve.verdicts.conclude import TOLERANCE, Verdict
 from calib_serve.watch.estimates import Estimates, Missing, Number, estimate, judge
 from calib_serve.watch.sums import Sums
 

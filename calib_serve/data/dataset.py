@@ -15,8 +15,8 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import map_npy, named, open_regular, read_npz
 from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
-from calib_serve.scores import truths
 from calib_serve.scores.rows import read_rows
+from calib_serve.scores.scores import truths
 
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"

@@ -10,19 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.demo import digits
 from calib_serve.demo.digits import Digits
 from calib_serve.fit.calibrate_model import recognisable
-from calib_serve.fit.clamping import fit_neural_clamping
+from calib_serve.fit.clamping.fit import fit_neural_clamping
 from calib_serve.fit.masked import Masking, fit_masked_head
-from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.fuse.onnx import FuseReport, fuse_onnx
+from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.sessions import open_session
-from calib_serve.metrics import Evaluation, nll
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.model import Classifier, calibrated_probs, load_model
+from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
+from calib_serve.metrics.proper import nll
+from calib_serve.model.face import Classifier, calibrated_probs
+from calib_serve.model.load import load_model
 
 __all__ = ["Calibrated", "Deployed", "Fused", "calibrate", "deploy", "fuse"]
 

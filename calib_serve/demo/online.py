@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from calib_serve.bins import Bins
 from calib_serve.demo.digits import Split
 from calib_serve.errors import ServerError
-from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
+from calib_serve.fuse.torchserve._contents import Batching
+from calib_serve.fuse.torchserve._packing import pack, pack_feedback
 from calib_serve.serve.configuration import Ports, ensure_keyring
 from calib_serve.serve.server import Server
 from calib_serve.watch.samples import LabelledSamples, read_samples

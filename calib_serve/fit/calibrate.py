@@ -9,13 +9,14 @@ from typing import Any, Union
 
 import numpy as np
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit._unseen import Unseen
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.labels import LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.measure import cross_validated, measured
-from calib_serve.fit.output import check_options, default_candidates, fit_by_name, options_of, select
+from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
+from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
@@ -23,7 +24,8 @@ from calib_serve.metrics.samples import of_classes, row_blocks
 from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.options.base import divided
 from calib_serve.options.fit import FitOptions
-from calib_serve.scores import Outputs, Scores, alike
+from calib_serve.scores.kinds import Outputs, alike
+from calib_serve.scores.scores import Scores
 from calib_serve.words import percent
 
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")

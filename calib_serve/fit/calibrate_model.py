@@ -14,34 +14,31 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array
-from calib_serve.artifact import Artifact, made_up, response
-from calib_serve.data import Dataset
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.facts import made_up, response
+from calib_serve.data.dataset import Dataset
 from calib_serve.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.calibrate import calibrate
-from calib_serve.fit.clamping import (
-    GAMMAS,
-    checked,
-    fit_neural_clamping,
-    fit_neural_clamping_efficient,
-    fit_neural_clamping_paper,
-    fit_neural_clamping_toolkit,
-)
+from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
+from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, measured, unmeasured
-from calib_serve.fit.output import check_options, default_candidates, fit_by_name, remarks
+from calib_serve.fit.output.candidates import check_options, fit_by_name, remarks
+from calib_serve.fit.output.selection import default_candidates
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics import log_probs, softmax
 from calib_serve.metrics.shares import Given, as_shares
-from calib_serve.model import Classifier, calibrated_probs, from_module, load_model, weights_remarks
-from calib_serve.model.face import CachedClassifier, join, rank_device
+from calib_serve.model.face import CachedClassifier, Classifier, calibrated_probs, join, rank_device
+from calib_serve.model.load import load_model, weights_remarks
+from calib_serve.model.torch_classifier import from_module
 from calib_serve.options.base import check, divided
 from calib_serve.options.fit import ModelFitOptions
 from calib_serve.pictures import Preprocessing
-from calib_serve.scores import LABELS
+from calib_serve.scores.kinds import LABELS, log_probs, softmax
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Examples, LogitMap, ModelFacts, Step
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.facts import ModelFacts
+from calib_serve.artifact.steps import Examples, LogitMap, Step
 from calib_serve.bins import Bins
 from calib_serve.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import decisions
 from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.shares import Confusion
-from calib_serve.scores import ONE_COLUMN, Outputs
-from calib_serve.verdicts import CALIBRATE, MORE, Verdict
+from calib_serve.scores.kinds import ONE_COLUMN, Outputs
+from calib_serve.verdicts.conclude import CALIBRATE, MORE, Verdict
 
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
 _SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion

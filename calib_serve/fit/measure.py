@@ -11,19 +11,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import some_of
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.labels import LabelSamples, held_out_label_facts
-from calib_serve.fit.output import facts_of_probabilities, fit_by_name, held_out_facts
+from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.output.selection import facts_of_probabilities, held_out_facts
 from calib_serve.fit.samples import Samples, folds_of, stratified
-from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LossTerms, log_probs, sigmoid, softmax
 from calib_serve.metrics.comparison import Moved
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.metrics.proper import sample_losses
-from calib_serve.scores import Outputs, ProbsView, Scores
-from calib_serve.verdicts import Level, Verdict, gain_of
+from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
+from calib_serve.metrics.intervals import Estimate
+from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
+from calib_serve.metrics.proper import LossTerms, sample_losses
+from calib_serve.scores.kinds import Outputs, log_probs, sigmoid, softmax
+from calib_serve.scores.scores import ProbsView, Scores
+from calib_serve.verdicts.conclude import Level, Verdict, gain_of
 from calib_serve.verdicts.decide import judge_probs
 from calib_serve.words import percent
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, InputShift
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import InputShift
 from calib_serve.errors import InputError
 from calib_serve.fit.calibrate_model import calibrate_model
-from calib_serve.model import Classifier, Progress, calibrated_probs
-from calib_serve.model.face import Around
-from calib_serve.scores import Scores
+from calib_serve.model.face import Around, Classifier, Progress, calibrated_probs
+from calib_serve.scores.scores import Scores
 
 if TYPE_CHECKING:
     from calib_serve.model.face import Floats, Made

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import are_counts, as_array, as_floats, repeated, some_of
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.samples import group_codes
-from calib_serve.scores import Outputs, Scores
+from calib_serve.scores.kinds import Outputs
+from calib_serve.scores.scores import Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -15,7 +15,8 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import Examples, LogitMap, ProbTable, Step
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.facts import confusion_facts
@@ -31,7 +32,8 @@ from calib_serve.metrics.shares import (
     corrected,
     em,
 )
-from calib_serve.scores import Outputs, Scores
+from calib_serve.scores.kinds import Outputs
+from calib_serve.scores.scores import Scores
 
 Floats = NDArray[np.float64]
 

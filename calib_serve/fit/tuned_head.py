@@ -19,15 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Head, ModelFacts
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.facts import ModelFacts
+from calib_serve.artifact.steps import Head
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.output import fit_by_name, options_of
+from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.softmax_regression import minimise
-from calib_serve.metrics import softmax
-from calib_serve.model import Progress
+from calib_serve.model.face import Progress
+from calib_serve.scores.kinds import softmax
 
 Floats = NDArray[np.floating[Any]]
 Exact = NDArray[np.float64]

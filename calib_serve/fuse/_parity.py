@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets, made_up, response, same_response
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.decisions import PredictionSets
+from calib_serve.artifact.facts import made_up, response, same_response
 from calib_serve.artifact.steps import ProbTable
 from calib_serve.errors import FuseError, InputError
 from calib_serve.files import read_npz

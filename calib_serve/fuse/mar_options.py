@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
 from calib_serve.options.pack import AnswerOptions, Wrapped
 from calib_serve.pictures import Preprocessing
-from calib_serve.scores import LABELS, Outputs
+from calib_serve.scores.kinds import LABELS, Outputs
 
 __all__ = ["SECTION", "TRIAL", "Kind", "ModelOptions"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.files import read_whole
 from calib_serve.gateway.calibration import Calibration, Calibrations
@@ -43,11 +43,12 @@ from calib_serve.gateway.http import (
 from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
 from calib_serve.options.base import changed
 from calib_serve.options.servers import GatewayOptions
-from calib_serve.receipts import LiveKeyring
+from calib_serve.receipts.keyring import LiveKeyring
 from calib_serve.reporter.reporter import Reporter
-from calib_serve.scores import Outputs, check_outputs
+from calib_serve.scores.kinds import Outputs, check_outputs
 from calib_serve.watch.client import read_token
-from calib_serve.watch.http import Guard, Tokens, create_app, tokens_and_hosts
+from calib_serve.watch.http.app import create_app
+from calib_serve.watch.http.guard import Guard, Tokens, tokens_and_hosts
 from calib_serve.watch.service import Watch
 
 try:

@@ -30,7 +30,7 @@ from calib_serve.metrics.samples import checked, design_effect, group_codes, wei
 from calib_serve.metrics.truths import Sample
 from calib_serve.options.base import changed, fields_of
 from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
-from calib_serve.scores import ProbsView, Scores, check_ungrouped
+from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
 
 Floats = NDArray[np.float64]
 

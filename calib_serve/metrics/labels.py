@@ -23,7 +23,8 @@ from calib_serve.metrics.samples import checked_weights, weighing_rows
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import MeasureOptions
-from calib_serve.scores import LEAST, truths
+from calib_serve.scores.kinds import LEAST
+from calib_serve.scores.scores import truths
 
 if TYPE_CHECKING:
     from pandas import DataFrame

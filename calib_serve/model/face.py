@@ -22,12 +22,13 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, Head, InputShift, ModelFacts
-from calib_serve.data import check_input_shape
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.facts import ModelFacts
+from calib_serve.artifact.steps import Head, InputShift
+from calib_serve.data.dataset import check_input_shape
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.files import make_private, private_folder
-from calib_serve.metrics import sigmoid, softmax
-from calib_serve.scores import (
+from calib_serve.scores.kinds import (
     LABELS,
     ONE_COLUMN,
     PROBABILITIES,
@@ -35,6 +36,8 @@ from calib_serve.scores import (
     class_count,
     exact,
     measured,
+    sigmoid,
+    softmax,
     to_logits,
 )
 

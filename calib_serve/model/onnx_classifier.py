@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.arrays import rows_at_once
-from calib_serve.artifact import Head, InputShift, ModelFacts, made_up
+from calib_serve.artifact.facts import ModelFacts, made_up
+from calib_serve.artifact.steps import Head, InputShift
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
 from calib_serve.files import MOST_PROTOBUF, read_whole
@@ -27,7 +28,7 @@ from calib_serve.model.face import (
     measured_kind,
     width,
 )
-from calib_serve.scores import Outputs
+from calib_serve.scores.kinds import Outputs
 
 try:
     import onnx

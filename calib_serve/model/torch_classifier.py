@@ -21,8 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact import Head, InputShift, ModelFacts
-from calib_serve.data import layout_advice
+from calib_serve.artifact.facts import ModelFacts
+from calib_serve.artifact.steps import Head, InputShift
+from calib_serve.data.dataset import layout_advice
 from calib_serve.errors import InputError, ModelError
 from calib_serve.model.face import (
     NO_SHIFT,
@@ -34,8 +35,7 @@ from calib_serve.model.face import (
     measured_kind,
     width,
 )
-from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
-from calib_serve.scores.kinds import LEAST
+from calib_serve.scores.kinds import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 _TOLERANCE = 1e-4  # relative to the largest logit; the same sums in another order
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from calib_serve import __version__
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
-from calib_serve.monitoring import MonitoringOptions, monitoring_files
+from calib_serve.monitoring.files import MonitoringOptions, monitoring_files
 from calib_serve.quickstart.kinds import KINDS, Kind
-from calib_serve.receipts import Keyring
+from calib_serve.receipts.keyring import Keyring
 
 __all__ = ["Written", "first_commands", "project_files", "write_project"]
 

@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import ShapeError
-from calib_serve.metrics import Abstention, Estimate, abstention, refinement_auroc, wilson_interval
 from calib_serve.metrics.calibration import Ranked
+from calib_serve.metrics.decisions import Abstention, abstention
+from calib_serve.metrics.intervals import Estimate, wilson_interval
+from calib_serve.metrics.refinement import refinement_auroc
 from calib_serve.metrics.samples import checked, top_label
 
 Floats = NDArray[np.float64]

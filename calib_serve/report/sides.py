@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats, repeated
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.bins import Edges
-from calib_serve.metrics import Change, Evaluation, LabelsEvaluation, SmoothReliability
-from calib_serve.metrics.comparison import Moved
+from calib_serve.metrics.calibration import SmoothReliability
+from calib_serve.metrics.comparison import Change, Moved
+from calib_serve.metrics.evaluation import Evaluation
+from calib_serve.metrics.labels import LabelsEvaluation
 from calib_serve.report.prepare import (
     BinCountCurve,
     Density,
@@ -22,7 +24,7 @@ from calib_serve.report.prepare import (
     Reliability,
     RiskCoverage,
 )
-from calib_serve.verdicts import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
+from calib_serve.verdicts.conclude import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 from calib_serve.words import p_value, percent
 
 Predictions = tuple[ArrayLike, ArrayLike]

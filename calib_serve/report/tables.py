@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
-from calib_serve.metrics import Change, Estimate, LabelEvaluation, SetEvaluation
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.decisions import DecisionsEvaluation, promises
+from calib_serve.metrics.comparison import Change
+from calib_serve.metrics.decisions import SetEvaluation
+from calib_serve.metrics.intervals import Estimate
+from calib_serve.metrics.labels import LabelEvaluation
 from calib_serve.pages import Cell, Table
 from calib_serve.report.prepare import ClassRow
 from calib_serve.report.sides import Side, printable

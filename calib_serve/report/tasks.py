@@ -13,20 +13,14 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.decisions import DecisionsEvaluation, evaluate_decisions
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import (
-    Change,
-    Evaluation,
-    LabelsEvaluation,
-    decisions,
-    log_probs,
-    paired_changes,
-    smooth_reliability,
-)
-from calib_serve.metrics.comparison import Moved, change_of_mean
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
+from calib_serve.metrics import decisions
+from calib_serve.metrics.calibration import smooth_reliability
+from calib_serve.metrics.comparison import Change, Moved, change_of_mean, paired_changes
+from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
+from calib_serve.metrics.labels import LabelsEvaluation, checked_label_probs, evaluate_label_probs
 from calib_serve.metrics.samples import checked, checked_weights, top_label
 from calib_serve.pages import Fact, Table
 from calib_serve.report.figures import Picture, diagram, pictures
@@ -58,8 +52,9 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
-from calib_serve.scores import check_ungrouped
-from calib_serve.verdicts import Verdict, of_own_samples
+from calib_serve.scores.kinds import log_probs
+from calib_serve.scores.scores import check_ungrouped
+from calib_serve.verdicts.conclude import Verdict, of_own_samples
 from calib_serve.verdicts.decide import judge_probs
 from calib_serve.words import count, percent
 

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.receipts import Keyring, LiveKeyring, shadow_tag
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.wire import shadow_tag
 from calib_serve.reporter.recorder import Tag
 from calib_serve.watch.batch import OTHER, is_id, is_segment
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact.artifact import Artifact
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
         if what < 2:
             raise InputError(f"a classifier has at least 2 classes, got {what}")
         return None
-    from calib_serve.artifact import Artifact  # noqa: PLC0415 - of no use where classes are counted alone
+    from calib_serve.artifact.artifact import (  # noqa: PLC0415 - of no use where classes are counted alone
+        Artifact,
+    )
 
     return what if isinstance(what, Artifact) else Artifact.load(what)
 
@@ -128,7 +131,7 @@ class ReporterShadow:
         if isinstance(what, str) and _FINGERPRINT.fullmatch(what):
             self.tag = shadow_tag(what)
             return
-        from calib_serve.artifact import Artifact  # noqa: PLC0415 - of no use without a shadow
+        from calib_serve.artifact.artifact import Artifact  # noqa: PLC0415 - of no use without a shadow
 
         shadow = what if isinstance(what, Artifact) else Artifact.load(what)
         shadow.check_beside(

@@ -35,7 +35,7 @@ from calib_serve.files import open_regular, private_folder, write_whole
 from calib_serve.watch.batch import Item, Outcome, ServedReceipt, ServedSums
 
 if TYPE_CHECKING:
-    from calib_serve.receipts import SignedReceipt
+    from calib_serve.receipts.wire import SignedReceipt
     from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.sums import Version
 

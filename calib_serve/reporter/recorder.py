@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import MissingDependency
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import TAG, Keyring, LiveKeyring, Mark, Shadow, SignedReceipt, group_number
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.wire import TAG, Mark, Shadow, SignedReceipt, group_number
 from calib_serve.watch.classes import decide
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog

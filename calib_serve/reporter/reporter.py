@@ -20,7 +20,8 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.forks import around_forks
 from calib_serve.names import By
 from calib_serve.options.servers import SampleOptions
-from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt, nonce_of
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.wire import SignedReceipt, nonce_of
 from calib_serve.reporter.given import (
     KEYRING,
     ReporterShadow,
@@ -43,7 +44,8 @@ from calib_serve.watch.samples import SampleLog, in_half, is_sampled
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from calib_serve.artifact import Artifact, Contract
+    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact.contract import Contract
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
-from calib_serve.scores import sigmoid, softmax
+from calib_serve.scores.kinds import sigmoid, softmax
 
 Step = Union[str, int]
 EACH = "*"

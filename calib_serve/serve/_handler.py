@@ -29,12 +29,12 @@ from typing import Any, NamedTuple, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.receipts import SignedReceipt
+from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.reporter.recorder import Decision, Tag, decisions
-from calib_serve.scores import to_logits
+from calib_serve.scores.kinds import to_logits
 from calib_serve.serve._observer import Observer, observe, wait_until_counted
 
 _READ_BY_US = ("body", "json", "kserve", "kservev2")

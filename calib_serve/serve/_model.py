@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.arrays import rows_at_once
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.tensors import load, read_plainly
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.files import sha256
@@ -199,7 +199,7 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
         return _shifted(_onnx(path, options, device), artifact)
     network = _torch(path, options, device)
     if artifact.head is not None:
-        from calib_serve.fuse.torch import calibrated  # noqa: PLC0415 - only heads need it
+        from calib_serve.fuse.torch._fuse import calibrated  # noqa: PLC0415 - only heads need it
 
         # The InputShift stays outside: numpy and torch add floats alike.
         head = artifact.only(artifact.head)

@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import CalibServeError, InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.options.servers import ServeOptions
-from calib_serve.receipts import LiveKeyring, SignedReceipt
+from calib_serve.receipts.keyring import LiveKeyring
+from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.reporter.given import ReporterShadow
 from calib_serve.reporter.recorder import Key, Recorder, Tag
 from calib_serve.serve.environment import (
@@ -452,7 +453,7 @@ class IdWriter:
     def _opened(self) -> PredictionIds:
         if self._ids is None:
             from calib_serve.watch.intake import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
-            from calib_serve.watch.ledger import Ledger  # noqa: PLC0415
+            from calib_serve.watch.ledger.ledger import Ledger  # noqa: PLC0415
 
             self._ids = PredictionIds(Ledger(str(self._where), timeout=_PATIENCE))
         return self._ids

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.oip import Tensor, as_entry
 from calib_serve.reporter.recorder import Decision

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.files import GROUP_READS, read_whole
-from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
+from calib_serve.fuse.torchserve._archive import is_archive, read_archive, stored_archives
+from calib_serve.fuse.torchserve._contents import shipped
+from calib_serve.fuse.torchserve._packing import labelled_models
 from calib_serve.options.servers import ServeOptions
-from calib_serve.receipts import Keyring
+from calib_serve.receipts.keyring import Keyring
 from calib_serve.serve.environment import (
     KEYRING,
     LABEL_BUDGET,
@@ -33,7 +35,7 @@ from calib_serve.serve.environment import (
     write_host_settings,
 )
 from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.watch.ledger import check_address
+from calib_serve.watch.ledger.database import check_address
 from calib_serve.watch.policy import parse_policy
 
 _OWN_METRICS = "handlers/metrics.yaml"  # as the shipped configuration names it

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
-from calib_serve.receipts import LiveKeyring
+from calib_serve.receipts.keyring import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
 from calib_serve.serve.environment import KEYRING, LABEL_BUDGET, LEDGER, SAMPLES, from_environment
 from calib_serve.watch.series import BY_NAME

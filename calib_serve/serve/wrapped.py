@@ -16,8 +16,10 @@ from typing import Any
 
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import TRIAL
-from calib_serve.scores import from_probs
-from calib_serve.seam import INFERENCE, Form, Request, ask, load_handler, put_around
+from calib_serve.scores.kinds import from_probs
+from calib_serve.seam._form import Form
+from calib_serve.seam._handler import INFERENCE, load_handler, put_around
+from calib_serve.seam._host import Request, ask
 from calib_serve.serve._handler import AnyPrediction, CalibratedHandler, Failure, Row
 from calib_serve.serve._model import check_file
 from calib_serve.serve._replies import (
@@ -185,7 +187,7 @@ class CalibratedWrapper(CalibratedHandler):
     def _change_model(self) -> None:
         steps = self.artifact.model_steps
         if steps:
-            from calib_serve.fuse.torch import calibrated  # noqa: PLC0415 - only these need torch
+            from calib_serve.fuse.torch._fuse import calibrated  # noqa: PLC0415 - only these need torch
 
             self._inner.subject.model = calibrated(
                 self._inner.subject.model,

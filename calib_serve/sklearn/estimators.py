@@ -36,14 +36,15 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.samples import Samples
-from calib_serve.scores import Outputs, Scores, to_logits
+from calib_serve.scores.kinds import Outputs, to_logits
+from calib_serve.scores.scores import Scores
 
 if TYPE_CHECKING:
-    from calib_serve.fuse.onnx import FuseReport
+    from calib_serve.fuse.onnx._fuse import FuseReport
 
 
 _FOLDS = 5

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.metrics import accuracy, ece, nll, refinement_auroc
+from calib_serve.metrics.calibration import accuracy, ece
+from calib_serve.metrics.proper import nll
+from calib_serve.metrics.refinement import refinement_auroc
 from calib_serve.study.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
 from calib_serve.verdicts.decide import judge_probs
 

@@ -14,22 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
-from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError
-from calib_serve.fit.output import fit_by_name
-from calib_serve.metrics import (
-    accuracy,
-    adaptive_ece,
-    classwise_ece,
-    ece,
-    entropy,
-    nll,
-    noise_floor,
-    softmax,
-    welch,
-)
-from calib_serve.metrics.proper import checked_logits
+from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.metrics.calibration import accuracy, adaptive_ece, classwise_ece, ece, noise_floor
+from calib_serve.metrics.comparison import welch
+from calib_serve.metrics.proper import checked_logits, entropy, nll
+from calib_serve.scores.kinds import softmax
 from calib_serve.study.result import (
     Curve,
     Fit,

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array, repeated
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import InputError
-from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name
-from calib_serve.metrics import two_columns
-from calib_serve.scores import Scores
+from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name
+from calib_serve.scores.kinds import two_columns
+from calib_serve.scores.scores import Scores
 
 Samples = Union[Scores, tuple[Any, Any]]
 """A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""

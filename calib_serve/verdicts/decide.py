@@ -17,7 +17,7 @@ from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
 from calib_serve.options.base import changed
 from calib_serve.options.evaluate import JudgeOptions
-from calib_serve.scores import ProbsView, Scores, check_ungrouped
+from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
 from calib_serve.verdicts.conclude import (
     CALIBRATE,
     TOLERANCE,

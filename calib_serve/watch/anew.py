@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from calib_serve.errors import InputError
-from calib_serve.receipts import DAY
+from calib_serve.receipts.wire import DAY
 
 if TYPE_CHECKING:
-    from calib_serve.watch.ledger import Ledger
+    from calib_serve.watch.ledger.ledger import Ledger
     from calib_serve.watch.sums import Version
 
 log = logging.getLogger(__name__)

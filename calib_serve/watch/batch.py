@@ -16,7 +16,8 @@ import numpy as np
 
 from calib_serve.errors import ConflictError, LedgerError, Reason, Refused
 from calib_serve.nonces import PER_EPOCH
-from calib_serve.receipts import DAY, Keyring, Receipt, Shadow, SignedReceipt, group_number
+from calib_serve.receipts.keyring import Keyring
+from calib_serve.receipts.wire import DAY, Receipt, Shadow, SignedReceipt, group_number
 
 if TYPE_CHECKING:
     from calib_serve.watch.policy import LabelPolicy

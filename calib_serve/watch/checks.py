@@ -21,10 +21,10 @@ from sqlalchemy import and_, insert, select
 
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.files import LEAST_ROOM, FollowedFile
-from calib_serve.receipts import DAY
+from calib_serve.receipts.wire import DAY
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake
-from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.ledger.schema import GIVEN, PROGRAM
 from calib_serve.watch.samples import SampleLog
 

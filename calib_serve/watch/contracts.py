@@ -20,16 +20,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Clause, Contract
+from calib_serve.artifact.contract import Clause, Contract
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.metrics.intervals import accuracy_at_least
 from calib_serve.names import as_duration
-from calib_serve.receipts import DAY
+from calib_serve.receipts.wire import DAY
 from calib_serve.watch.anew import note_anew
 from calib_serve.watch.bets import Evidence, MeanBets, share_bets
 from calib_serve.watch.estimates import estimate, estimated_accuracy
-from calib_serve.watch.ledger import LabelRecord, Ledger
+from calib_serve.watch.ledger.entries import LabelRecord
+from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.slices import scope_of
 from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.windows import Maturity, Window, read_windows

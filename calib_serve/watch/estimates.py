@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
 from calib_serve.metrics.intervals import quantile_of, student_quantile
-from calib_serve.verdicts import TOLERANCE, Verdict
-from calib_serve.verdicts.conclude import conclude, direction, line_of
+from calib_serve.verdicts.conclude import TOLERANCE, Verdict, conclude, direction, line_of
 from calib_serve.verdicts.gaps import Cells, finest
 from calib_serve.watch._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.watch.drift.statistics import wilson

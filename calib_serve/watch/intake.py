@@ -25,10 +25,12 @@ from sqlalchemy import func, select
 
 from calib_serve.errors import Reason, Refused
 from calib_serve.names import shown
-from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, Receipt, SignedReceipt, nonce_of
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.wire import DAY, Label, Receipt, SignedReceipt, nonce_of
 from calib_serve.watch.batch import LONGEST_ID, LONGEST_SEGMENT, Outcome, is_id, is_segment
 from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger import Entry, Held, Ledger
+from calib_serve.watch.ledger.entries import Entry, Held
+from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.ledger.schema import PREDICTION_ID
 from calib_serve.watch.slices import Slices
 from calib_serve.watch.sums import Version

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.metrics.shares import Confusion, ShareEstimate, bbse
 from calib_serve.watch.batch import OTHER

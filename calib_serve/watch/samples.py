@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import make_private, private_folder, read_npz
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.receipts import DAY, Label
+from calib_serve.receipts.wire import DAY, Label
 
 log = logging.getLogger(__name__)
 

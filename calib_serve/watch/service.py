@@ -23,13 +23,14 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
 from calib_serve.options.base import changed
 from calib_serve.options.servers import DriftOptions, WatchOptions
-from calib_serve.receipts import DAY, TAG, Keyring, LiveKeyring, Shadow, SignedReceipt
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.wire import DAY, TAG, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     LONGEST_ID,
     LONGEST_SEGMENT,
@@ -49,11 +50,13 @@ from calib_serve.watch.batch import (
 )
 from calib_serve.watch.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
-from calib_serve.watch.drift import TOLERANCE, ConfidenceShift, Detector
+from calib_serve.watch.drift.detector import TOLERANCE, Detector
+from calib_serve.watch.drift.statistics import ConfidenceShift
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Binding, Intake, PredictionIds, UnboundReceipt
-from calib_serve.watch.ledger import Held, Ledger
+from calib_serve.watch.ledger.entries import Held
+from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares
 from calib_serve.watch.samples import SampleLog

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from calib_serve.receipts import Receipt
+from calib_serve.receipts.wire import Receipt
 from calib_serve.watch.batch import OTHER
 from calib_serve.watch.sums import Key, Kind, Version
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Clause, Contract
+    from calib_serve.artifact.contract import Clause, Contract
 
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calib_serve.artifact import Artifact, Contract
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.manifest import read_yaml
 from calib_serve.bins import Bins
 from calib_serve.errors import CalibServeError, InputError

@@ -20,10 +20,11 @@ import numpy as np
 
 from calib_serve.errors import InputError
 from calib_serve.names import parse_duration
-from calib_serve.receipts import DAY
-from calib_serve.verdicts import TOLERANCE, Verdict
+from calib_serve.receipts.wire import DAY
+from calib_serve.verdicts.conclude import TOLERANCE, Verdict
 from calib_serve.watch.estimates import Estimates, estimate, judge
-from calib_serve.watch.ledger import SPANS, Ledger, WindowSums
+from calib_serve.watch.ledger.entries import SPANS, WindowSums
+from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.series import DELAYS
 from calib_serve.watch.sums import Key, Kind, Sums, Version
 

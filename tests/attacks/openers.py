@@ -24,7 +24,8 @@ from calib_serve.app.fit import shares
 from calib_serve.collect.opening import kafka_settings
 from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
-from calib_serve.data import load_data, read_texts
+from calib_serve.data.dataset import load_data
+from calib_serve.data.labelled import read_texts
 from calib_serve.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx

@@ -34,7 +34,8 @@ from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
-from calib_serve.data import load_data, read_texts
+from calib_serve.data.dataset import load_data
+from calib_serve.data.labelled import read_texts
 from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calib_serve.data import Dataset, check_input_shape, load_data
+from calib_serve.data.dataset import Dataset, check_input_shape, load_data
 from calib_serve.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(0)

@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from calib_serve.artifact import Artifact, InputShift, LogitMap
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import InputShift, LogitMap
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
-from calib_serve.model import Classifier, Progress
+from calib_serve.model.face import Classifier, Progress
+from calib_serve.scores.kinds import softmax
 
 Floats = NDArray[np.floating[Any]]
 

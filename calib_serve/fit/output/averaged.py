@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import LogitMap, Mixture, Step
 from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.binary import platt
@@ -29,8 +30,8 @@ from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.temperature import Base, base
 from calib_serve.fit.samples import Samples, folds_of, one_thread
 from calib_serve.fit.softmax_regression import Problem, Shape, Solve
-from calib_serve.metrics import log_softmax
 from calib_serve.metrics.samples import mean_error
+from calib_serve.scores.kinds import log_softmax
 from calib_serve.words import percent
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import LogitMap
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples

@@ -16,7 +16,8 @@ from typing import Literal, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import LogitMap
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete

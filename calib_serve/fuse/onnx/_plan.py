@@ -12,7 +12,8 @@ from functools import partial
 
 import onnx_ir as ir
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
@@ -30,7 +31,7 @@ from calib_serve.fuse.onnx._probabilities import (
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
 from calib_serve.options.base import check
 from calib_serve.options.fuse import OnnxOptions
-from calib_serve.scores import PROBABILITIES, Outputs
+from calib_serve.scores.kinds import PROBABILITIES, Outputs
 
 Pass = Callable[[Editor, Tail], tuple[Tail, str]]
 """Edits a graph; returns the tail after the edit, and a description of it."""

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.steps import LogitMap
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse._decisions import decided, deciding
 from calib_serve.fuse._kinds import (
@@ -41,7 +42,7 @@ from calib_serve.fuse.torch._modules import (
 )
 from calib_serve.options.base import changed, check
 from calib_serve.options.fuse import ModuleOptions
-from calib_serve.scores import (
+from calib_serve.scores.kinds import (
     LABELS,
     ONE_COLUMN,
     PROBABILITIES,

@@ -13,11 +13,11 @@ from typing import Any
 import yaml
 
 import calib_serve
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve._archive import Archive, Content, is_archive, opened, read_archive, scratch
-from calib_serve.scores import LABELS
+from calib_serve.scores.kinds import LABELS
 
 SHADOW = "shadow"
 """Where in an archive the artifact lies that runs in the shadow of the served one."""

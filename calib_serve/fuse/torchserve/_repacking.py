@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
-from calib_serve.data import LabelledRequests, read_requests
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.data.labelled import LabelledRequests, read_requests
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
 from calib_serve.fuse._kinds import change_to_fitted, check_truths
@@ -49,8 +49,10 @@ from calib_serve.fuse.torchserve._contents import (
 )
 from calib_serve.options.base import changed
 from calib_serve.options.pack import AroundOptions
-from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, to_logits
-from calib_serve.seam import INFERENCE, SECONDS, Request, alternatives, leaves, run_trial, same_format
+from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, to_logits
+from calib_serve.seam._form import leaves, same_format
+from calib_serve.seam._handler import INFERENCE
+from calib_serve.seam._host import SECONDS, Request, alternatives, run_trial
 
 T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"

@@ -19,11 +19,11 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact.artifact import Artifact
 from calib_serve.errors import FuseError, InputError
 from calib_serve.files import read_whole
 from calib_serve.fuse._parity import given_inputs
-from calib_serve.fuse.onnx import FuseReport, fuse_onnx
+from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.triton._batch import free_batch
 from calib_serve.fuse.triton._config import (
     LABELS,

@@ -26,7 +26,7 @@ from calib_serve.errors import (
 from calib_serve.options.base import changed
 from calib_serve.options.servers import AppOptions
 from calib_serve.pages import STATIC
-from calib_serve.receipts import Shadow, SignedReceipt
+from calib_serve.receipts.wire import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.watch.checks import file_check
 from calib_serve.watch.http.exporter import Batch, Requests, export

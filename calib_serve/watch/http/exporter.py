@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from calib_serve.errors import LedgerError, MissingDependency
 from calib_serve.options.servers import AppOptions
-from calib_serve.receipts import DAY
+from calib_serve.receipts.wire import DAY
 from calib_serve.watch import windows
 from calib_serve.watch.batch import OTHER
 from calib_serve.watch.checks import Check
@@ -29,7 +29,7 @@ from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, troub
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import FATES
 from calib_serve.watch.label_signs import rate_changes, source_gaps
-from calib_serve.watch.ledger import Published
+from calib_serve.watch.ledger.entries import Published
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.series import (
     BY_NAME,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from calib_serve.receipts import DAY, Label
+from calib_serve.receipts.wire import DAY, Label
 from calib_serve.watch.sums import Key, Sums, Version
 
 Fate = Literal["counted", "duplicate", "forgotten"]

@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 
 from calib_serve.errors import InputError, LedgerError
-from calib_serve.receipts import DAY
+from calib_serve.receipts.wire import DAY
 from calib_serve.watch.batch import BatchKey, check_content
 from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import (
