@@ -95,7 +95,7 @@ def audited(folder: Path, asked: argparse.Namespace, **options: bool) -> list[fl
 def by_numpy(folder: Path) -> list[float]:
     from pyarrow import parquet
 
-    from calib_serve.bins import Bins
+    from calib_serve.core.bins import Bins
 
     told = parquet.read_table(folder / "predictions.parquet", columns=["id", "predicted", "confidence"])
     truth = parquet.read_table(folder / "labels.parquet")

@@ -26,7 +26,7 @@ import peers
 from fit_outputs import PINS, Worker, scenario
 from output_sets import Set, all_sets
 
-from calib_serve.errors import FitError
+from calib_serve.core.errors import FitError
 from calib_serve.fit.output import fit_by_name, select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cifar
 import peers
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax

@@ -26,8 +26,8 @@ import numpy as np
 import peers
 
 from calib_serve.artifact import Clause
-from calib_serve.bins import bin_index
 from calib_serve.contracts import fixed_labels, labels_until_broken
+from calib_serve.core.bins import bin_index
 from calib_serve.metrics import softmax
 from calib_serve.watch.contracts import ClauseEvidence, Labelled, for_all, shares_of
 from calib_serve.watch.sums import Sums

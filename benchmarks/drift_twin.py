@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from calib_serve.bins import bin_index
+from calib_serve.core.bins import bin_index
 from calib_serve.watch.drift import bets
 
 BINS = 15

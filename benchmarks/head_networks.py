@@ -25,7 +25,7 @@ import torch
 from head_data import NETWORKS, head_data
 from scipy.stats import ttest_rel
 
-from calib_serve.errors import FitError
+from calib_serve.core.errors import FitError
 from calib_serve.fit.masked import fit_masked_head, reading
 from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.samples import stratified

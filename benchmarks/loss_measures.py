@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from calib_serve.errors import FitError
+from calib_serve.core.errors import FitError
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.tables import fit_histogram_width
 from calib_serve.fit.output.temperature import fit_temperature

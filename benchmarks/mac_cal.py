@@ -23,7 +23,7 @@ import torch
 from cifar import cifar10_test, data_dir
 from head_data import NETWORKS, head_data, resnet20_model
 
-from calib_serve.errors import FitError
+from calib_serve.core.errors import FitError
 from calib_serve.fit.losses import focal, label_smoothing
 from calib_serve.fit.masked import PAPER, fit_masked_head, reading, train_masked
 from calib_serve.fit.output import fit_by_name

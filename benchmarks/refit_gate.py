@@ -34,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 import peers  # noqa: E402
 
-from calib_serve.errors import FitError  # noqa: E402
+from calib_serve.core.errors import FitError  # noqa: E402
 from calib_serve.fit.output import fit_by_name  # noqa: E402
 from calib_serve.fit.samples import Samples  # noqa: E402
 from calib_serve.metrics import log_probs, softmax  # noqa: E402

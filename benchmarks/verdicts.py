@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 import peers
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.verdicts.decide import judge
 
 CONFIDENCES = {"mid": (0.55, 0.95), "wide": (0.5, 1.0), "high": (0.95, 1.0)}

@@ -60,10 +60,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
-    from calib_serve.bins import Bins
     from calib_serve.collect import send_label_file
+    from calib_serve.core.bins import Bins
+    from calib_serve.core.errors import CalibServeError
     from calib_serve.data import load_data
-    from calib_serve.errors import CalibServeError
     from calib_serve.fit.calibrate import calibrate
     from calib_serve.fit.calibrate_model import calibrate_model
     from calib_serve.fit.compare import compare
@@ -157,7 +157,7 @@ else:
         try:
             value = getattr(import_module(f"{__name__}.{_ROOM[name]}"), name)
         except ModuleNotFoundError as error:
-            from calib_serve.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415
+            from calib_serve.core.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415
 
             if (error.name or "").partition(".")[0] not in EXTRA_OF:
                 raise

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import ModelFacts
+from calib_serve.core.errors import InputError, ModelError
+from calib_serve.core.files import ZIP_ERRORS
+from calib_serve.core.options.base import changed, divided
+from calib_serve.core.options.data import ArchiveOptions
+from calib_serve.core.options.fit import ArchiveFitOptions
 from calib_serve.data.labelled import LabelledRequests, read_requests
-from calib_serve.errors import InputError, ModelError
-from calib_serve.files import ZIP_ERRORS
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.torchserve._contents import is_calibrated
 from calib_serve.fuse.torchserve._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked
-from calib_serve.options.base import changed, divided
-from calib_serve.options.data import ArchiveOptions
-from calib_serve.options.fit import ArchiveFitOptions
 from calib_serve.scores.kinds import LABELS, Outputs, to_probs
 from calib_serve.scores.scores import Scores
 from calib_serve.seam._form import shows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.watch.http.app import create_app
 from calib_serve.watch.service import Watch
 

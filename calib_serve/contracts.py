@@ -15,8 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.contract import Clause, Contract
-from calib_serve.errors import InputError
-from calib_serve.files import read_whole
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import read_whole
+from calib_serve.core.names import as_duration
+from calib_serve.core.options.base import changed, check, check_positive
+from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
+from calib_serve.core.text import percent
 from calib_serve.metrics.decisions import abstention
 from calib_serve.metrics.evaluation import evaluate_probs
 from calib_serve.metrics.intervals import (
@@ -28,12 +32,8 @@ from calib_serve.metrics.intervals import (
     quantile_of,
 )
 from calib_serve.metrics.samples import checked, design_effect, group_codes
-from calib_serve.names import as_duration
-from calib_serve.options.base import changed, check, check_positive
-from calib_serve.options.evaluate import ContractOptions, PlanOptions
 from calib_serve.watch.bets import Evidence, share_bets
 from calib_serve.watch.policy import LEAST_CHANCE
-from calib_serve.words import percent
 
 __all__ = [
     "ClauseCheck",

@@ -20,10 +20,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from calib_serve.distributions import RUNTIMES
-from calib_serve.errors import CalibServeError, InputError, ServerError
-from calib_serve.files import GROUP_READS, LEAST_ROOM
-from calib_serve.options.doctor import DoctorOptions
+from calib_serve.core.errors import CalibServeError, InputError, ServerError
+from calib_serve.core.files import GROUP_READS, LEAST_ROOM
+from calib_serve.core.options.doctor import DoctorOptions
+from calib_serve.core.packages import RUNTIMES
 from calib_serve.serve.configuration import Ports, is_free, read_properties
 from calib_serve.serve.server import find_java
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.addresses import holds_password, password_of, shown
-from calib_serve.errors import CalibServeError, InputError, MissingDependency, ServerError
+from calib_serve.core.addresses import holds_password, password_of, shown
+from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, ServerError
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 

@@ -27,7 +27,13 @@ from numpy.typing import NDArray
 
 import calib_serve
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import CalibServeError, ConflictError, InputError, IntegrityError, MissingDependency
+from calib_serve.core.errors import (
+    CalibServeError,
+    ConflictError,
+    InputError,
+    IntegrityError,
+    MissingDependency,
+)
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, check_outputs, measured, to_logits
 

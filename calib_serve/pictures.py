@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.files import named
-from calib_serve.options.pack import AnswerOptions
+from calib_serve.core.errors import InputError, MissingDependency, ShapeError
+from calib_serve.core.files import named
+from calib_serve.core.options.pack import AnswerOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 
-from calib_serve.errors import CalibServeError, ConflictError, InputError, ServerError
-from calib_serve.files import alone, read_whole, sha256, write_whole, written_whole
+from calib_serve.core.errors import CalibServeError, ConflictError, InputError, ServerError
+from calib_serve.core.files import alone, read_whole, sha256, write_whole, written_whole
 from calib_serve.fuse.torchserve._packing import labelled_models, served_artifact
 from calib_serve.receipts.wire import shadow_tag
 from calib_serve.serve.configuration import read_properties

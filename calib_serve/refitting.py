@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.bins import Bins, bin_index, psi
-from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.core.bins import Bins, bin_index, psi
+from calib_serve.core.errors import CalibServeError, FitError, InputError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.fit import RefitOptions
+from calib_serve.core.text import percent
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
-from calib_serve.options.base import changed
-from calib_serve.options.fit import RefitOptions
 from calib_serve.scores.kinds import Outputs, log_probs
 from calib_serve.scores.scores import Scores
-from calib_serve.words import percent
 
 __all__ = ["Refitted", "refit"]
 

@@ -26,7 +26,7 @@ from selenium.webdriver.chrome.service import Service
 from sklearn.datasets import load_digits
 
 from calib_serve import calibrate, evaluate
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax

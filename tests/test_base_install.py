@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calib_serve.errors import EXTRA_OF
+from calib_serve.core.errors import EXTRA_OF
 
 pytestmark = pytest.mark.server
 

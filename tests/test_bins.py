@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binned_statistic
 
-from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.bins import Bins, bin_index
+from calib_serve.core.errors import InputError, ShapeError
 
 shares = st.floats(0, 1)
 predictions = st.lists(st.tuples(shares, st.booleans()), max_size=60)

@@ -10,8 +10,8 @@ import pytest
 from command_line import Done, calib_serve
 
 from calib_serve import doctor
+from calib_serve.core.options.doctor import DoctorOptions
 from calib_serve.doctor import Finding, Level, examine
-from calib_serve.options.doctor import DoctorOptions
 from calib_serve.receipts import Keyring
 
 OURS = """Requires-Python: {python}

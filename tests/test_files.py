@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from injection import Fault, under
 
-from calib_serve.files import write_whole, written_whole
+from calib_serve.core.files import write_whole, written_whole
 
 
 def names(folder: Path) -> list[str]:

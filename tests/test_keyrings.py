@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calib_serve.errors import KeyringError, Refused
+from calib_serve.core.errors import KeyringError, Refused
 from calib_serve.receipts import DAY, SKEW, Keyring, KeyTimes, LiveKeyring
 
 

@@ -18,10 +18,10 @@ from command_line import invoke
 import calib_serve
 from calib_serve.app import COMMANDS
 from calib_serve.app._command import program
-from calib_serve.errors import OptionError
-from calib_serve.options.base import Checked, changed
-from calib_serve.options.data import DataOptions
-from calib_serve.options.evaluate import EvaluateOptions
+from calib_serve.core.errors import OptionError
+from calib_serve.core.options.base import Checked, changed
+from calib_serve.core.options.data import DataOptions
+from calib_serve.core.options.evaluate import EvaluateOptions
 
 ROOT = Path(calib_serve.__file__).parent
 NAMES = [name for names in COMMANDS.values() for name in names]
@@ -43,7 +43,7 @@ def declared() -> list[tuple[str, str, str | None]]:
 
 def option_modules() -> list[typing.Any]:
     names = [path.stem for path in ROOT.glob("options/[a-z]*.py")]
-    return [importlib.import_module(f"calib_serve.options.{name}") for name in names]
+    return [importlib.import_module(f"calib_serve.core.options.{name}") for name in names]
 
 
 def option_class(name: str) -> type:

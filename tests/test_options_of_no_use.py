@@ -18,11 +18,11 @@ import calib_serve
 from calib_serve import Scores, study
 from calib_serve.archives import calibrate_archive
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.model import from_module
 from calib_serve.monitoring import MonitoringOptions
-from calib_serve.options.fuse import TritonOptions
 from calib_serve.sklearn import CalibratedClassifier
 
 RNG = np.random.default_rng(0)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from calib_serve.errors import InputError, KeyringError, Refused
-from calib_serve.files import GROUP_READS
+from calib_serve.core.errors import InputError, KeyringError, Refused
+from calib_serve.core.files import GROUP_READS
 from calib_serve.receipts import DAY, Keyring, Receipt, Shadow
 from calib_serve.receipts.keyring import SKEW
 from calib_serve.receipts.wire import GROUPS, group_number

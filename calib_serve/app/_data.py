@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from calib_serve.app._command import pairs
 from calib_serve.app._show import note, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import check
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
+    from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
     from calib_serve.model.face import Classifier
-    from calib_serve.options.data import ArchiveData, FileOptions, ModelData, PlainData
     from calib_serve.pictures import Preprocessing
     from calib_serve.scores.scores import Scores
 

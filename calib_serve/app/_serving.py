@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.options.servers import WebOptions
+    from calib_serve.core.options.servers import WebOptions
     from calib_serve.receipts.keyring import LiveKeyring
     from calib_serve.watch.http.guard import TokenFile
 
@@ -31,9 +31,9 @@ class Door(NamedTuple):
 @contextlib.contextmanager
 def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
-    from calib_serve.logs import logs
+    from calib_serve.core.logs import logs
+    from calib_serve.core.signals import on_hangup
     from calib_serve.receipts.keyring import LiveKeyring
-    from calib_serve.signals import on_hangup
     from calib_serve.watch.http.guard import TokenFile, allowed_hosts
 
     tokens = None if listen.token_file is None else TokenFile(listen.token_file)

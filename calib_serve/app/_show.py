@@ -73,7 +73,7 @@ def as_metric(name: str, value: float) -> str:
     >>> as_metric("nll", 0.25), as_metric("ece", 0.0475)
     ('0.2500', '4.75\xa0%')
     """
-    from calib_serve.words import percent
+    from calib_serve.core.text import percent
 
     if math.isnan(value):
         return ""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
 from calib_serve.app._show import console, print_json, show_verdict, stages
-from calib_serve.errors import InputError
-from calib_serve.options.audit import AuditOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.audit import AuditOptions
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -18,11 +18,11 @@ from calib_serve.app._command import (
 )
 from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
-from calib_serve.errors import InputError
-from calib_serve.options.base import check as require
-from calib_serve.options.base import check_default, fields_of
-from calib_serve.options.data import ModelData, PlainData
-from calib_serve.options.evaluate import ContractOptions, PlanOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check as require
+from calib_serve.core.options.base import check_default, fields_of
+from calib_serve.core.options.data import ModelData, PlainData
+from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
@@ -174,7 +174,7 @@ def plan(
     looked at once; that number is shown as well.
     """
     from calib_serve.contracts import plan_contract
-    from calib_serve.names import parse_duration
+    from calib_serve.core.names import parse_duration
 
     artifact, contract = _promised(path)
     if data is not None and (artifact is None or options.acted_share is not None):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
 from calib_serve.app._show import console, print_json
-from calib_serve.options.doctor import DoctorOptions
+from calib_serve.core.options.doctor import DoctorOptions
 
 if TYPE_CHECKING:
     from calib_serve.doctor import Finding

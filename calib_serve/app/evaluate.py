@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
-from calib_serve.options.base import fields_of
-from calib_serve.options.data import ArchiveData
-from calib_serve.options.evaluate import MeasureOptions, VerdictOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.data import ArchiveData
+from calib_serve.core.options.evaluate import MeasureOptions, VerdictOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact.artifact import Artifact
     from calib_serve.artifact.decisions import DecisionsEvaluation
-    from calib_serve.bins import Bins
+    from calib_serve.core.bins import Bins
     from calib_serve.fit.measure import Refinement
     from calib_serve.metrics.evaluation import Evaluation
     from calib_serve.metrics.labels import LabelsEvaluation
@@ -158,8 +158,8 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
     """Measure the artifact's prediction sets and abstention; None where it has neither."""
-    from calib_serve.arrays import repeated
     from calib_serve.artifact.decisions import evaluate_decisions
+    from calib_serve.core.arrays import repeated
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
         return None

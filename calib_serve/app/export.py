@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, OfData, OfOutput, command, shown_example
 from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.data import PlainData
 from calib_serve.monitoring.files import MonitoringOptions
-from calib_serve.options.base import fields_of
-from calib_serve.options.data import PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
@@ -84,7 +84,7 @@ def constraints(
     """Write the versions of other packages that this release was tested with."""
     from importlib.resources import files
 
-    from calib_serve.files import write_whole
+    from calib_serve.core.files import write_whole
 
     pins = (files("calib_serve") / "constraints.txt").read_bytes()
     try:
@@ -116,7 +116,7 @@ def probabilities(
     import numpy as np
 
     from calib_serve.artifact.artifact import Artifact
-    from calib_serve.files import written_whole
+    from calib_serve.core.files import written_whole
     from calib_serve.scores.files import holds_files
 
     out = output.out

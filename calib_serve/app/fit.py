@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
 from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import check
-from calib_serve.options.data import DataOptions
-from calib_serve.options.fit import Prior
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check
+from calib_serve.core.options.data import DataOptions
+from calib_serve.core.options.fit import Prior
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
@@ -108,7 +108,7 @@ def shares(given: str | list[Any]) -> Any:
     ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
     """
     from calib_serve.artifact.manifest import read_yaml
-    from calib_serve.files import read_whole
+    from calib_serve.core.files import read_whole
 
     # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
     text = given if isinstance(given, str) else ",".join(map(str, given))

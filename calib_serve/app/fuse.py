@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, shown_example
 from calib_serve.app._show import console, print_json
-from calib_serve.options.base import fields_of
-from calib_serve.options.fuse import OnnxOptions, TorchOptions, TritonOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.fuse import OnnxOptions, TorchOptions, TritonOptions
 
 if TYPE_CHECKING:
     from calib_serve.fuse.onnx._fuse import FuseReport

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.errors import ServerError
-from calib_serve.options.servers import GatewayOptions
+from calib_serve.core.errors import ServerError
+from calib_serve.core.options.servers import GatewayOptions
 
 __all__ = ["app"]
 

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Json, OfOutput, command, shown_as
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
-from calib_serve.errors import InputError
-from calib_serve.options.base import fields_of
-from calib_serve.options.data import ArchiveOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.data import ArchiveOptions
 
 if TYPE_CHECKING:
     from calib_serve.archives import ArchiveLook

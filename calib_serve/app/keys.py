@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._show import print_json
-from calib_serve.options.base import Checked, check_positive
-from calib_serve.options.servers import WatchOptions
+from calib_serve.core.options.base import Checked, check_positive
+from calib_serve.core.options.servers import WatchOptions
 
 if TYPE_CHECKING:
     from calib_serve.receipts.keyring import Keyring

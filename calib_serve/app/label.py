@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, shown_as
 from calib_serve.app._show import note, print_json, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import check, check_default, fields_of
-from calib_serve.options.label import CollectOptions, FollowOptions, LabelColumns, LabelOptions, SendLimits
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check, check_default, fields_of
+from calib_serve.core.options.label import (
+    CollectOptions,
+    FollowOptions,
+    LabelColumns,
+    LabelOptions,
+    SendLimits,
+)
 
 if TYPE_CHECKING:
     from calib_serve.collect.collector import Collector
@@ -77,7 +83,7 @@ def label(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
     """Send labels that came back."""
-    from calib_serve.names import parse_duration
+    from calib_serve.core.names import parse_duration
 
     if "://" in source or Path(source).is_dir():
         check_default(options, ["refused"], "is for a file of labels; dead letters are these of others")

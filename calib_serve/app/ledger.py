@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._serving import named_version
 from calib_serve.app._show import print_json
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
     from calib_serve.watch.ledger.ledger import Ledger
@@ -76,7 +76,7 @@ def backup(ledger: str, file: Path) -> None:
 
     A PostgreSQL has its own means.
     """
-    from calib_serve.words import file_size
+    from calib_serve.core.text import file_size
 
     with _opened(ledger) as book:
         size = file_size(book.database.backup(file))

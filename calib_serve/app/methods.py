@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from calib_serve.app._command import Flat, Json, command
 from calib_serve.app._show import console, print_json
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 __all__ = ["app"]
 
@@ -75,7 +75,7 @@ def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
         MODEL_OPTIONS = {}
     if name not in MODEL_OPTIONS:
         return {key: one.default for key, one in parameters.items() if key not in _NEVER}
-    from calib_serve.options.fit import ModelFitOptions
+    from calib_serve.core.options.fit import ModelFitOptions
 
     own = {key: parameters[key].default if key in parameters else None for key in MODEL_OPTIONS[name]}
     kept = ("input_shape", "last_linear", "device", "batch_size", "mixed_precision", "checkpoints")

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, OfOutput, command, shown_as
 from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import console
-from calib_serve.errors import InputError
-from calib_serve.options.base import fields_of
-from calib_serve.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
 
 __all__ = ["app"]
 

@@ -20,10 +20,10 @@ from calib_serve.app._command import (
 )
 from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note, print_json, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import Checked, check_default
-from calib_serve.options.data import PlainData
-from calib_serve.options.fit import ServedRefitOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import Checked, check_default
+from calib_serve.core.options.data import PlainData
+from calib_serve.core.options.fit import ServedRefitOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -223,7 +223,7 @@ def prior(
 def _table(estimate: "PriorEstimate") -> "Table":
     from rich.table import Table
 
-    from calib_serve.words import percent
+    from calib_serve.core.text import percent
 
     counted, likely = estimate.counted, estimate.likely
     title = f"class shares of {likely.n:,} samples, 95 % intervals"
@@ -245,6 +245,6 @@ def _table(estimate: "PriorEstimate") -> "Table":
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    from calib_serve.words import percent
+    from calib_serve.core.text import percent
 
     return f"{percent(value)} [{percent(low)}, {percent(high)}]"

@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import file_scores, model_samples, refuse_file_options
 from calib_serve.app._show import console, print_json, show_verdict
-from calib_serve.errors import InputError
-from calib_serve.options.base import RARE, check
-from calib_serve.options.data import ModelData
-from calib_serve.options.evaluate import Binned, Resampled, VerdictOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import RARE, check
+from calib_serve.core.options.data import ModelData
+from calib_serve.core.options.evaluate import Binned, Resampled, VerdictOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

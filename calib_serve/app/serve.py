@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import said
-from calib_serve.errors import InputError
-from calib_serve.options.servers import ServeOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.servers import ServeOptions
 
 if TYPE_CHECKING:
     from calib_serve.serve.server import Server
@@ -40,10 +40,10 @@ class Options(ServeOptions):
 @app.default
 def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] = Options()) -> int:
     """Run TorchServe, until it is stopped."""
+    from calib_serve.core.signals import interruptible
     from calib_serve.fuse.torchserve._archive import stored_archives
     from calib_serve.serve.configuration import Ports, ensure_keyring
     from calib_serve.serve.server import Server
-    from calib_serve.signals import interruptible
 
     # One that is named must be there: making another would refuse every receipt that is out.
     if options.keyring is None:

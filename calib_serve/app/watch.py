@@ -6,7 +6,7 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command, shown_as
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.options.servers import WatchOptions, WebOptions
+from calib_serve.core.options.servers import WatchOptions, WebOptions
 
 __all__ = ["app"]
 

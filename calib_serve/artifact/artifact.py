@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
 from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets
 from calib_serve.artifact.facts import (
@@ -58,11 +57,12 @@ from calib_serve.artifact.steps import (
     Step,
 )
 from calib_serve.artifact.tensors import SafetensorError
-from calib_serve.bins import Bins
-from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
-from calib_serve.files import sha256, write_whole
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
+from calib_serve.core.files import sha256, write_whole
+from calib_serve.core.names import check_names
 from calib_serve.metrics.intervals import Estimate
-from calib_serve.names import check_names
 from calib_serve.scores.kinds import (
     LABELS,
     ONE_COLUMN,

@@ -28,11 +28,11 @@ from calib_serve.audit.expressions import (
     ranked,
     ranks_of,
 )
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.audit import AuditOptions
+from calib_serve.core.options.base import changed
 from calib_serve.engines import Engine, open_engine
-from calib_serve.errors import InputError
-from calib_serve.options.audit import AuditOptions
-from calib_serve.options.base import changed
 from calib_serve.verdicts.conclude import TOLERANCE, Verdict
 from calib_serve.watch.estimates import Estimates, Missing, Number, estimate, judge
 from calib_serve.watch.sums import Sums

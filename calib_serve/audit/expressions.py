@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from calib_serve.bins import check_binning
-from calib_serve.errors import InputError
+from calib_serve.core.bins import check_binning
+from calib_serve.core.errors import InputError
 from calib_serve.metrics.calibration import equal_mass_edges
 from calib_serve.watch.series import SUMS
 from calib_serve.watch.sums import Sums
@@ -271,7 +271,7 @@ def _of_one_id(predictions: Any) -> Any:
 
 
 def _bin(confidence: Any, bins: int) -> Any:
-    """Return the right-closed bin of each confidence in [0, 1], as ``calib_serve.bins.bin_index`` has it.
+    """Return the right-closed bin of each confidence in [0, 1], as ``calib_serve.core.bins.bin_index`` has it.
 
     The same edges to the last bit: multiples of 1 / bins, which numpy's linspace makes too.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from calib_serve.collect.collector import Totals
 from calib_serve.collect.source import Source
-from calib_serve.errors import REASONS, InputError, MissingDependency
+from calib_serve.core.errors import REASONS, InputError, MissingDependency
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from calib_serve.collect.reading import KINDS, USUAL, Columns, Row, read_rows
 from calib_serve.collect.source import DeadLetter, Piece, Stream
-from calib_serve.errors import InputError, MissingDependency, ServerError
-from calib_serve.files import make_private
+from calib_serve.core.errors import InputError, MissingDependency, ServerError
+from calib_serve.core.files import make_private
 
 try:
     import fsspec

@@ -13,7 +13,7 @@ from typing import Any
 
 from calib_serve.collect.reading import USUAL, Columns, read_message
 from calib_serve.collect.source import DeadLetter, Piece, Stream
-from calib_serve.errors import InputError, MissingDependency, ServerError
+from calib_serve.core.errors import InputError, MissingDependency, ServerError
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition

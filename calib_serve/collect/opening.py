@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.addresses import holds_password, shown
 from calib_serve.collect.reading import Columns
 from calib_serve.collect.source import DeadLetters, FolderDeadLetters, Source
-from calib_serve.errors import InputError
-from calib_serve.files import read_private
-from calib_serve.options.base import changed, check_default
-from calib_serve.options.label import CollectOptions
+from calib_serve.core.addresses import holds_password, shown
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import read_private
+from calib_serve.core.options.base import changed, check_default
+from calib_serve.core.options.label import CollectOptions
 
 _KAFKA = "kafka://"
 _SHAPE = "kafka://HOST:PORT[,HOST:PORT]/TOPIC?group=GROUP"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from calib_serve.collect.source import DeadLetter
-from calib_serve.errors import InputError, Refused
-from calib_serve.files import check_header, open_parquet, short_lines
-from calib_serve.names import By, shown
-from calib_serve.options.label import LabelColumns
+from calib_serve.core.errors import InputError, Refused
+from calib_serve.core.files import check_header, open_parquet, short_lines
+from calib_serve.core.names import By, shown
+from calib_serve.core.options.label import LabelColumns
 from calib_serve.watch.items import read_json
 
 KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")

@@ -12,10 +12,10 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 from calib_serve.collect.reading import Columns, read_rows
 from calib_serve.collect.source import DeadLetter
-from calib_serve.errors import InputError, Rejected
-from calib_serve.files import written_whole
-from calib_serve.options.base import changed
-from calib_serve.options.label import LabelOptions
+from calib_serve.core.errors import InputError, Rejected
+from calib_serve.core.files import written_whole
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.label import LabelOptions
 from calib_serve.watch.client import post_items
 
 SETTLED = frozenset({"duplicate", "not_wanted"})

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from calib_serve.errors import MissingDependency, ServerError
-from calib_serve.files import private_folder, write_whole
+from calib_serve.core.errors import MissingDependency, ServerError
+from calib_serve.core.files import private_folder, write_whole
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import ServerError
 from calib_serve.demo.digits import Split
-from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve._contents import Batching
 from calib_serve.fuse.torchserve._packing import pack, pack_feedback
 from calib_serve.serve.configuration import Ports, ensure_keyring

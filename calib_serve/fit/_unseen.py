@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import Examples, LogitMap, ProbTable, Step
-from calib_serve.errors import CalibServeError, FitError
+from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
 from calib_serve.fit.output.tables import table_of, temperature_row

@@ -10,7 +10,10 @@ from typing import Any, Union
 import numpy as np
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
+from calib_serve.core.options.base import divided
+from calib_serve.core.options.fit import FitOptions
+from calib_serve.core.text import percent
 from calib_serve.fit._unseen import Unseen
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.labels import LabelSamples, fit_labels, label_options, select_labels
@@ -22,11 +25,8 @@ from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
 from calib_serve.metrics.samples import of_classes, row_blocks
 from calib_serve.metrics.shares import Given, as_shares
-from calib_serve.options.base import divided
-from calib_serve.options.fit import FitOptions
 from calib_serve.scores.kinds import Outputs, alike
 from calib_serve.scores.scores import Scores
-from calib_serve.words import percent
 
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
 _AUTO = (*_OF_LABELS, "keep_predictions")

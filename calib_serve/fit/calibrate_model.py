@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import made_up, response
+from calib_serve.core.arrays import as_array
+from calib_serve.core.errors import CalibServeError, FitError, InputError
+from calib_serve.core.options.base import check, divided
+from calib_serve.core.options.fit import ModelFitOptions
 from calib_serve.data.dataset import Dataset
-from calib_serve.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
@@ -35,8 +37,6 @@ from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.model.face import CachedClassifier, Classifier, calibrated_probs, join, rank_device
 from calib_serve.model.load import load_model, weights_remarks
 from calib_serve.model.torch_classifier import from_module
-from calib_serve.options.base import check, divided
-from calib_serve.options.fit import ModelFitOptions
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores.kinds import LABELS, log_probs, softmax
 

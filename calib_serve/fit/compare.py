@@ -11,7 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import CompareOptions
 from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name, options_of
 from calib_serve.fit.output.selection import select
@@ -20,8 +22,6 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics.comparison import Tops
 from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.options.base import changed
-from calib_serve.options.evaluate import CompareOptions
 from calib_serve.scores.kinds import alike
 from calib_serve.scores.scores import Scores
 

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.steps import Examples, LogitMap, Step
-from calib_serve.bins import Bins
-from calib_serve.errors import FitError, ShapeError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import decisions
 from calib_serve.metrics.comparison import Moved

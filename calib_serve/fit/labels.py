@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap, Step
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
 from calib_serve.fit.output.binary import check_range, platt
 from calib_serve.fit.output.candidates import check_options

@@ -32,11 +32,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from calib_serve.arrays import as_array
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.steps import Head
-from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.core.arrays import as_array
+from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.losses import cross_entropy
 from calib_serve.fit.output.candidates import fit_by_name, options_of

@@ -10,9 +10,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import some_of
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import CalibServeError, FitError
+from calib_serve.core.arrays import some_of
+from calib_serve.core.errors import CalibServeError, FitError
+from calib_serve.core.text import percent
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.labels import LabelSamples, held_out_label_facts
 from calib_serve.fit.output.candidates import fit_by_name
@@ -27,7 +28,6 @@ from calib_serve.scores.kinds import Outputs, log_probs, sigmoid, softmax
 from calib_serve.scores.scores import ProbsView, Scores
 from calib_serve.verdicts.conclude import Level, Verdict, gain_of
 from calib_serve.verdicts.decide import judge_probs
-from calib_serve.words import percent
 
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on

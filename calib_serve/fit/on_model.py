@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import InputShift
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.calibrate_model import calibrate_model
 from calib_serve.model.face import Around, Classifier, Progress, calibrated_probs
 from calib_serve.scores.scores import Scores

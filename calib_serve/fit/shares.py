@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import Examples, LogitMap, ProbTable, Step
-from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.core.bins import Bins, bin_index
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import confusion_facts
 from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics.shares import (

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.steps import Head
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature

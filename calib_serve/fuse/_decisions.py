@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import PredictionSets
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 
 NAMES = ("set", "abstain", "act")
 """What fused models call them: which classes are in the set (n, K), whether there is no answer (n,), and

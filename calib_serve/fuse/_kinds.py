@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.scores.kinds import LABELS, PROBABILITIES, Outputs, log_softmax, measured
 
 Floats = NDArray[np.floating[Any]]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import InputError, ModelError
-from calib_serve.options.pack import AnswerOptions, Wrapped
+from calib_serve.core.errors import InputError, ModelError
+from calib_serve.core.options.pack import AnswerOptions, Wrapped
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores.kinds import LABELS, Outputs
 

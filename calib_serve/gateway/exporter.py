@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from calib_serve.errors import MissingDependency
+from calib_serve.core.errors import MissingDependency
 from calib_serve.watch.series import WORKERS
 
 try:

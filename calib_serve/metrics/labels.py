@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import are_counts, as_array, as_floats, frame, repeated
-from calib_serve.bins import Bins, Edges
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import are_counts, as_array, as_floats, frame, repeated
+from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.intervals import (
     Estimate,
     Estimates,
@@ -21,8 +23,6 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.samples import checked_weights, weighing_rows
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
-from calib_serve.options.base import changed
-from calib_serve.options.evaluate import MeasureOptions
 from calib_serve.scores.kinds import LEAST
 from calib_serve.scores.scores import truths
 

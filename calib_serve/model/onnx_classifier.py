@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import rows_at_once
 from calib_serve.artifact.facts import ModelFacts, made_up
 from calib_serve.artifact.steps import Head, InputShift
-from calib_serve.distributions import check_onnxruntime
-from calib_serve.errors import MissingDependency, ModelError
-from calib_serve.files import MOST_PROTOBUF, read_whole
+from calib_serve.core.arrays import rows_at_once
+from calib_serve.core.errors import MissingDependency, ModelError
+from calib_serve.core.files import MOST_PROTOBUF, read_whole
+from calib_serve.core.packages import check_onnxruntime
 from calib_serve.model.face import (
     GIVE_SHAPE,
     NO_SHIFT,

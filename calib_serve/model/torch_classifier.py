@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.steps import Head, InputShift
+from calib_serve.core.errors import InputError, ModelError
 from calib_serve.data.dataset import layout_advice
-from calib_serve.errors import InputError, ModelError
 from calib_serve.model.face import (
     NO_SHIFT,
     Floats,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from calib_serve.errors import InputError
-from calib_serve.files import write_whole
-from calib_serve.options.base import RARE
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import write_whole
+from calib_serve.core.options.base import RARE
 
 __all__ = [
     "PARTS", "REPLICA_LABELS", "WINDOWS", "MonitoringOptions", "Part", "export_monitoring",

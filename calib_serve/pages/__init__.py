@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from calib_serve import words
-from calib_serve.errors import MissingDependency
+from calib_serve.core import text as words
+from calib_serve.core.errors import MissingDependency
 
 try:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined

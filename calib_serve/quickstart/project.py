@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from calib_serve import __version__
-from calib_serve.errors import InputError
-from calib_serve.files import write_whole
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import write_whole
 from calib_serve.monitoring.files import MonitoringOptions, monitoring_files
 from calib_serve.quickstart.kinds import KINDS, Kind
 from calib_serve.receipts.keyring import Keyring

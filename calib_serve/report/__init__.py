@@ -4,7 +4,7 @@
 figure is a pair: ``reliability`` prepares what ``plot_reliability`` draws.
 """
 
-from calib_serve.errors import MissingDependency
+from calib_serve.core.errors import MissingDependency
 
 try:
     import jinja2 as _jinja2  # noqa: F401

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from calib_serve.core.text import count, decimals, percent, span
 from calib_serve.pages import Table
 from calib_serve.pages.charts import Dot, Series, histogram, reliability
 from calib_serve.report.plot import (
@@ -24,7 +25,6 @@ from calib_serve.report.plot import (
 )
 from calib_serve.report.prepare import Reliability
 from calib_serve.report.sides import ClassesSide, Side
-from calib_serve.words import count, decimals, percent, span
 
 _WIDTH = 5.6  # inches: its text can be read on a phone
 

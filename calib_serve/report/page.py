@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 import calib_serve
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import InputError
-from calib_serve.files import write_whole
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import write_whole
 from calib_serve.pages import STATIC, environment, table_of_tests
 from calib_serve.report.figures import dots
 from calib_serve.report.plot import PALETTE, drawing

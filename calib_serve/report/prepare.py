@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
-from calib_serve.bins import Bins, Edges
-from calib_serve.errors import ShapeError
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.errors import ShapeError
 from calib_serve.metrics.calibration import Ranked
 from calib_serve.metrics.decisions import Abstention, abstention
 from calib_serve.metrics.intervals import Estimate, wilson_interval

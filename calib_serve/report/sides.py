@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats, repeated
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.bins import Edges
+from calib_serve.core.arrays import as_floats, repeated
+from calib_serve.core.bins import Edges
+from calib_serve.core.text import p_value, percent
 from calib_serve.metrics.calibration import SmoothReliability
 from calib_serve.metrics.comparison import Change, Moved
 from calib_serve.metrics.evaluation import Evaluation
@@ -25,7 +26,6 @@ from calib_serve.report.prepare import (
     RiskCoverage,
 )
 from calib_serve.verdicts.conclude import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
-from calib_serve.words import p_value, percent
 
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,); or of labels (n, L), and which of them are true (n, L)."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import DecisionsEvaluation, promises
+from calib_serve.core.text import count, decimals, metric, percent, percent_within, signed_points, small_p
 from calib_serve.metrics.comparison import Change
 from calib_serve.metrics.decisions import SetEvaluation
 from calib_serve.metrics.intervals import Estimate
@@ -16,7 +17,6 @@ from calib_serve.metrics.labels import LabelEvaluation
 from calib_serve.pages import Cell, Table
 from calib_serve.report.prepare import ClassRow
 from calib_serve.report.sides import Side, printable
-from calib_serve.words import count, decimals, metric, percent, percent_within, signed_points, small_p
 
 _LONGEST = 200  # characters of a fact that is shown
 

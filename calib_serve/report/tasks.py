@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import DecisionsEvaluation, evaluate_decisions
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.text import count, percent
 from calib_serve.metrics import decisions
 from calib_serve.metrics.calibration import smooth_reliability
 from calib_serve.metrics.comparison import Change, Moved, change_of_mean, paired_changes
@@ -56,7 +57,6 @@ from calib_serve.scores.kinds import log_probs
 from calib_serve.scores.scores import check_ungrouped
 from calib_serve.verdicts.conclude import Verdict, of_own_samples
 from calib_serve.verdicts.decide import judge_probs
-from calib_serve.words import count, percent
 
 Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]
@@ -360,7 +360,7 @@ def prepare_report(
     Both are (probs (n, K), labels (n,)) of the same samples in the same order; of a multi-label model
     (probs (n, L), labels (n, L), each 0 or 1). ``tolerance`` is the acceptable mean gap, ``class_tolerance``
     that of a class alone. ``sample_weight`` (n,) are weights: figures and paired tests are of rows that are
-    there as often (``calib_serve.arrays.repeated``). ``groups`` (n,) say which samples belong together, such
+    there as often (``calib_serve.core.arrays.repeated``). ``groups`` (n,) say which samples belong together, such
     as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how``
     are fields of ``How``. Raises InputError or ShapeError where these do not match.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.wire import shadow_tag
 from calib_serve.reporter.recorder import Tag

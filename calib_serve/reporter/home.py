@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from calib_serve.errors import (
+from calib_serve.core.errors import (
     CalibServeError,
     ConflictError,
     InputError,
@@ -31,7 +31,7 @@ from calib_serve.errors import (
     ServerError,
     Unanswered,
 )
-from calib_serve.files import open_regular, private_folder, write_whole
+from calib_serve.core.files import open_regular, private_folder, write_whole
 from calib_serve.watch.batch import Item, Outcome, ServedReceipt, ServedSums
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from calib_serve.errors import InputError
-from calib_serve.files import read_whole, write_whole
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import read_whole, write_whole
 from calib_serve.reporter.home import LARGEST, Courier, Home
 from calib_serve.watch.batch import ServedSums
 

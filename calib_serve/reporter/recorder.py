@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import MissingDependency
+from calib_serve.core.errors import MissingDependency
 from calib_serve.nonces import Nonces
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.wire import TAG, Mark, Shadow, SignedReceipt, group_number

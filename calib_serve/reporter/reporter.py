@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.forks import around_forks
-from calib_serve.names import By
-from calib_serve.options.servers import SampleOptions
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.forks import around_forks
+from calib_serve.core.names import By
+from calib_serve.core.options.servers import SampleOptions
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 from calib_serve.reporter.given import (

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.scores.kinds import sigmoid, softmax
 
 Step = Union[str, int]

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 
 INFERENCE = "inference"
 PREDICT = "predict_proba"

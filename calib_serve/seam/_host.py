@@ -29,9 +29,9 @@ import yaml
 from numpy.typing import NDArray
 
 import calib_serve
-from calib_serve.errors import InputError, MissingDependency, ModelError
-from calib_serve.files import read_whole
-from calib_serve.options.data import TrialOptions
+from calib_serve.core.errors import InputError, MissingDependency, ModelError
+from calib_serve.core.files import read_whole
+from calib_serve.core.options.data import TrialOptions
 
 _LARGEST = 256 << 20  # bytes of a request
 _TYPES = {".json": "application/json", ".txt": "text/plain", ".csv": "text/csv"}

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.reporter.recorder import Decision, Tag, decisions

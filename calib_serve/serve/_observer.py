@@ -29,9 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import CalibServeError, InputError, ModelError
+from calib_serve.core.errors import CalibServeError, InputError, ModelError
+from calib_serve.core.options.servers import ServeOptions
+from calib_serve.core.signals import on_hangup
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts.keyring import LiveKeyring
 from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.reporter.given import ReporterShadow
@@ -46,7 +47,6 @@ from calib_serve.serve.environment import (
     from_environment,
 )
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
-from calib_serve.signals import on_hangup
 from calib_serve.watch.policy import parse_policy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import BY_NAME

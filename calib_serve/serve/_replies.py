@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
+from calib_serve.core.oip import Tensor, as_entry
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.oip import Tensor, as_entry
 from calib_serve.reporter.recorder import Decision
 from calib_serve.serve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
 from calib_serve.serve._requests import Message

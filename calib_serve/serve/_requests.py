@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calib_serve.errors import InputError
-from calib_serve.oip import Tensor, read_tensor
+from calib_serve.core.errors import InputError
+from calib_serve.core.oip import Tensor, read_tensor
 from calib_serve.reporter.recorder import Tag
 from calib_serve.watch.batch import LONGEST_SEGMENT
 

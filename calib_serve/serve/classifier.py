@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, ModelError
+from calib_serve.core.errors import InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.reporter.recorder import Tag
 from calib_serve.scores.kinds import measured, to_logits

@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calib_serve.errors import KeyringError, ModelError, ServerError
-from calib_serve.files import GROUP_READS, read_whole
+from calib_serve.core.errors import KeyringError, ModelError, ServerError
+from calib_serve.core.files import GROUP_READS, read_whole
+from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fuse.torchserve._archive import is_archive, read_archive, stored_archives
 from calib_serve.fuse.torchserve._contents import shipped
 from calib_serve.fuse.torchserve._packing import labelled_models
-from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts.keyring import Keyring
 from calib_serve.serve.environment import (
     KEYRING,

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from calib_serve.errors import ServerError
-from calib_serve.files import read_whole
-from calib_serve.options.servers import variable
+from calib_serve.core.errors import ServerError
+from calib_serve.core.files import read_whole
+from calib_serve.core.options.servers import variable
 
 KEYRING, LEDGER, LABEL_BUDGET = variable("keyring"), variable("ledger"), variable("label_budget")
 SAMPLES, SAMPLE_RATE = variable("samples"), variable("sample_rate")

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from calib_serve.errors import CalibServeError, InputError, ModelError, UnknownFate
+from calib_serve.core.errors import CalibServeError, InputError, ModelError, UnknownFate
+from calib_serve.core.options.pack import FeedbackOptions
+from calib_serve.core.options.servers import WatchOptions
 from calib_serve.fuse.mar_options import SECTION
-from calib_serve.options.pack import FeedbackOptions
-from calib_serve.options.servers import WatchOptions
 from calib_serve.serve._handler import WorkerHandler, check_requests
 from calib_serve.serve._observer import Emitter, host_sample_log, live_keyring
 from calib_serve.serve._replies import refusal, tensor, v2_reply

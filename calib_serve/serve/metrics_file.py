@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from calib_serve.errors import CalibServeError, ServerError
-from calib_serve.files import read_whole
+from calib_serve.core.errors import CalibServeError, ServerError
+from calib_serve.core.files import read_whole
 from calib_serve.watch.series import SERIES, WORKERS
 
 __all__ = ["metrics_file", "of_this_worker", "undeclared"]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FitError, InputError, OptionError
+from calib_serve.core.errors import FitError, InputError, OptionError
+from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.fit import GateOptions, RefitOptions, ServedRefitOptions
 from calib_serve.fit.progress import Progress
 from calib_serve.fuse.torchserve._archive import is_archive
 from calib_serve.fuse.torchserve._packing import served_artifact
-from calib_serve.options.base import changed, fields_of
-from calib_serve.options.fit import GateOptions, RefitOptions, ServedRefitOptions
 from calib_serve.receipts.wire import DAY
 from calib_serve.refitting import LEAST, Refitted, refit
 from calib_serve.watch.samples import read_samples

@@ -27,10 +27,10 @@ from typing import Any
 
 import httpx
 
-from calib_serve.errors import ServerError
-from calib_serve.files import read_whole
-from calib_serve.options.base import changed
-from calib_serve.options.servers import ServeOptions
+from calib_serve.core.errors import ServerError
+from calib_serve.core.files import read_whole
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.servers import ServeOptions
 from calib_serve.serve.configuration import (
     ADDRESSES,
     Configuration,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.receipts.keyring import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
 from calib_serve.serve.environment import KEYRING, LABEL_BUDGET, LEDGER, SAMPLES, from_environment

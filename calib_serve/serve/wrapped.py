@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.fuse.mar_options import TRIAL
 from calib_serve.scores.kinds import from_probs
 from calib_serve.seam._form import Form

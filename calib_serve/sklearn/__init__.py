@@ -4,7 +4,7 @@ Both are scikit-learn estimators: they clone, and go into pipelines and searches
 ``check_estimator``; to the calibrator of scores those checks do not apply that fit d features to K classes.
 """
 
-from calib_serve.errors import MissingDependency
+from calib_serve.core.errors import MissingDependency
 
 try:
     import sklearn as _sklearn  # noqa: F401

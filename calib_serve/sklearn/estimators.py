@@ -37,7 +37,7 @@ from sklearn.utils.validation import (
 )
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.samples import Samples
 from calib_serve.scores.kinds import Outputs, to_logits

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FuseError, InputError, MissingDependency, ModelError, ShapeError
+from calib_serve.core.errors import FuseError, InputError, MissingDependency, ModelError, ShapeError
 from calib_serve.fuse.sessions import open_session
 
 try:

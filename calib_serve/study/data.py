@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.metrics.calibration import accuracy, ece
 from calib_serve.metrics.proper import nll
 from calib_serve.metrics.refinement import refinement_auroc

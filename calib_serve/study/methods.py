@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics.calibration import accuracy, adaptive_ece, classwise_ece, ece, noise_floor
 from calib_serve.metrics.comparison import welch

@@ -14,9 +14,9 @@ from typing import Any, Protocol, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, repeated
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import InputError
+from calib_serve.core.arrays import as_array, repeated
+from calib_serve.core.errors import InputError
 from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name
 from calib_serve.scores.kinds import two_columns
 from calib_serve.scores.scores import Scores

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import some_of
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import some_of
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import JudgeOptions
+from calib_serve.core.text import percent, points
 from calib_serve.metrics.labels import checked_label_probs, decisions
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
-from calib_serve.options.base import changed
-from calib_serve.options.evaluate import JudgeOptions
 from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
 from calib_serve.verdicts.conclude import (
     CALIBRATE,
@@ -41,7 +42,6 @@ from calib_serve.verdicts.gaps import (
     shape_of_event,
     shape_of_top_two,
 )
-from calib_serve.words import percent, points
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.text import points
 from calib_serve.metrics.intervals import (
     chi_square_below,
     chi_square_beyond,
@@ -26,7 +27,6 @@ from calib_serve.metrics.intervals import (
     student_quantile,
 )
 from calib_serve.metrics.samples import design_effect, row_blocks
-from calib_serve.words import points
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.receipts.wire import DAY
 
 if TYPE_CHECKING:

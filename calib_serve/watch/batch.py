@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
 
-from calib_serve.errors import ConflictError, LedgerError, Reason, Refused
+from calib_serve.core.errors import ConflictError, LedgerError, Reason, Refused
 from calib_serve.nonces import PER_EPOCH
 from calib_serve.receipts.keyring import Keyring
 from calib_serve.receipts.wire import DAY, Receipt, Shadow, SignedReceipt, group_number

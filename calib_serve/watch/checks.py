@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from sqlalchemy import and_, insert, select
 
-from calib_serve.errors import CalibServeError, InputError
-from calib_serve.files import LEAST_ROOM, FollowedFile
+from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.files import LEAST_ROOM, FollowedFile
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake

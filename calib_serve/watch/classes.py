@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, Refused
-from calib_serve.names import By, Naming, shown
+from calib_serve.core.errors import InputError, Refused
+from calib_serve.core.names import By, Naming, shown
 
 _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says it (calib-serve label --by)'
 

@@ -26,9 +26,9 @@ from urllib.parse import unquote, urlsplit
 
 import httpcore
 
-from calib_serve.errors import InputError, Rejected, Unanswered
-from calib_serve.files import read_private
-from calib_serve.options.label import LabelOptions
+from calib_serve.core.errors import InputError, Rejected, Unanswered
+from calib_serve.core.files import read_private
+from calib_serve.core.options.label import LabelOptions
 
 _AGAIN = (408, 425, 429)
 _TO_MEND = (401, 403, 404)

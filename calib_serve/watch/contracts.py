@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.contract import Clause, Contract
-from calib_serve.bins import bin_index
-from calib_serve.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.names import as_duration
 from calib_serve.metrics.intervals import accuracy_at_least
-from calib_serve.names import as_duration
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch.anew import note_anew
 from calib_serve.watch.bets import Evidence, MeanBets, share_bets

@@ -17,14 +17,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
+from calib_serve.core.text import points
 from calib_serve.metrics.intervals import quantile_of, student_quantile
 from calib_serve.verdicts.conclude import TOLERANCE, Verdict, conclude, direction, line_of
 from calib_serve.verdicts.gaps import Cells, finest
 from calib_serve.watch._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.sums import Sums
-from calib_serve.words import points
 
 Floats = NDArray[np.float64]
 Missing = Literal["chance", "unknown"]

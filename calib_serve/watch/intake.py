@@ -23,8 +23,8 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 from sqlalchemy import func, select
 
-from calib_serve.errors import Reason, Refused
-from calib_serve.names import shown
+from calib_serve.core.errors import Reason, Refused
+from calib_serve.core.names import shown
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.wire import DAY, Label, Receipt, SignedReceipt, nonce_of
 from calib_serve.watch.batch import LONGEST_ID, LONGEST_SEGMENT, Outcome, is_id, is_segment

@@ -7,7 +7,7 @@ import re
 from itertools import islice
 from typing import Any
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 MOST_ITEMS = 10_000
 """Items of one batch."""

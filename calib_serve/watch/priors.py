@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.metrics.shares import Confusion, ShareEstimate, bbse
 from calib_serve.watch.batch import OTHER
 from calib_serve.watch.estimates import Number, estimate

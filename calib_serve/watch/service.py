@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.bins import bin_index
-from calib_serve.errors import InputError, LedgerError, Refused
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import InputError, LedgerError, Refused
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.servers import DriftOptions, WatchOptions
 from calib_serve.nonces import Nonces
-from calib_serve.options.base import changed
-from calib_serve.options.servers import DriftOptions, WatchOptions
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.wire import DAY, TAG, Shadow, SignedReceipt
 from calib_serve.watch.batch import (

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.bins import Bins, bin_index
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
 Floats = NDArray[np.float64]

@@ -17,9 +17,9 @@ from typing import Any
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.manifest import read_yaml
-from calib_serve.bins import Bins
-from calib_serve.errors import CalibServeError, InputError
-from calib_serve.files import read_whole
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.files import read_whole
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.priors import LabelledBefore
 from calib_serve.watch.sums import Version

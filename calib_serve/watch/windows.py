@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from calib_serve.errors import InputError
-from calib_serve.names import parse_duration
+from calib_serve.core.errors import InputError
+from calib_serve.core.names import parse_duration
 from calib_serve.receipts.wire import DAY
 from calib_serve.verdicts.conclude import TOLERANCE, Verdict
 from calib_serve.watch.estimates import Estimates, estimate, judge

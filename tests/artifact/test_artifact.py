@@ -21,7 +21,7 @@ from small_models import TABLE, everything, temperature
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, LogitMap, ModelFacts, PredictionSets, ProbTable
 from calib_serve.artifact.manifest import digest
-from calib_serve.errors import ArtifactError, CalibServeError, IntegrityError, SchemaError
+from calib_serve.core.errors import ArtifactError, CalibServeError, IntegrityError, SchemaError
 from calib_serve.pictures import Preprocessing
 
 

@@ -18,15 +18,15 @@ from readers import Reader, scratch, sound_params, tiny_png
 from small_models import everything, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.addresses import password_of
 from calib_serve.app._command import _read_config
 from calib_serve.app.fit import shares
 from calib_serve.collect.opening import kafka_settings
 from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
+from calib_serve.core.addresses import password_of
+from calib_serve.core.errors import FuseError
 from calib_serve.data.dataset import load_data
 from calib_serve.data.labelled import read_texts
-from calib_serve.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.torchserve._archive import read_archive

@@ -1,6 +1,6 @@
 """Every place where bytes of others come in: reader's name -> what the program does with such a file.
 
-A reader returns, or raises an error of ``calib_serve.errors``; anything else is a defect. What a reader
+A reader returns, or raises an error of ``calib_serve.core.errors``; anything else is a defect. What a reader
 finds sound it also uses, so that a lie that passes a parser fails here and not in production.
 """
 
@@ -34,9 +34,9 @@ from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.data.dataset import load_data
 from calib_serve.data.labelled import read_texts
-from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx import fuse_onnx

@@ -14,7 +14,7 @@ from real_watch import make_watch, talk_to
 from starlette.routing import Mount
 
 from calib_serve.asgi import WatchMiddleware
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.watch.http import Guard, Token, allowed_hosts, create_app
 
 HOSTS = ("127.0.0.1", "localhost", "::1", "ml.example.com", "*.inner.example")

@@ -15,8 +15,8 @@ from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
 from calib_serve.audit import PASSWORD, Audit, Columns, audit
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError, ServerError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError, ServerError
 
 library("ibis")
 

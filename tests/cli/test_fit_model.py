@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.model import load_model
 
 

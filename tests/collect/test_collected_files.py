@@ -17,7 +17,7 @@ from collecting import at_work, by_receipt, command, counted, predict, until
 from sizes import sized
 
 from calib_serve.collect import open_source
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 pytestmark = pytest.mark.server
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.collect.reading import USUAL, Columns, read_rows
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 ORDERS = Columns(id="order_id", label="outcome")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hugging_face import table
 
+from calib_serve.core.errors import InputError
 from calib_serve.data.labelled import LabelledRequests, read_requests, read_texts
-from calib_serve.errors import InputError
 
 KNOWN = (("n01", "cat"), ("n02", "crane"), ("n03", "crane"))
 

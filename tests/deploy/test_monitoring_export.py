@@ -13,7 +13,7 @@ from command_line import calib_serve
 from installed import run
 from real_servers import needed
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.monitoring import WINDOWS, MonitoringOptions, monitoring_files
 
 pytestmark = pytest.mark.server

@@ -8,7 +8,7 @@ from ledgers import accept, ask, entries, make_label
 from real_watch import RING, make_watch
 from sizes import sized
 
-from calib_serve.errors import Refused
+from calib_serve.core.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Detector

@@ -18,7 +18,7 @@ from small_models import archive, everything
 from sqlalchemy.exc import IntegrityError
 
 from calib_serve import Artifact
-from calib_serve.errors import (
+from calib_serve.core.errors import (
     ArtifactError,
     CalibServeError,
     LedgerError,

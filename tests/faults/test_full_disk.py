@@ -10,7 +10,7 @@ from ledgers import accept, make_label
 from promises import promised
 from sizes import sized
 
-from calib_serve.errors import LedgerError
+from calib_serve.core.errors import LedgerError
 from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server

@@ -15,12 +15,12 @@ from command_line import calib_serve
 from small_models import archive
 from torch import nn
 
-from calib_serve.errors import CalibServeError, InputError, Unanswered
-from calib_serve.files import GROUP_READS
+from calib_serve.core.errors import CalibServeError, InputError, Unanswered
+from calib_serve.core.files import GROUP_READS
+from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.model import from_module
 from calib_serve.model.face import CachedClassifier
-from calib_serve.options.servers import ServeOptions
 from calib_serve.receipts import Keyring
 from calib_serve.reporter.home import HomewardQueue, Served
 from calib_serve.reporter.outbox import Outbox

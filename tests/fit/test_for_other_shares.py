@@ -9,7 +9,7 @@ import pytest
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, LogitMap, Mixture, ProbTable
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.shares import correctable, for_shares
 from calib_serve.metrics.shares import corrected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import Artifact, Head
-from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.tuned_head import STRENGTHS, fit_tuned_head

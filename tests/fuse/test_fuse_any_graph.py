@@ -16,7 +16,7 @@ from sizes import sized
 
 from calib_serve import Artifact
 from calib_serve.artifact import ProbTable
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse._parity import check_decisions, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor

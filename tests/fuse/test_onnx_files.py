@@ -22,8 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.errors import FuseError, ModelError
-from calib_serve.files import sha256
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import sha256
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._files import read, write
 
@@ -195,7 +195,7 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
         "from calib_serve import Artifact\n"
         "from calib_serve.fuse.onnx._graph import Editor\n"
         "from calib_serve.fuse.onnx._plan import carry_out, make_plan\n"
-        "from calib_serve.options.fuse import OnnxOptions\n"
+        "from calib_serve.core.options.fuse import OnnxOptions\n"
         "from calib_serve.fuse.onnx._files import pending, read, write\n"
         "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"
         "editor = Editor(model)\n"

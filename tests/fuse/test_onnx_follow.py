@@ -23,7 +23,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
 from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx import _fuse as graph_module
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._follow import find_sources, reaches

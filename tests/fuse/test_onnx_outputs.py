@@ -18,8 +18,8 @@ from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Artifact, Bins
 from calib_serve.artifact import Examples, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError, InputError
-from calib_serve.files import sha256
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.core.files import sha256
 from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx import _files as files
 from calib_serve.metrics import sigmoid, softmax

@@ -20,7 +20,7 @@ from onnx.external_data_helper import set_external_data
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._parity import Parity, expect, size_of
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx._follow import Sources

@@ -15,7 +15,7 @@ from fuse_texts import DELTA, TWO, K, graph
 
 from calib_serve import Artifact
 from calib_serve.artifact import Examples, Head, InputShift, LogitMap
-from calib_serve.errors import CalibServeError, FuseError
+from calib_serve.core.errors import CalibServeError, FuseError
 from calib_serve.fuse.onnx import Normalization, fuse_onnx
 
 BY_TWO = artifact(TWO, classes=K)

@@ -19,7 +19,7 @@ from test_onnx_parity import X as NUMBERS
 from test_onnx_parity import planned
 
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._files import in_order, inferred_shapes, read, repaired, write

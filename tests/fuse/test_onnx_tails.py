@@ -13,7 +13,7 @@ from fuse_graphs import run
 from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, ignores_shift, of_one_column

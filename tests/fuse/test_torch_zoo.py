@@ -13,7 +13,7 @@ from libraries import library, torchvision_here
 from torch import nn
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse.torch import calibrated, fuse_torch
 
 K = 7

@@ -25,12 +25,12 @@ from onnx import TensorProto, helper
 
 from calib_serve import Bins, Keyring
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.errors import FuseError, InputError
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.triton import fuse_triton
 from calib_serve.fuse.triton._config import VERSION, tensorrt
 from calib_serve.metrics import softmax
-from calib_serve.options.fuse import TritonOptions
 from calib_serve.serve.triton import Monitor
 
 K = 3
@@ -448,7 +448,7 @@ DIES = """
 import os, sys
 from calib_serve import load_artifact
 from calib_serve.fuse.triton import _repository, fuse_triton
-from calib_serve.options.fuse import TritonOptions
+from calib_serve.core.options.fuse import TritonOptions
 left = int(sys.argv[1])
 def move(old, new):
     global left

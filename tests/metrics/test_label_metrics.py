@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, log_loss
 
-from calib_serve.errors import CalibServeError
+from calib_serve.core.errors import CalibServeError
 from calib_serve.metrics import Tally, decisions, ece, evaluate, evaluate_labels
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve import metrics
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics import evaluate, evaluation
 from calib_serve.verdicts.decide import judge
 

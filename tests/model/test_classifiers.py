@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calib_serve.artifact import InputShift
-from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.model import from_module, load_model
 
 SHAPE = (1, 6, 6)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hugging_face import NAMES, SPECIAL, WORDS, classifier, logits, sentences, table, tokenizer, transformers
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.model import load_model
 from calib_serve.model.load import model_data
 

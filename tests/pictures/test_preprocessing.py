@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.pictures import Preprocessing, read_picture
 
 PLAIN = Preprocessing(mean=(0.0,), std=(1.0,))

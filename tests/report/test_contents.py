@@ -12,8 +12,8 @@ import pytest
 
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels, softmax

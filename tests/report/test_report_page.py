@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics import ece, softmax
 from calib_serve.report import Contents, prepare_report, render, write_page
 

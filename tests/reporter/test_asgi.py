@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from calib_serve import Keyring, Reporter, Watch
 from calib_serve.asgi import WatchMiddleware
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 pytestmark = pytest.mark.store
 

@@ -21,8 +21,8 @@ from real_watch import RING, make_watch, talk_to
 
 from calib_serve import Artifact, Reporter
 from calib_serve.artifact import Clause, Contract, LogitMap
-from calib_serve.bins import bin_index
-from calib_serve.errors import ServerError, Unanswered
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.receipts import Keyring
 from calib_serve.reporter.outbox import Outbox
 from calib_serve.reporter.recorder import RegistrySink, SeriesCounts

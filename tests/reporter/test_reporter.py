@@ -18,7 +18,7 @@ from real_servers import Server, SharedWatch
 
 from calib_serve import Artifact, Keyring, Reporter, Watch
 from calib_serve.artifact import ModelFacts
-from calib_serve.errors import InputError, ServerError
+from calib_serve.core.errors import InputError, ServerError
 from calib_serve.watch.batch import ServedReceipt
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import is_sampled, read_samples

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from calib_serve import Keyring, Reporter
-from calib_serve.errors import Unanswered
+from calib_serve.core.errors import Unanswered
 from calib_serve.reporter import reporter as module
 from calib_serve.watch.batch import Outcome, ServedSums
 

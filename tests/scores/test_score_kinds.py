@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calib_serve import Artifact, calibrate
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
 from calib_serve.fit.samples import Samples

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from calib_serve import Artifact, calibrate, compare, decide, evaluate, judge
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics import ece, log_softmax, softmax
 from calib_serve.scores import Scores
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import from_probs, to_logits
 from calib_serve.seam import Form, find_scores, leaves, same_format, shows

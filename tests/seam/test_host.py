@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from calib_serve.errors import InputError, ModelError
+from calib_serve.core.errors import InputError, ModelError
 from calib_serve.seam import _host
 from calib_serve.seam._host import Answer, Request, alternatives, made_up, varied
 

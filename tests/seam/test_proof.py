@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 from calib_serve.seam._form import Form

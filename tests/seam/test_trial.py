@@ -21,7 +21,7 @@ import pytest
 import torch
 from PIL import Image
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.seam import _trial_worker
 from calib_serve.seam._handler import Recorder, functions, load_handler, places, sigmoids

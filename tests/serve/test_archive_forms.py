@@ -17,7 +17,7 @@ from others_archives import FORMS, HANDLER, archived
 from sizes import sized
 
 from calib_serve import load_artifact
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.fuse.torchserve import pack_around, read_archive, stored_archives
 from calib_serve.fuse.torchserve._archive import MANIFEST
 

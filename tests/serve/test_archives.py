@@ -10,7 +10,7 @@ import pytest
 from command_line import calib_serve
 from live_server import temperature_artifact, torchscript
 
-from calib_serve.errors import FuseError, IntegrityError
+from calib_serve.core.errors import FuseError, IntegrityError
 from calib_serve.fuse.torchserve import pack
 from calib_serve.fuse.torchserve._archive import MANIFEST, read_archive, write_archive
 from calib_serve.fuse.torchserve._contents import shipped

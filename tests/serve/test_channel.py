@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ledgers import accept, entries, make_label
 from real_watch import make_watch
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.serve._observer import LINE, Emitter, label_value, metric_line
 from calib_serve.serve.feedback import Publisher
 from calib_serve.watch.drift import Detector

@@ -13,7 +13,7 @@ from live_server import CLASSES, NAMES, foreign, temperature_artifact
 from others_archives import HANDLER
 
 from calib_serve import Artifact
-from calib_serve.errors import FuseError, Refused
+from calib_serve.core.errors import FuseError, Refused
 from calib_serve.fuse.torchserve import labelled_models, pack_around, read_archive, remarks
 from calib_serve.watch.classes import Classes
 

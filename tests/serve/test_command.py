@@ -18,7 +18,7 @@ from live_server import inputs, temperature_artifact, torchscript
 from processes import started, with_sigint_ignored
 
 import calib_serve
-from calib_serve.errors import ServerError
+from calib_serve.core.errors import ServerError
 from calib_serve.fuse.torchserve import pack
 from calib_serve.serve.configuration import read_properties
 from calib_serve.serve.server import Server, Tokens

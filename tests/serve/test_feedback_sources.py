@@ -6,7 +6,7 @@ import warnings
 import pytest
 from real_watch import RING
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.serve.feedback import CalibrationFeedback, read_source
 from calib_serve.watch.ledger import Ledger
 

@@ -11,7 +11,7 @@ from sizes import sized
 
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import CalibServeError, FuseError
+from calib_serve.core.errors import CalibServeError, FuseError
 from calib_serve.fuse.mar_options import TRIAL, ModelOptions
 from calib_serve.fuse.torchserve import pack_around, read_archive
 

@@ -17,7 +17,7 @@ from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
 from calib_serve import Keyring
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.fuse.torchserve import pack, pack_around
 from calib_serve.fuse.torchserve._archive import read_archive, write_archive
 from calib_serve.receipts import group_number

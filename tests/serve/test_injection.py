@@ -33,7 +33,7 @@ ODD = {
 ECHOING = '''
 import logging
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.serve.classifier import CalibratedClassifier
 
 

@@ -29,8 +29,8 @@ from sizes import NIGHTLY, sized
 
 from calib_serve import Artifact
 from calib_serve.artifact import Head, InputShift, LogitMap
-from calib_serve.errors import FuseError
-from calib_serve.files import sha256
+from calib_serve.core.errors import FuseError
+from calib_serve.core.files import sha256
 from calib_serve.fuse.torchserve import Batching, pack, pack_around
 from calib_serve.fuse.torchserve._archive import write_archive
 

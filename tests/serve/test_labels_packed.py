@@ -12,7 +12,7 @@ from label_handlers import LABELS, array_file, labels_artifact
 from live_server import temperature_artifact, torchscript
 from sizes import sized
 
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse.torchserve import pack, pack_around, recalibrated
 
 pytestmark = pytest.mark.server

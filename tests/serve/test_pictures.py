@@ -19,7 +19,7 @@ from PIL import Image
 from sizes import sized
 
 from calib_serve.artifact import Artifact
-from calib_serve.files import named
+from calib_serve.core.files import named
 
 pytestmark = pytest.mark.server
 

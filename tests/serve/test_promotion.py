@@ -15,7 +15,7 @@ import pytest
 from command_line import calib_serve
 from live_server import Running, inputs, temperature_artifact, torchscript, until
 
-from calib_serve.errors import ServerError
+from calib_serve.core.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, recalibrated
 from calib_serve.promotion import Host, evidence_of, swap
 from calib_serve.watch.ledger import LabelRecord, Ledger, Shadowed

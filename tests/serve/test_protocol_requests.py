@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from live_server import CLASSES, inputs, temperature_artifact, torchscript
 
 from calib_serve import Keyring
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.fuse.torchserve import pack
 from calib_serve.serve import _observer as observer
 from calib_serve.serve._handler import Ending

@@ -9,8 +9,8 @@ import pytest
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
+from calib_serve.core.oip import Tensor
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.oip import Tensor
 from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
 from calib_serve.reporter.recorder import Decision
 from calib_serve.serve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows

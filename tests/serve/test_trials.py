@@ -13,7 +13,7 @@ from foreign_handlers import Foreign, archive, own
 from live_server import until
 
 from calib_serve.archives import look_at_archive
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 
 pytestmark = pytest.mark.server
 

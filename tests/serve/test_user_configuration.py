@@ -20,7 +20,7 @@ from live_server import (
     until,
 )
 
-from calib_serve.errors import ServerError
+from calib_serve.core.errors import ServerError
 from calib_serve.fuse.torchserve import pack, pack_feedback
 from calib_serve.promotion import Host
 from calib_serve.receipts import Keyring

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_by_name, select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import log_softmax, softmax

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import CalibServeError
+from calib_serve.core.errors import CalibServeError
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # Children are forked from a process that has these already, as a process that serves has: each takes some ten

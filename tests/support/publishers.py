@@ -22,7 +22,7 @@ def torchserve(folder: Path, ledger: str) -> None:
     from ts.context import Context, RequestProcessor
 
     from calib_serve.artifact import Artifact, LogitMap
-    from calib_serve.bins import Bins
+    from calib_serve.core.bins import Bins
     from calib_serve.fuse.mar_options import ModelOptions
     from calib_serve.receipts import Keyring
     from calib_serve.serve._observer import observe
@@ -60,7 +60,7 @@ def watch(folder: Path) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     from calib_serve.artifact import Clause, Contract
-    from calib_serve.bins import Bins
+    from calib_serve.core.bins import Bins
     from calib_serve.metrics.shares import Confusion
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.watch.batch import ServedPrediction

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calib_serve import judge, words
+from calib_serve import judge
+from calib_serve.core import text as words
 from calib_serve.verdicts import conclude as verdicts
 from calib_serve.verdicts.conclude import (
     CALIBRATE,

@@ -9,7 +9,7 @@ import pytest
 from sizes import sized
 
 from calib_serve import judge
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.verdicts.conclude import CALIBRATE
 from calib_serve.verdicts.decide import judge_probs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sizes import sized
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.watch.bets import BETS, FRACTIONS, Evidence, MeanBets, _log_staked, share_bets
 
 

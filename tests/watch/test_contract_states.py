@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
-from calib_serve.errors import LedgerError
+from calib_serve.core.errors import LedgerError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction, ServedSums
 from calib_serve.watch.contracts import ClauseState

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.watch._bin_gaps import bin_gaps
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.sums import Sums

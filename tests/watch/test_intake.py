@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calib_serve.errors import REASONS, LedgerError, Refused
+from calib_serve.core.errors import REASONS, LedgerError, Refused
 from calib_serve.receipts import Keyring
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed

@@ -12,7 +12,7 @@ from real_servers import Server
 from real_watch import RING, make_watch, talk_to
 
 from calib_serve import Reporter
-from calib_serve.errors import Refused
+from calib_serve.core.errors import Refused
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.watch.intake import Binding, PredictionIds, receipt_of
 from calib_serve.watch.ledger import Ledger

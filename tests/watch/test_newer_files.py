@@ -10,7 +10,7 @@ from command_line import calib_serve
 from kept_hosts import Host, V
 from ledgers import ask
 
-from calib_serve.errors import KeyringError, LedgerError
+from calib_serve.core.errors import KeyringError, LedgerError
 from calib_serve.receipts import Keyring, keyring
 from calib_serve.watch.anew import told_anew
 from calib_serve.watch.ledger import Ledger

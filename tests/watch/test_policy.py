@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve.errors import ConflictError, InputError
+from calib_serve.core.errors import ConflictError, InputError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.estimates import estimate

@@ -8,7 +8,7 @@ import pytest
 from command_line import calib_serve
 
 from calib_serve.artifact import Artifact, Head, LogitMap
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.metrics import softmax
 from calib_serve.receipts import Keyring, Label, Receipt
 from calib_serve.watch.batch import ServedPrediction

@@ -10,7 +10,7 @@ from ledgers import NOW, entries
 from sizes import sized
 
 from calib_serve import Keyring, Watch
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.receipts import Label, Receipt, Shadow
 from calib_serve.watch.anew import told_anew
 from calib_serve.watch.bets import BETS

@@ -12,7 +12,7 @@ from real_watch import RING, talk_to
 
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch import intake
 from calib_serve.watch.batch import ServedPrediction, ServedReceipt, ServedSums

@@ -9,7 +9,7 @@ import pytest
 
 from calib_serve import Artifact, calibrate, decide
 from calib_serve.artifact import Abstain, PredictionSets, evaluate_decisions, promises
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 
 
 def draw(n: int, seed: int, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from sizes import sized
 
 from calib_serve import Artifact, calibrate, evaluate
 from calib_serve.archives import calibrate_archive, look_at_archive, scores_of_archive
-from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.torchserve import pack_around, read_archive
 from calib_serve.metrics import log_probs, softmax

@@ -11,7 +11,7 @@ import pytest
 from command_line import invoke
 
 from calib_serve import calibrate, compare
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.measure import verdict
 from calib_serve.metrics import softmax
 

@@ -10,7 +10,7 @@ from command_line import calib_serve
 from sizes import sized
 
 from calib_serve import Artifact, calibrate, calibrate_model, estimate_prior, with_prior
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.metrics import classwise_ece, nll
 from calib_serve.metrics.shares import Confusion
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.measure import recalibrated_losses
 from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll, softmax
 

@@ -9,7 +9,7 @@ import pytest
 
 from calib_serve import Artifact, calibrate, refit
 from calib_serve.artifact import Head, LogitMap
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax

@@ -16,7 +16,7 @@ from specimens import Specimen
 
 from calib_serve import Artifact
 from calib_serve.artifact import InputShift, LogitMap, ModelFacts, ProbTable
-from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.fuse._parity import check_decisions
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.metrics import log_probs, softmax

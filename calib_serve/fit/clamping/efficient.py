@@ -18,7 +18,7 @@ from torch import Tensor
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import InputShift, LogitMap
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.temperature import fit_temperature

@@ -21,7 +21,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import InputShift, LogitMap
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.losses import focal

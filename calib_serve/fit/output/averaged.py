@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap, Mixture, Step
-from calib_serve.errors import CalibServeError, FitError
+from calib_serve.core.errors import CalibServeError, FitError
+from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
@@ -32,7 +33,6 @@ from calib_serve.fit.samples import Samples, folds_of, one_thread
 from calib_serve.fit.softmax_regression import Problem, Shape, Solve
 from calib_serve.metrics.samples import mean_error
 from calib_serve.scores.kinds import log_softmax
-from calib_serve.words import percent
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Minimum

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap, Mixture
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples

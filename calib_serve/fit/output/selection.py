@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import Score, Selection
-from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.core.bins import Bins, bin_index
+from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks

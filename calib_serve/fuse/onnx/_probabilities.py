@@ -11,7 +11,7 @@ import onnx_ir as ir
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import PredictionSets
 from calib_serve.artifact.steps import Mixture, ProbTable
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse._kinds import Change, change_to_fitted, check_truths
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap
-from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.options.base import changed, check
+from calib_serve.core.options.fuse import ModuleOptions
 from calib_serve.fuse._decisions import decided, deciding
 from calib_serve.fuse._kinds import (
     Change,
@@ -40,8 +42,6 @@ from calib_serve.fuse.torch._modules import (
     assemble,
     lookup,
 )
-from calib_serve.options.base import changed, check
-from calib_serve.options.fuse import ModuleOptions
 from calib_serve.scores.kinds import (
     LABELS,
     ONE_COLUMN,

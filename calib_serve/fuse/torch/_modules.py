@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import PredictionSets
 from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError, ShapeError
+from calib_serve.core.errors import FuseError, ShapeError
 from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,

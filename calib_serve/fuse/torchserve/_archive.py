@@ -22,8 +22,8 @@ from typing import IO, Any, cast
 import yaml
 
 from calib_serve.artifact.manifest import read_yaml
-from calib_serve.errors import FuseError, IntegrityError, ModelError
-from calib_serve.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, written_whole
+from calib_serve.core.errors import FuseError, IntegrityError, ModelError
+from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, written_whole
 from calib_serve.fuse.mar_options import SECTION
 
 MANIFEST = "MAR-INF/MANIFEST.json"

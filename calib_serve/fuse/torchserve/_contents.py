@@ -14,7 +14,7 @@ import yaml
 
 import calib_serve
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve._archive import Archive, Content, is_archive, opened, read_archive, scratch
 from calib_serve.scores.kinds import LABELS

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FuseError
-from calib_serve.files import sha256
+from calib_serve.core.errors import FuseError
+from calib_serve.core.files import sha256
+from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.pack import AnswerOptions, FeedbackOptions, PackOptions
 from calib_serve.fuse.mar_options import Kind, ModelOptions
 from calib_serve.fuse.torchserve._archive import (
     CONFIG,
@@ -35,8 +37,6 @@ from calib_serve.fuse.torchserve._contents import (
     shipped,
     with_section,
 )
-from calib_serve.options.base import changed, fields_of
-from calib_serve.options.pack import AnswerOptions, FeedbackOptions, PackOptions
 from calib_serve.pictures import Preprocessing
 
 FEEDBACK, VERSION = "calibration_feedback", "1.0"

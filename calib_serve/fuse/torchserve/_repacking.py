@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import sha256
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.pack import AroundOptions
 from calib_serve.data.labelled import LabelledRequests, read_requests
-from calib_serve.errors import FuseError, ModelError
-from calib_serve.files import sha256
 from calib_serve.fuse._kinds import change_to_fitted, check_truths
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve._archive import (
@@ -47,8 +49,6 @@ from calib_serve.fuse.torchserve._contents import (
     shipped,
     with_section,
 )
-from calib_serve.options.base import changed
-from calib_serve.options.pack import AroundOptions
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, to_logits
 from calib_serve.seam._form import leaves, same_format
 from calib_serve.seam._handler import INFERENCE

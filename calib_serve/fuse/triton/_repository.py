@@ -20,8 +20,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.errors import FuseError, InputError
-from calib_serve.files import read_whole
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.core.files import read_whole
+from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.fuse import GraphOptions, TritonOptions
 from calib_serve.fuse._parity import given_inputs
 from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.triton._batch import free_batch
@@ -38,8 +40,6 @@ from calib_serve.fuse.triton._config import (
     receipts,
     text,
 )
-from calib_serve.options.base import changed, fields_of
-from calib_serve.options.fuse import GraphOptions, TritonOptions
 
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 

@@ -20,8 +20,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.bins import bin_index
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import InputError, ShapeError
 
 Floats = NDArray[np.float64]
 

@@ -26,10 +26,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.errors import InputError, LedgerError, of_a_newer
-from calib_serve.options.base import changed
-from calib_serve.options.evaluate import Binned
-from calib_serve.options.servers import DriftOptions
+from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import Binned
+from calib_serve.core.options.servers import DriftOptions
 from calib_serve.watch.drift.bets import (
     CLASS_SLOTS,
     MOST_GROUPS,

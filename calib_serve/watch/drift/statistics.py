@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.watch.sums import Sums
 
 Floats = NDArray[np.float64]

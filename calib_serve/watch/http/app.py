@@ -16,15 +16,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from calib_serve.errors import (
+from calib_serve.core.errors import (
     ConflictError,
     InputError,
     LedgerError,
     MissingDependency,
     Refused,
 )
-from calib_serve.options.base import changed
-from calib_serve.options.servers import AppOptions
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.servers import AppOptions
 from calib_serve.pages import STATIC
 from calib_serve.receipts.wire import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums

@@ -16,8 +16,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from calib_serve.errors import LedgerError, MissingDependency
-from calib_serve.options.servers import AppOptions
+from calib_serve.core.errors import LedgerError, MissingDependency
+from calib_serve.core.options.servers import AppOptions
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch import windows
 from calib_serve.watch.batch import OTHER

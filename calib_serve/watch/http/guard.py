@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from calib_serve.errors import InputError, MissingDependency
-from calib_serve.files import FollowedFile, read_private
-from calib_serve.options.servers import AppOptions
+from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.files import FollowedFile, read_private
+from calib_serve.core.options.servers import AppOptions
 from calib_serve.watch.batch import OTHER
 from calib_serve.watch.slices import is_source
 

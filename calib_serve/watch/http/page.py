@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from calib_serve.bins import Bins, psi
-from calib_serve.errors import MissingDependency
+from calib_serve.core.bins import Bins, psi
+from calib_serve.core.errors import MissingDependency
+from calib_serve.core.text import count, decimals, percent, signed_points, span, when
 from calib_serve.pages import Cell, Fact, Said, Table, environment, table_of_tests
 from calib_serve.pages.charts import Dot, Series, Step, ece_by_time, histogram, reliability
 from calib_serve.receipts.wire import DAY
@@ -24,7 +25,6 @@ from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.service import Watch
 from calib_serve.watch.sums import Key, Kind, Sums, Version
 from calib_serve.watch.windows import WINDOWS, Window, duration
-from calib_serve.words import count, decimals, percent, signed_points, span, when
 
 try:
     from markupsafe import Markup

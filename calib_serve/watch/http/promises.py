@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from calib_serve.errors import MissingDependency
-from calib_serve.names import as_duration
+from calib_serve.core.errors import MissingDependency
+from calib_serve.core.names import as_duration
+from calib_serve.core.text import UNKNOWN, count, percent, signed_points, span, when
 from calib_serve.pages import Cell, Fact, Said, Table
 from calib_serve.pages.charts import WIDE, picture
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.windows import duration
-from calib_serve.words import UNKNOWN, count, percent, signed_points, span, when
 
 try:
     from markupsafe import Markup

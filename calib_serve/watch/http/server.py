@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import InputError, MissingDependency
-from calib_serve.options.base import changed
-from calib_serve.options.servers import ListenOptions
-from calib_serve.signals import interruptible
+from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.servers import ListenOptions
+from calib_serve.core.signals import interruptible
 
 try:
     import h11

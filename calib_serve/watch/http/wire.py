@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from calib_serve.errors import MissingDependency, Reason
-from calib_serve.names import By
+from calib_serve.core.errors import MissingDependency, Reason
+from calib_serve.core.names import By
 from calib_serve.watch.batch import LONGEST_ID, LONGEST_SEGMENT
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.items import MOST_ITEMS

@@ -19,10 +19,10 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from calib_serve.addresses import holds_password, shown
-from calib_serve.errors import InputError, LedgerError, MissingDependency, UnknownFate
-from calib_serve.files import make_private
-from calib_serve.words import file_size
+from calib_serve.core.addresses import holds_password, shown
+from calib_serve.core.errors import InputError, LedgerError, MissingDependency, UnknownFate
+from calib_serve.core.files import make_private
+from calib_serve.core.text import file_size
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from sqlalchemy import (
     update,
 )
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch.batch import BatchKey, check_content
 from calib_serve.watch.ledger.database import Database

@@ -27,8 +27,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import sqlite
 
-from calib_serve.errors import InputError, MissingDependency
-from calib_serve.files import written_whole
+from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.files import written_whole
 from calib_serve.watch.series import SUMS
 
 if TYPE_CHECKING:

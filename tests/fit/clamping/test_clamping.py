@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from calib_serve.artifact import Artifact, InputShift
-from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.efficient import data_bounds, feasible_shift
 from calib_serve.fit.clamping.objective import Objective

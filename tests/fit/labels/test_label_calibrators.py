@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from calib_serve import Artifact, calibrate, verdict
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.metrics import decisions, nll, sigmoid
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head, train_masked
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.samples import Samples

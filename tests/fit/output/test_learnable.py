@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples, folds_of

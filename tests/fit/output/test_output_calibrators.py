@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from calib_serve import Artifact, calibrate
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.ece_grid import GRIDS, fit_temperature_ece
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir

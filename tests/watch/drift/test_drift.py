@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_detector import PlainDetector
 
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.drift.bets import SPACING, Cells, PartBets, payoffs
 from calib_serve.watch.drift.statistics import ConfidenceShift

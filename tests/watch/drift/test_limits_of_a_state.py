@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.watch.drift import Detector
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy
 from calib_serve.watch.sums import Sums
 

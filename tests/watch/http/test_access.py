@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from real_watch import TestClient, make_watch, talk_to
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.watch.http import Token, TokenFile, create_app, read_tokens, serve_app
 
 pytestmark = pytest.mark.store

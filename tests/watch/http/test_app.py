@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.receipts import Keyring
 from calib_serve.watch.classes import Classes
 from calib_serve.watch.drift import Detector

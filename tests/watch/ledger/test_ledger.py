@@ -18,7 +18,7 @@ from sizes import sized
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from calib_serve.errors import ConflictError, InputError, LedgerError, UnknownFate
+from calib_serve.core.errors import ConflictError, InputError, LedgerError, UnknownFate
 from calib_serve.receipts import DAY
 from calib_serve.watch.batch import BatchKey
 from calib_serve.watch.drift import Alarm

@@ -10,7 +10,7 @@ import pytest
 from ledgers import accept, ask, entries, make_label
 from sqlalchemy import event
 
-from calib_serve.errors import LedgerError
+from calib_serve.core.errors import LedgerError
 from calib_serve.receipts import DAY, Label, Receipt, Shadow
 from calib_serve.watch.ledger import Entry, Ledger
 from calib_serve.watch.ledger.entries import LabelRecord, Shadowed

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import (
+from calib_serve.core.options.base import (
     PYTHON,
     RARE,
     Checked,
@@ -14,7 +14,7 @@ from calib_serve.options.base import (
     check_default,
     check_positive,
 )
-from calib_serve.options.data import ScoresOptions
+from calib_serve.core.options.data import ScoresOptions
 
 __all__ = [
     "Binned",

@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import RARE, Tolerant, check, check_default
-from calib_serve.options.evaluate import Binned
+from calib_serve.core.options.base import RARE, Tolerant, check, check_default
+from calib_serve.core.options.evaluate import Binned
 
 __all__ = ["AuditOptions"]
 

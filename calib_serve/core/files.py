@@ -35,7 +35,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from calib_serve.errors import CalibServeError, InputError, MissingDependency
+from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
 
 __all__ = [
     "GROUP_READS",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from calib_serve.errors import InputError, OptionError
+from calib_serve.core.errors import InputError, OptionError
 
 __all__ = [
     "PYTHON",
@@ -121,7 +121,7 @@ def check(holds: bool, option: str, says: str) -> None:
     >>> check(False, "folds", "must be 2 or more, got 1")
     Traceback (most recent call last):
         ...
-    calib_serve.errors.OptionError: folds must be 2 or more, got 1
+    calib_serve.core.errors.OptionError: folds must be 2 or more, got 1
     """
     if not holds:
         raise OptionError(option, says)
@@ -133,7 +133,7 @@ def check_default(options: object, names: Iterable[str], says: str) -> None:
     >>> check_default(Seeded(seed=3), ["seed"], "is for what is drawn")
     Traceback (most recent call last):
         ...
-    calib_serve.errors.OptionError: seed is for what is drawn
+    calib_serve.core.errors.OptionError: seed is for what is drawn
     """
     plain = {one.name: one for one in fields(options)}  # type: ignore[arg-type]
     for name in names:
@@ -146,7 +146,7 @@ def check_positive(**options: float) -> None:
     >>> check_positive(timeout=0)
     Traceback (most recent call last):
         ...
-    calib_serve.errors.OptionError: timeout must be above 0 and finite, got 0
+    calib_serve.core.errors.OptionError: timeout must be above 0 and finite, got 0
     """
     for option, value in options.items():
         check(0 < value < math.inf, option, f"must be above 0 and finite, got {value:g}")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 __all__ = ["logs"]
 

@@ -6,7 +6,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 
 __all__ = ["RUNTIMES", "check_onnxruntime", "registered"]
 

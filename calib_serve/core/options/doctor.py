@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from calib_serve.options.base import Checked, check
+from calib_serve.core.options.base import Checked, check
 
 __all__ = ["DoctorOptions"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import RARE, Checked, check, check_positive
+from calib_serve.core.options.base import RARE, Checked, check, check_positive
 
 __all__ = [
     "CollectOptions",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 
 __all__ = ["DATATYPES", "FLOATS", "Tensor", "as_entry", "of_list", "of_raw", "raw_of", "read_tensor"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import (
+from calib_serve.core.options.base import (
     PYTHON,
     RARE,
     Checked,

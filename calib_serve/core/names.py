@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 __all__ = ["By", "Naming", "as_duration", "check_names", "is_plain", "parse_duration", "shown"]
 
@@ -29,7 +29,7 @@ class Naming:
     (2, 0, 1, 2)
     >>> classes.find("2")
     Traceback (most recent call last):
-    calib_serve.errors.InputError: '2' is the name of class 1 and the id of class 2; say which is meant
+    calib_serve.core.errors.InputError: '2' is the name of class 1 and the id of class 2; say which is meant
     """
 
     def __init__(self, count: int, names: Sequence[str] = ()) -> None:
@@ -72,7 +72,7 @@ def check_names(names: Sequence[object]) -> None:
 
     >>> check_names(["cat", "a\0b"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    calib_serve.errors.InputError: class 1 is called 'a\x00b'; a name has no control...
+    calib_serve.core.errors.InputError: class 1 is called 'a\x00b'; a name has no control...
     """
     for k, name in enumerate(names):
         if not isinstance(name, str):

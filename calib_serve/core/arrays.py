@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, MissingDependency
+from calib_serve.core.errors import InputError, MissingDependency
 
 __all__ = [
     "are_counts",

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.options.base import RARE, Checked, Factory, check, check_default, check_positive, fields_of
+from calib_serve.core.options.base import (
+    RARE,
+    Checked,
+    Factory,
+    check,
+    check_default,
+    check_positive,
+    fields_of,
+)
 
 __all__ = [
     "ArchiveData",

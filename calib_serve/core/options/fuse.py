@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from calib_serve.options.base import PYTHON, RARE, Checked, LastLayer, check, check_default
-from calib_serve.options.data import ModelScores
+from calib_serve.core.options.base import PYTHON, RARE, Checked, LastLayer, check, check_default
+from calib_serve.core.options.data import ModelScores
 
 __all__ = [
     "FuseOptions",

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from calib_serve.errors import InputError
-from calib_serve.files import read_private
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import read_private
 
 __all__ = ["holds_password", "password_of", "shown"]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calib_serve.options.base import Checked, Factory, LastLayer, Seeded, check
-from calib_serve.options.data import ArchiveOptions, ScoresOptions
+from calib_serve.core.options.base import Checked, Factory, LastLayer, Seeded, check
+from calib_serve.core.options.data import ArchiveOptions, ScoresOptions
 
 __all__ = [
     "ArchiveFitOptions",

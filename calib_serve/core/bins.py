@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import are_counts, as_floats
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import are_counts, as_floats
+from calib_serve.core.errors import InputError, ShapeError
 
 __all__ = ["Bins", "Edges", "bin_index", "check_binning", "psi"]
 
