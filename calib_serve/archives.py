@@ -27,9 +27,9 @@ from calib_serve.fit.progress import Progress, stage
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.torchserve._contents import is_calibrated
 from calib_serve.fuse.torchserve._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked
+from calib_serve.scores.form import shows
 from calib_serve.scores.kinds import LABELS, Outputs, to_probs
 from calib_serve.scores.scores import Scores
-from calib_serve.seam._form import shows
 from calib_serve.seam._host import Request, alternatives, run_trial
 
 _ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")

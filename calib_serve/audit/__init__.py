@@ -5,6 +5,6 @@
 
 from calib_serve.audit.audit import Audit, Labels, Measured, Refusal, audit
 from calib_serve.audit.expressions import Columns
-from calib_serve.engines import PASSWORD
+from calib_serve.scores.databases import PASSWORD
 
 __all__ = ["PASSWORD", "Audit", "Columns", "Labels", "Measured", "Refusal", "audit"]

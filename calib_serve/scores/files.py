@@ -31,7 +31,7 @@ from calib_serve.core.files import (
     read_npz,
 )
 from calib_serve.core.names import shown
-from calib_serve.engines import open_engine
+from calib_serve.scores.databases import open_engine
 from calib_serve.scores.kinds import Outputs
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
 from calib_serve.scores.table import TAKEN, Roles, Source, lists_first, of_arrays, of_roles, roles_of

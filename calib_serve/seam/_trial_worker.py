@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import CalibServeError, ModelError
 from calib_serve.core.files import map_npy
+from calib_serve.scores.form import EACH, Form, all_scores, as_json, find_scores, shown_as
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, measured, to_logits
-from calib_serve.seam._form import EACH, Form, all_scores, as_json, find_scores, shown_as
 from calib_serve.seam._handler import (
     INFERENCE,
     Handler,

@@ -16,8 +16,8 @@ from typing import Any
 
 from calib_serve.core.errors import ModelError
 from calib_serve.fuse.mar_options import TRIAL
+from calib_serve.scores.form import Form
 from calib_serve.scores.kinds import from_probs
-from calib_serve.seam._form import Form
 from calib_serve.seam._handler import INFERENCE, load_handler, put_around
 from calib_serve.seam._host import Request, ask
 from calib_serve.serve._handler import AnyPrediction, CalibratedHandler, Failure, Row

@@ -42,6 +42,7 @@ from calib_serve.fuse.torch._modules import (
     assemble,
     lookup,
 )
+from calib_serve.scores.form import Form, find_scores
 from calib_serve.scores.kinds import (
     LABELS,
     ONE_COLUMN,
@@ -53,7 +54,6 @@ from calib_serve.scores.kinds import (
     to_logits,
     to_probs,
 )
-from calib_serve.seam._form import Form, find_scores
 
 Returns = Literal["probabilities", "logits", "all"]
 _TAILS: dict[str, Callable[..., Tail]] = {

@@ -49,8 +49,8 @@ from calib_serve.fuse.torchserve._contents import (
     shipped,
     with_section,
 )
+from calib_serve.scores.form import leaves, same_format
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, to_logits
-from calib_serve.seam._form import leaves, same_format
 from calib_serve.seam._handler import INFERENCE
 from calib_serve.seam._host import SECONDS, Request, alternatives, run_trial
 
