@@ -23,7 +23,7 @@ import numpy as np
 import peers
 
 from calib_serve.core.bins import Bins
-from calib_serve.verdicts.decide import judge
+from calib_serve.metrics.judging import judge
 
 CONFIDENCES = {"mid": (0.55, 0.95), "wide": (0.5, 1.0), "high": (0.95, 1.0)}
 CLASSES = (2, 10, 100)

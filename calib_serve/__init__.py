@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from calib_serve.fuse.torch import calibrated, fuse_torch
     from calib_serve.fuse.torchserve import load_artifact, pack, pack_around
     from calib_serve.fuse.triton import fuse_triton
-    from calib_serve.metrics import evaluate
+    from calib_serve.metrics import Verdict, evaluate, judge
     from calib_serve.model import load_model
     from calib_serve.pictures import Preprocessing
     from calib_serve.receipts import Keyring, Label, Receipt
@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from calib_serve.scores import Scores
     from calib_serve.serve.refit_served import refit_served
     from calib_serve.serve.server import Server
-    from calib_serve.verdicts import Verdict, judge
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.service import Watch

@@ -9,8 +9,8 @@ from typing import Any
 
 from calib_serve import Bins, calibrate, evaluate, judge
 from calib_serve.core.bins import bin_index
+from calib_serve.metrics import gaps
 from calib_serve.receipts import DAY, SKEW
-from calib_serve.verdicts import gaps
 from calib_serve.watch import _bin_gaps, estimates, intake
 from calib_serve.watch.drift import Detector
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact.artifact import Artifact
     from calib_serve.artifact.steps import Step
-    from calib_serve.verdicts.conclude import Verdict
+    from calib_serve.metrics.conclusion import Verdict
 
 __all__ = [
     "artifact_facts",

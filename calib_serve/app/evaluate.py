@@ -80,9 +80,9 @@ def evaluate(
     """Judge and measure scores."""
     from calib_serve.artifact.artifact import Artifact
     from calib_serve.fit.decide import seen
+    from calib_serve.metrics.conclusion import of_own_samples
     from calib_serve.metrics.evaluation import evaluate, evaluate_labels
-    from calib_serve.verdicts.conclude import of_own_samples
-    from calib_serve.verdicts.decide import judge
+    from calib_serve.metrics.judging import judge
 
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:

@@ -22,9 +22,9 @@ from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import decisions
 from calib_serve.metrics.comparison import Moved
+from calib_serve.metrics.conclusion import CALIBRATE, MORE, Verdict
 from calib_serve.metrics.shares import Confusion
 from calib_serve.scores.kinds import ONE_COLUMN, Outputs
-from calib_serve.verdicts.conclude import CALIBRATE, MORE, Verdict
 
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
 _SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion

@@ -34,10 +34,10 @@ from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.metrics import decisions
+from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.labels import evaluate_label_probs
 from calib_serve.scores.kinds import LABELS, log_probs, sigmoid
 from calib_serve.scores.scores import Scores, check_ungrouped
-from calib_serve.verdicts.decide import judge_probs
 
 Floats = NDArray[np.float64]
 

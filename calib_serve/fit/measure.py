@@ -20,14 +20,14 @@ from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.selection import facts_of_probabilities, held_out_facts
 from calib_serve.fit.samples import Samples, folds_of, stratified
 from calib_serve.metrics.comparison import Moved
+from calib_serve.metrics.conclusion import Level, Verdict, gain_of
 from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
 from calib_serve.metrics.intervals import Estimate
+from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
 from calib_serve.metrics.proper import LossTerms, sample_losses
 from calib_serve.scores.kinds import Outputs, log_probs, sigmoid, softmax
 from calib_serve.scores.scores import ProbsView, Scores
-from calib_serve.verdicts.conclude import Level, Verdict, gain_of
-from calib_serve.verdicts.decide import judge_probs
 
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on

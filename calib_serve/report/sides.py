@@ -16,6 +16,7 @@ from calib_serve.core.bins import Edges
 from calib_serve.core.text import p_value, percent
 from calib_serve.metrics.calibration import SmoothReliability
 from calib_serve.metrics.comparison import Change, Moved
+from calib_serve.metrics.conclusion import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 from calib_serve.metrics.evaluation import Evaluation
 from calib_serve.metrics.labels import LabelsEvaluation
 from calib_serve.report.prepare import (
@@ -25,7 +26,6 @@ from calib_serve.report.prepare import (
     Reliability,
     RiskCoverage,
 )
-from calib_serve.verdicts.conclude import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
 
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,); or of labels (n, L), and which of them are true (n, L)."""

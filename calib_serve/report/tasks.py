@@ -20,7 +20,9 @@ from calib_serve.core.text import count, percent
 from calib_serve.metrics import decisions
 from calib_serve.metrics.calibration import smooth_reliability
 from calib_serve.metrics.comparison import Change, Moved, change_of_mean, paired_changes
+from calib_serve.metrics.conclusion import Verdict, of_own_samples
 from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
+from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.labels import LabelsEvaluation, checked_label_probs, evaluate_label_probs
 from calib_serve.metrics.samples import checked, checked_weights, top_label
 from calib_serve.pages import Fact, Table
@@ -55,8 +57,6 @@ from calib_serve.report.tables import (
 )
 from calib_serve.scores.kinds import log_probs
 from calib_serve.scores.scores import check_ungrouped
-from calib_serve.verdicts.conclude import Verdict, of_own_samples
-from calib_serve.verdicts.decide import judge_probs
 
 Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]

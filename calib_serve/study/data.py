@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.metrics.calibration import accuracy, ece
+from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.proper import nll
 from calib_serve.metrics.refinement import refinement_auroc
 from calib_serve.study.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
-from calib_serve.verdicts.decide import judge_probs
 
 Pixels = NDArray[np.uint8]
 

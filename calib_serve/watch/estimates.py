@@ -4,7 +4,7 @@ Which predictions get a label is rarely chance alone: a queue of unsure ones is 
 So bins are weighed by the predictions served in them, which are all counted, and labels only say what holds
 inside a bin, each weighed by one over the chance with which it was asked for (Hajek 1971). What no label
 covers is not guessed: estimates are of the covered part, and ``bounds`` say what the rest could change.
-The verdict on them is that of ``calib_serve.verdicts``.
+The verdict on them is that of ``calib_serve.metrics``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.text import points
+from calib_serve.metrics.conclusion import TOLERANCE, Verdict, conclude, direction, line_of
+from calib_serve.metrics.gaps import Cells, finest
 from calib_serve.metrics.intervals import quantile_of, student_quantile
-from calib_serve.verdicts.conclude import TOLERANCE, Verdict, conclude, direction, line_of
-from calib_serve.verdicts.gaps import Cells, finest
 from calib_serve.watch._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.sums import Sums
@@ -374,7 +374,7 @@ _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
     """Judge whether confidence is within ``tolerance`` of accuracy on average, as far as labels tell.
 
-    The levels of ``calib_serve.verdicts``, over the bins of the estimates. "off" is as sure as three
+    The levels of ``calib_serve.metrics``, over the bins of the estimates. "off" is as sure as three
     standard errors, for verdicts are looked at often, and of all predictions even if those that labels do not
     cover are perfect; "calibrated" speaks of at least 90 % of them.
     """

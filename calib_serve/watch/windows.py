@@ -20,8 +20,8 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import parse_duration
+from calib_serve.metrics.conclusion import TOLERANCE, Verdict
 from calib_serve.receipts.wire import DAY
-from calib_serve.verdicts.conclude import TOLERANCE, Verdict
 from calib_serve.watch.estimates import Estimates, estimate, judge
 from calib_serve.watch.ledger.entries import SPANS, WindowSums
 from calib_serve.watch.ledger.ledger import Ledger

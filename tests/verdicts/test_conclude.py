@@ -12,8 +12,8 @@ import pytest
 
 from calib_serve import judge
 from calib_serve.core import text as words
-from calib_serve.verdicts import conclude as verdicts
-from calib_serve.verdicts.conclude import (
+from calib_serve.metrics import conclude as verdicts
+from calib_serve.metrics.conclusion import (
     CALIBRATE,
     DEPLOY,
     Line,
@@ -23,7 +23,7 @@ from calib_serve.verdicts.conclude import (
     line_of,
     samples_needed,
 )
-from calib_serve.verdicts.gaps import Cells
+from calib_serve.metrics.gaps import Cells
 
 
 def plain(text: str) -> str:

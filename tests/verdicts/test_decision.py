@@ -10,8 +10,8 @@ from sizes import sized
 
 from calib_serve import judge
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.verdicts.conclude import CALIBRATE
-from calib_serve.verdicts.decide import judge_probs
+from calib_serve.metrics.conclusion import CALIBRATE
+from calib_serve.metrics.judging import judge_probs
 
 MODELS = sized(ci=16, nightly=400)
 

@@ -9,8 +9,7 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
-from calib_serve.verdicts.decide import _of_all, _of_classes, _of_label, _of_shape, _Sample
-from calib_serve.verdicts.gaps import (
+from calib_serve.metrics.gaps import (
     _OF_CLASSES,
     Cells,
     ClassGap,
@@ -24,6 +23,7 @@ from calib_serve.verdicts.gaps import (
     shape_of_event,
     shape_of_top_two,
 )
+from calib_serve.metrics.judging import _of_all, _of_classes, _of_label, _of_shape, _Sample
 
 RNG = np.random.default_rng(8)
 N = 900

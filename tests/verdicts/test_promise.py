@@ -11,7 +11,7 @@ import pytest
 from sizes import sized
 
 from calib_serve import judge
-from calib_serve.verdicts.conclude import Verdict
+from calib_serve.metrics.conclusion import Verdict
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.estimates import judge as judge_live
 from calib_serve.watch.sums import Sums

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sizes import sized
 
-from calib_serve.verdicts.decide import judge as judge_scores
+from calib_serve.metrics.judging import judge as judge_scores
 from calib_serve.watch.estimates import Bounds, Estimates, estimate, judge
 from calib_serve.watch.sums import Sums
 

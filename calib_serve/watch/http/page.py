@@ -13,10 +13,10 @@ import numpy as np
 from calib_serve.core.bins import Bins, psi
 from calib_serve.core.errors import MissingDependency
 from calib_serve.core.text import count, decimals, percent, signed_points, span, when
+from calib_serve.metrics.conclusion import Verdict
 from calib_serve.pages import Cell, Fact, Said, Table, environment, table_of_tests
 from calib_serve.pages.charts import Dot, Series, Step, ece_by_time, histogram, reliability
 from calib_serve.receipts.wire import DAY
-from calib_serve.verdicts.conclude import Verdict
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy
 from calib_serve.watch.estimates import Estimates, Number, estimate
 from calib_serve.watch.http.promises import clause_cards, shadow_table, shadows_say

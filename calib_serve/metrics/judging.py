@@ -15,11 +15,7 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import JudgeOptions
 from calib_serve.core.text import percent, points
-from calib_serve.metrics.labels import checked_label_probs, decisions
-from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
-from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
-from calib_serve.verdicts.conclude import (
+from calib_serve.metrics.conclusion import (
     CALIBRATE,
     TOLERANCE,
     Line,
@@ -29,7 +25,7 @@ from calib_serve.verdicts.conclude import (
     direction,
     line_of,
 )
-from calib_serve.verdicts.gaps import (
+from calib_serve.metrics.gaps import (
     RISK,
     Cells,
     ClassGap,
@@ -42,6 +38,10 @@ from calib_serve.verdicts.gaps import (
     shape_of_event,
     shape_of_top_two,
 )
+from calib_serve.metrics.labels import checked_label_probs, decisions
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
+from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -393,7 +393,7 @@ def judge(
     unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
     held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
     1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
-    points might hide. Tests of class shares and of shape (see ``calib_serve.verdicts.gaps``) can only veto.
+    points might hide. Tests of class shares and of shape (see ``calib_serve.metrics.gaps``) can only veto.
     Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
 
     >>> import numpy as np

@@ -11,8 +11,8 @@ import numpy as np
 
 from calib_serve.core.options.base import Tolerant
 from calib_serve.core.text import chance, percent, percent_change, points, rounded_up
+from calib_serve.metrics.gaps import FEW, RISK, Cells, judged_alone
 from calib_serve.metrics.intervals import equivalence_power
-from calib_serve.verdicts.gaps import FEW, RISK, Cells, judged_alone
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
 _MATTERS = 0.2  # an error that may be larger than this is no finding
