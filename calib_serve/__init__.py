@@ -60,6 +60,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
+    from calib_serve.artifact.preprocessing import Preprocessing
     from calib_serve.collect import send_label_file
     from calib_serve.core.bins import Bins
     from calib_serve.core.errors import CalibServeError
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from calib_serve.fuse.triton import fuse_triton
     from calib_serve.metrics import Verdict, evaluate, judge
     from calib_serve.model import load_model
-    from calib_serve.pictures import Preprocessing
     from calib_serve.receipts import Keyring, Label, Receipt
     from calib_serve.refitting import refit
     from calib_serve.report import write_report

@@ -14,9 +14,9 @@ from calib_serve.core.options.base import check
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact.preprocessing import Preprocessing
     from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
     from calib_serve.model.face import Classifier
-    from calib_serve.pictures import Preprocessing
     from calib_serve.scores.scores import Scores
 
 __all__ = [
@@ -152,7 +152,7 @@ class PictureOptions:
 
 def preprocessing(given: Sequence[str]) -> Preprocessing | None:
     """Return what ``--pictures`` says; None where it is not given. Raises InputError for a half of it."""
-    from calib_serve.pictures import Preprocessing, preprocessing_of
+    from calib_serve.artifact.preprocessing import Preprocessing, preprocessing_of
 
     if not given:
         return None

@@ -209,9 +209,9 @@ def _of_model(
     model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
+    from calib_serve.artifact.preprocessing import Preprocessing
     from calib_serve.fit.on_model import FitOnModel
     from calib_serve.model.load import load_model, model_data, weights_remarks
-    from calib_serve.pictures import Preprocessing
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.artifact.preprocessing import Preprocessing, read_picture
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.files import map_npy, named, open_regular, read_npz
 from calib_serve.core.names import check_names
-from calib_serve.pictures import Preprocessing, read_picture
 from calib_serve.scores.rows import read_rows
 from calib_serve.scores.scores import truths
 

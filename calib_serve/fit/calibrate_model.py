@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import made_up, response
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
@@ -37,7 +38,6 @@ from calib_serve.metrics.shares import Given, as_shares
 from calib_serve.model.face import CachedClassifier, Classifier, calibrated_probs, join, rank_device
 from calib_serve.model.load import load_model, weights_remarks
 from calib_serve.model.torch_classifier import from_module
-from calib_serve.pictures import Preprocessing
 from calib_serve.scores.kinds import LABELS, log_probs, softmax
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args
 
 from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.options.pack import AnswerOptions, Wrapped
-from calib_serve.pictures import Preprocessing
 from calib_serve.scores.kinds import LABELS, Outputs
 
 __all__ = ["SECTION", "TRIAL", "Kind", "ModelOptions"]

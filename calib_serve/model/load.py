@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.files import named, open_regular, sha256
 from calib_serve.data.dataset import Dataset, load_data
 from calib_serve.model.face import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.model.hugging_face import data_of, is_folder, load_folder
 from calib_serve.model.torch_classifier import from_module
-from calib_serve.pictures import Preprocessing
 from calib_serve.scores.kinds import Outputs
 
 _OTHERS = {

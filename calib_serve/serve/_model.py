@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.preprocessing import MAX_PIXELS, Preprocessing, is_picture_shape, read_picture
 from calib_serve.artifact.tensors import load, read_plainly
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.core.files import sha256
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape, read_picture
 
 if TYPE_CHECKING:
     from torch import nn

@@ -21,8 +21,8 @@ from small_models import TABLE, everything, temperature
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, LogitMap, ModelFacts, PredictionSets, ProbTable
 from calib_serve.artifact.manifest import digest
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import ArtifactError, CalibServeError, IntegrityError, SchemaError
-from calib_serve.pictures import Preprocessing
 
 
 def tamper(folder: Path, change) -> None:

@@ -31,6 +31,7 @@ from small_models import archive, everything, temperature
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import Contract, LogitMap
 from calib_serve.artifact.manifest import digest, pack, sha256
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
@@ -41,7 +42,6 @@ from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.model import load_model
-from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Scores
 from calib_serve.serve._model import decode
 from calib_serve.serve.configuration import changed, read_properties

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from calib_serve.artifact.preprocessing import Preprocessing, read_picture
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.pictures import Preprocessing, read_picture
 
 PLAIN = Preprocessing(mean=(0.0,), std=(1.0,))
 

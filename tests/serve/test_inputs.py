@@ -18,10 +18,10 @@ from PIL import Image
 from safetensors.numpy import save
 
 from calib_serve.artifact import Artifact
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import sha256
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.pictures import Preprocessing
 from calib_serve.serve._model import decode, decode_lists, load_runtime
 from calib_serve.serve.feedback import parse_items
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.pictures import Preprocessing
 from calib_serve.serve.feedback import read_models
 
 KEPT = Path(__file__).parents[1] / "kept" / "archive-1"

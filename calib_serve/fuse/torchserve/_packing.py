@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed, fields_of
@@ -37,7 +38,6 @@ from calib_serve.fuse.torchserve._contents import (
     shipped,
     with_section,
 )
-from calib_serve.pictures import Preprocessing
 
 FEEDBACK, VERSION = "calibration_feedback", "1.0"
 _PACKAGE = "calib_serve/"
