@@ -29,7 +29,7 @@ import peers
 import stores
 
 from calib_serve.receipts import Keyring
-from calib_serve.watch.classes import Classes
+from calib_serve.receipts.classes import Classes
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake
 from calib_serve.watch.ledger import Ledger

@@ -39,8 +39,8 @@ from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
 from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.fuse.torchserve._archive import write_archive
+from calib_serve.receipts.environment import KEYRING
 from calib_serve.serve.configuration import Ports
-from calib_serve.serve.environment import KEYRING
 from calib_serve.serve.server import Server
 
 BARE = '''

@@ -42,8 +42,8 @@ from scipy.optimize import brentq, minimize_scalar  # noqa: E402
 
 from calib_serve.metrics import softmax  # noqa: E402
 from calib_serve.receipts import Keyring, Shadow  # noqa: E402
+from calib_serve.receipts.classes import Classes  # noqa: E402
 from calib_serve.watch.bets import BETS, MeanBets  # noqa: E402
-from calib_serve.watch.classes import Classes  # noqa: E402
 from calib_serve.watch.feed import DriftFeed  # noqa: E402
 from calib_serve.watch.intake import Intake  # noqa: E402
 from calib_serve.watch.ledger import LabelRecord, Ledger, Shadowed  # noqa: E402

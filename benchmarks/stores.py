@@ -24,7 +24,7 @@ import peers
 import psutil
 
 from calib_serve.receipts import Keyring
-from calib_serve.watch.classes import Classes
+from calib_serve.receipts.classes import Classes
 from calib_serve.watch.intake import Intake
 from calib_serve.watch.ledger import Ledger
 

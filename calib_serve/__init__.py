@@ -78,6 +78,8 @@ if TYPE_CHECKING:
     from calib_serve.metrics import Verdict, evaluate, judge
     from calib_serve.model import load_model
     from calib_serve.receipts import Keyring, Label, Receipt
+    from calib_serve.receipts.policy import LabelPolicy
+    from calib_serve.receipts.reporter import Reporter
     from calib_serve.refitting import refit
     from calib_serve.report import write_report
     from calib_serve.report.displays import (
@@ -85,12 +87,10 @@ if TYPE_CHECKING:
         ReliabilityDisplay,
         RiskCoverageDisplay,
     )
-    from calib_serve.reporter.reporter import Reporter
     from calib_serve.scores import Scores
     from calib_serve.serve.refit_served import refit_served
     from calib_serve.serve.server import Server
     from calib_serve.watch.http import create_app, serve_app
-    from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.service import Watch
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.

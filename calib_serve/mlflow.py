@@ -34,7 +34,7 @@ from calib_serve.core.errors import (
     IntegrityError,
     MissingDependency,
 )
-from calib_serve.reporter.reporter import Reporter
+from calib_serve.receipts.reporter import Reporter
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, check_outputs, measured, to_logits
 
 _LINE = 300  # characters of its own words

@@ -32,6 +32,8 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.pages import STATIC
 from calib_serve.receipts import DAY, Keyring
+from calib_serve.receipts.batch import ServedPrediction
+from calib_serve.receipts.classes import Classes
 from calib_serve.report import (
     confidence_density,
     plot_counts,
@@ -42,8 +44,6 @@ from calib_serve.report import (
 )
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
-from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.classes import Classes
 from calib_serve.watch.http.page import render
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import Refused
-from calib_serve.nonces import NONCE_BYTES
 from calib_serve.receipts import DAY, Keyring
+from calib_serve.receipts.nonces import NONCE_BYTES
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import Ledger
 

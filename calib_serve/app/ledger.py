@@ -124,7 +124,7 @@ def revoke(ledger: str, *, options: Annotated[Revoked, Flat]) -> None:
     May be repeated: each label is taken out once, and none of them is counted again. What drift detectors
     were fed with stays. Times without a zone are UTC.
     """
-    from calib_serve.watch.samples import SampleLog
+    from calib_serve.receipts.samples import SampleLog
 
     source, dry_run = options.source, options.dry_run
     if not source:

@@ -78,8 +78,8 @@ def _remarks(options: Options, names: list[str], lines: dict[str, str]) -> Itera
     from calib_serve.fuse.mar_options import SECTION
     from calib_serve.fuse.torchserve._archive import read_archive
     from calib_serve.fuse.torchserve._contents import remarks, shipped
+    from calib_serve.receipts.environment import MODELS, from_environment
     from calib_serve.serve.configuration import read_properties
-    from calib_serve.serve.environment import MODELS, from_environment
 
     base = shipped("config.properties") if options.properties is None else Path(options.properties)
     properties = {**read_properties(base), **lines}

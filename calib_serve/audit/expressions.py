@@ -1,6 +1,6 @@
 """Ask an engine for the monitor's sums: predictions beside their labels, grouped, and in order.
 
-Each prediction has one fate. The sums are those that ``calib_serve.watch.series`` declares, of columns. What
+Each prediction has one fate. The sums are those that ``calib_serve.receipts.series`` declares, of columns. What
 needs the order of all confidences, AUROC and the equal-mass ECE, is found by window functions: equal
 confidences are one row, so ties count half in the one and share their correct answers in the other, as in
 ``calib_serve.metrics``.
@@ -19,8 +19,8 @@ import numpy as np
 from calib_serve.core.bins import check_binning
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.calibration import equal_mass_edges
-from calib_serve.watch.series import SUMS
-from calib_serve.watch.sums import Sums
+from calib_serve.receipts.series import SUMS
+from calib_serve.receipts.sums import Sums
 
 FATES = ("labelled", "unlabelled", "conflicting", "repeated", "id", "class", "confidence", "weight", "time")
 """What becomes of a prediction; a number in expressions.

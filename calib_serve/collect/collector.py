@@ -23,7 +23,7 @@ from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.core.names import parse_duration
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import CollectOptions
-from calib_serve.watch.client import post_items
+from calib_serve.receipts.client import post_items
 
 log = logging.getLogger(__name__)
 

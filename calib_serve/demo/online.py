@@ -21,9 +21,9 @@ from calib_serve.core.errors import ServerError
 from calib_serve.demo.digits import Split
 from calib_serve.fuse.torchserve._contents import Batching
 from calib_serve.fuse.torchserve._packing import pack, pack_feedback
+from calib_serve.receipts.samples import LabelledSamples, read_samples
 from calib_serve.serve.configuration import Ports, ensure_keyring
 from calib_serve.serve.server import Server
-from calib_serve.watch.samples import LabelledSamples, read_samples
 
 __all__ = [
     "FEEDBACK",

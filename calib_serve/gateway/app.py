@@ -43,10 +43,10 @@ from calib_serve.gateway.http import (
     target_of,
 )
 from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
+from calib_serve.receipts.client import read_token
 from calib_serve.receipts.keyring import LiveKeyring
-from calib_serve.reporter.reporter import Reporter
+from calib_serve.receipts.reporter import Reporter
 from calib_serve.scores.kinds import Outputs, check_outputs
-from calib_serve.watch.client import read_token
 from calib_serve.watch.http.app import create_app
 from calib_serve.watch.http.guard import Guard, Tokens, tokens_and_hosts
 from calib_serve.watch.service import Watch

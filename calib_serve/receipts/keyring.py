@@ -22,7 +22,7 @@ from typing import Any
 
 from calib_serve.core.errors import KeyringError, Refused, of_a_newer
 from calib_serve.core.files import FollowedFile, alone, private_folder, read_private, write_whole
-from calib_serve.nonces import Nonces
+from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.wire import (
     DAY,
     DOMAIN,

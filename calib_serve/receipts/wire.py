@@ -26,7 +26,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from calib_serve.core.errors import InputError, KeyringError, Refused
-from calib_serve.nonces import NONCE_BYTES
+from calib_serve.receipts.nonces import NONCE_BYTES
 
 DAY = 86_400.0
 

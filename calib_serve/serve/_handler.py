@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.receipts.recorder import Decision, Tag, decisions
 from calib_serve.receipts.wire import SignedReceipt
-from calib_serve.reporter.recorder import Decision, Tag, decisions
 from calib_serve.scores.kinds import to_logits
 from calib_serve.serve._observer import Observer, observe, wait_until_counted
 

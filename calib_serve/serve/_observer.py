@@ -33,11 +33,7 @@ from calib_serve.core.errors import CalibServeError, InputError, ModelError
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.core.signals import on_hangup
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.receipts.keyring import LiveKeyring
-from calib_serve.receipts.wire import SignedReceipt
-from calib_serve.reporter.given import ReporterShadow
-from calib_serve.reporter.recorder import Key, Recorder, Tag
-from calib_serve.serve.environment import (
+from calib_serve.receipts.environment import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -46,10 +42,14 @@ from calib_serve.serve.environment import (
     SAMPLES,
     from_environment,
 )
+from calib_serve.receipts.inputs import ReporterShadow
+from calib_serve.receipts.keyring import LiveKeyring
+from calib_serve.receipts.policy import parse_policy
+from calib_serve.receipts.recorder import Key, Recorder, Tag
+from calib_serve.receipts.samples import SampleLog
+from calib_serve.receipts.series import BY_NAME
+from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
-from calib_serve.watch.policy import parse_policy
-from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.series import BY_NAME
 
 if TYPE_CHECKING:
     from calib_serve.watch.intake import Binding, PredictionIds
@@ -412,7 +412,7 @@ class IdWriter:
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
         """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
-        from calib_serve.watch.batch import is_id  # noqa: PLC0415 - only where ids come
+        from calib_serve.receipts.batch import is_id  # noqa: PLC0415 - only where ids come
         from calib_serve.watch.intake import Binding  # noqa: PLC0415 - only where ids come
 
         named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, read_tensor
-from calib_serve.reporter.recorder import Tag
-from calib_serve.watch.batch import LONGEST_SEGMENT
+from calib_serve.receipts.batch import LONGEST_SEGMENT
+from calib_serve.receipts.recorder import Tag
 
 Form = Literal["plain", "v1", "v2"]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.reporter.recorder import Tag
+from calib_serve.receipts.recorder import Tag
 from calib_serve.scores.kinds import measured, to_logits
 from calib_serve.serve._handler import (
     INVALID,

@@ -19,8 +19,7 @@ from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fuse.torchserve._archive import is_archive, read_archive, stored_archives
 from calib_serve.fuse.torchserve._contents import shipped
 from calib_serve.fuse.torchserve._packing import labelled_models
-from calib_serve.receipts.keyring import Keyring
-from calib_serve.serve.environment import (
+from calib_serve.receipts.environment import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -34,9 +33,10 @@ from calib_serve.serve.environment import (
     placed,
     write_host_settings,
 )
+from calib_serve.receipts.keyring import Keyring
+from calib_serve.receipts.policy import parse_policy
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.watch.ledger.database import check_address
-from calib_serve.watch.policy import parse_policy
 
 _OWN_METRICS = "handlers/metrics.yaml"  # as the shipped configuration names it
 _PATHS = (

@@ -28,10 +28,7 @@ from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import DriftOptions, WatchOptions
-from calib_serve.nonces import Nonces
-from calib_serve.receipts.keyring import Keyring, LiveKeyring
-from calib_serve.receipts.wire import DAY, TAG, Shadow, SignedReceipt
-from calib_serve.watch.batch import (
+from calib_serve.receipts.batch import (
     LONGEST_ID,
     LONGEST_SEGMENT,
     Carried,
@@ -48,6 +45,13 @@ from calib_serve.watch.batch import (
     noted_chances,
     signed,
 )
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.nonces import Nonces
+from calib_serve.receipts.policy import LabelPolicy, parse_policy
+from calib_serve.receipts.samples import SampleLog
+from calib_serve.receipts.slices import Slices
+from calib_serve.receipts.sums import Key, Sums, Version, merge_slices
+from calib_serve.receipts.wire import DAY, TAG, Shadow, SignedReceipt
 from calib_serve.watch.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.watch.drift.detector import TOLERANCE, Detector
@@ -57,12 +61,8 @@ from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Binding, Intake, PredictionIds, UnboundReceipt
 from calib_serve.watch.ledger.entries import Held
 from calib_serve.watch.ledger.ledger import Ledger
-from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.priors import TrafficShares, traffic_shares
-from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
-from calib_serve.watch.slices import Slices
-from calib_serve.watch.sums import Key, Sums, Version, merge_slices
 from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
 from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_windows
 

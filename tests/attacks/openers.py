@@ -34,18 +34,18 @@ from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.app import _pair
 from calib_serve.model import load_model
 from calib_serve.promotion import Host
-from calib_serve.reporter.home import BatchFolder, Served
-from calib_serve.reporter.outbox import _Spool
+from calib_serve.receipts.client import read_token
+from calib_serve.receipts.destination import BatchFolder, Served
+from calib_serve.receipts.environment import host_setting
+from calib_serve.receipts.outbox import _Spool
+from calib_serve.receipts.samples import read_samples
 from calib_serve.scores import Scores
 from calib_serve.seam._host import Request
 from calib_serve.serve.configuration import adjusted, read_properties
-from calib_serve.serve.environment import host_setting
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.server import Tokens
-from calib_serve.watch.client import read_token
 from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import read_samples
 from calib_serve.watch.versions import FollowedVersions
 
 __all__ = ["OPENERS", "READERS"]

@@ -42,6 +42,7 @@ from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.model import load_model
+from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores
 from calib_serve.serve._model import decode
 from calib_serve.serve.configuration import changed, read_properties
@@ -49,7 +50,6 @@ from calib_serve.serve.feedback import parse_items
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.http import read_tokens
 from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.versions import FollowedVersions
 
 __all__ = ["READERS", "sound_archive", "warm_up"]

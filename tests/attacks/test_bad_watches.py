@@ -18,7 +18,7 @@ from sizes import sized
 
 from calib_serve import Keyring, Reporter
 from calib_serve.core.errors import InputError, Rejected, ServerError, Unanswered
-from calib_serve.watch.client import exchange, post_body, post_items
+from calib_serve.receipts.client import exchange, post_body, post_items
 
 pytestmark = pytest.mark.server
 

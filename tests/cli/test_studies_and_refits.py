@@ -17,7 +17,7 @@ from torch import nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.receipts import Label, Receipt
-from calib_serve.watch.samples import SampleLog
+from calib_serve.receipts.samples import SampleLog
 
 Floats = NDArray[np.float64]
 Part = tuple[Floats, NDArray[np.int64]]

@@ -22,11 +22,11 @@ from calib_serve.fit.progress import Checkpoints
 from calib_serve.model import from_module
 from calib_serve.model.face import CachedClassifier
 from calib_serve.receipts import Keyring
-from calib_serve.reporter.home import HomewardQueue, Served
-from calib_serve.reporter.outbox import Outbox
+from calib_serve.receipts.batch import Outcome, ServedPrediction
+from calib_serve.receipts.client import read_token
+from calib_serve.receipts.destination import HomewardQueue, Served
+from calib_serve.receipts.outbox import Outbox
 from calib_serve.serve.configuration import configure
-from calib_serve.watch.batch import Outcome, ServedPrediction
-from calib_serve.watch.client import read_token
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch
 

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from calib_serve import Keyring, Reporter
 from calib_serve.core.errors import Unanswered
-from calib_serve.reporter import reporter as module
-from calib_serve.watch.batch import Outcome, ServedSums
+from calib_serve.receipts import reporter as module
+from calib_serve.receipts.batch import Outcome, ServedSums
 
 MODEL = {"model": "m", "version": "1"}
 

@@ -21,11 +21,11 @@ from calib_serve.core.errors import ModelError
 from calib_serve.fuse.torchserve import pack, pack_around
 from calib_serve.fuse.torchserve._archive import read_archive, write_archive
 from calib_serve.receipts import group_number
+from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
 from calib_serve.serve import _observer as observer
 from calib_serve.serve._handler import Ending
 from calib_serve.serve._observer import Emitter
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction
-from calib_serve.serve.environment import KEYRING, LABEL_BUDGET
 from calib_serve.serve.wrapped import CalibratedWrapper
 
 with warnings.catch_warnings():  # it leaves its version file open

@@ -11,11 +11,11 @@ from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.core.oip import Tensor
 from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
+from calib_serve.receipts.recorder import Decision
 from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
-from calib_serve.reporter.recorder import Decision
 from calib_serve.serve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
 from calib_serve.serve._replies import columns, full_reply
-from calib_serve.serve.environment import KEYRING, LABEL_BUDGET
 
 NAMES = ("ant", "bee", "cat", "dog")
 P = np.array([0.2, 0.4, 0.1, 0.3])

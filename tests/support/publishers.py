@@ -63,8 +63,8 @@ def watch(folder: Path) -> None:
     from calib_serve.core.bins import Bins
     from calib_serve.metrics.shares import Confusion
     from calib_serve.receipts import Keyring, Shadow
-    from calib_serve.watch.batch import ServedPrediction
-    from calib_serve.watch.classes import Classes
+    from calib_serve.receipts.batch import ServedPrediction
+    from calib_serve.receipts.classes import Classes
     from calib_serve.watch.http.exporter import export
     from calib_serve.watch.ledger import Ledger
     from calib_serve.watch.priors import LabelledBefore

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.receipts import Keyring
-from calib_serve.watch.classes import Classes
+from calib_serve.receipts.classes import Classes
 from calib_serve.watch.http.app import create_app
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched

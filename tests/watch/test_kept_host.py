@@ -10,8 +10,8 @@ import pytest
 from kept_hosts import BATCH, LABELS_AFTER, Host, V, said, send
 
 from calib_serve.receipts import Keyring, KeyTimes, Shadow
+from calib_serve.receipts.samples import read_samples
 from calib_serve.watch.anew import told_anew
-from calib_serve.watch.samples import read_samples
 
 pytestmark = pytest.mark.store
 

@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from publishers import CONFIDENCES
 
 import calib_serve
-from calib_serve.serve._observer import LINE
-from calib_serve.watch.series import (
+from calib_serve.receipts.series import (
     CONTRACTS,
     LEDGER_LABELS,
     PUBLISHED,
@@ -24,6 +23,7 @@ from calib_serve.watch.series import (
     WORKERS,
     Series,
 )
+from calib_serve.serve._observer import LINE
 
 pytestmark = pytest.mark.server
 

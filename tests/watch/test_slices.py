@@ -4,9 +4,9 @@ from collections import Counter
 
 import numpy as np
 
-from calib_serve.watch.batch import OTHER
-from calib_serve.watch.slices import Names, Slices
-from calib_serve.watch.sums import Key
+from calib_serve.receipts.batch import OTHER
+from calib_serve.receipts.slices import Names, Slices
+from calib_serve.receipts.sums import Key
 
 V = ("m", "1")
 

@@ -7,9 +7,9 @@ import pytest
 from real_watch import RING, make_watch, talk_to
 from sizes import sized
 
+from calib_serve.receipts.sums import Sums
 from calib_serve.watch.http import Token
 from calib_serve.watch.label_signs import source_gaps
-from calib_serve.watch.sums import Sums
 
 pytestmark = pytest.mark.store
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.watch.sums import Sums
+from calib_serve.receipts.sums import Sums
 
 probabilities = st.lists(st.floats(0, 1), max_size=50)
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve import Artifact, Keyring, Watch, calibrate, create_app
-from calib_serve.watch.batch import ServedPrediction
+from calib_serve.receipts.batch import ServedPrediction
 
 pytestmark = pytest.mark.store
 

@@ -14,9 +14,9 @@ from sizes import sized
 from calib_serve import contracts
 from calib_serve.artifact import Clause, Contract
 from calib_serve.contracts import fixed_labels, labels_until_broken, plan_contract
+from calib_serve.receipts.policy import parse_policy
 from calib_serve.watch.bets import Evidence
 from calib_serve.watch.contracts import ClauseEvidence, Labelled
-from calib_serve.watch.policy import parse_policy
 
 ACT = Clause("act", 0.95, above=0.9)
 

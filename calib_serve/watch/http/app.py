@@ -26,8 +26,8 @@ from calib_serve.core.errors import (
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.pages import STATIC
+from calib_serve.receipts.batch import Item, ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.receipts.wire import Shadow, SignedReceipt
-from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.watch.checks import file_check
 from calib_serve.watch.http.exporter import Batch, Requests, export
 from calib_serve.watch.http.gate import (

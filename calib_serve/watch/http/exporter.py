@@ -18,9 +18,15 @@ from typing import Any, Literal, get_args
 
 from calib_serve.core.errors import LedgerError, MissingDependency
 from calib_serve.core.options.servers import AppOptions
+from calib_serve.receipts.batch import OTHER
+from calib_serve.receipts.series import (
+    BY_NAME,
+    LEDGER_LABELS,
+    PUBLISHED,
+)
+from calib_serve.receipts.sums import Key, Sums, Version, add_at
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch import windows
-from calib_serve.watch.batch import OTHER
 from calib_serve.watch.checks import Check
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift.statistics import expected_accuracy
@@ -31,14 +37,8 @@ from calib_serve.watch.intake import FATES
 from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.ledger.entries import Published
 from calib_serve.watch.priors import TrafficShares
-from calib_serve.watch.series import (
-    BY_NAME,
-    LEDGER_LABELS,
-    PUBLISHED,
-)
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
-from calib_serve.watch.sums import Key, Sums, Version, add_at
 from calib_serve.watch.windows import Window
 
 try:

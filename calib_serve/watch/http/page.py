@@ -16,6 +16,7 @@ from calib_serve.core.text import count, decimals, percent, signed_points, span,
 from calib_serve.metrics.conclusion import Verdict
 from calib_serve.pages import Cell, Fact, Said, Table, environment, table_of_tests
 from calib_serve.pages.charts import Dot, Series, Step, ece_by_time, histogram, reliability
+from calib_serve.receipts.sums import Key, Kind, Sums, Version
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy
 from calib_serve.watch.estimates import Estimates, Number, estimate
@@ -23,7 +24,6 @@ from calib_serve.watch.http.promises import clause_cards, shadow_table, shadows_
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.service import Watch
-from calib_serve.watch.sums import Key, Kind, Sums, Version
 from calib_serve.watch.windows import WINDOWS, Window, duration
 
 try:

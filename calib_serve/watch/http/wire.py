@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.core.errors import MissingDependency, Reason
 from calib_serve.core.names import By
-from calib_serve.watch.batch import LONGEST_ID, LONGEST_SEGMENT
+from calib_serve.receipts.batch import LONGEST_ID, LONGEST_SEGMENT
+from calib_serve.receipts.items import MOST_ITEMS
 from calib_serve.watch.contracts import ClauseState
-from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.shadow import ShadowState
 
 try:

@@ -36,8 +36,10 @@ from sqlalchemy import (
 )
 
 from calib_serve.core.errors import InputError, LedgerError
+from calib_serve.receipts.batch import BatchKey, check_content
+from calib_serve.receipts.series import SUMS
+from calib_serve.receipts.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
 from calib_serve.receipts.wire import DAY
-from calib_serve.watch.batch import BatchKey, check_content
 from calib_serve.watch.ledger.database import Database
 from calib_serve.watch.ledger.entries import (
     SPANS,
@@ -74,8 +76,6 @@ from calib_serve.watch.ledger.schema import (
     VERSION,
     VIEWS,
 )
-from calib_serve.watch.series import SUMS
-from calib_serve.watch.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,8 +3,8 @@
 import pytest
 
 from calib_serve.receipts import Keyring
-from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.classes import Classes
+from calib_serve.receipts.batch import ServedPrediction
+from calib_serve.receipts.classes import Classes
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.drift.detector import ShiftedBin
 from calib_serve.watch.http.exporter import Requests, WatchCollector

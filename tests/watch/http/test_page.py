@@ -8,7 +8,7 @@ import pytest
 from chromium import chromium
 from real_watch import make_watch, talk_to
 
-from calib_serve.watch.batch import ServedPrediction
+from calib_serve.receipts.batch import ServedPrediction
 
 
 def numbers(page):

@@ -11,7 +11,7 @@ from scipy.stats import beta
 
 from calib_serve.artifact import Artifact, Contract, LogitMap
 from calib_serve.receipts import Shadow
-from calib_serve.watch.batch import ServedPrediction
+from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.watch.service import Watch
 
 pytestmark = pytest.mark.store

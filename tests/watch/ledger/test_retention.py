@@ -6,7 +6,7 @@ import pytest
 from ledgers import accept, ask, entries, make_label
 
 from calib_serve.receipts import DAY
-from calib_serve.watch.batch import BatchKey
+from calib_serve.receipts.batch import BatchKey
 from calib_serve.watch.intake import Binding, PredictionIds
 from calib_serve.watch.ledger import Held, Ledger
 

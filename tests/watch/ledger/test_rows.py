@@ -12,9 +12,9 @@ from sqlalchemy import event
 
 from calib_serve.core.errors import LedgerError
 from calib_serve.receipts import DAY, Label, Receipt, Shadow
+from calib_serve.receipts.sums import Key, Sums
 from calib_serve.watch.ledger import Entry, Ledger
 from calib_serve.watch.ledger.entries import LabelRecord, Shadowed
-from calib_serve.watch.sums import Key, Sums
 
 pytestmark = pytest.mark.store
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.watch.series import DELAYS, SUMS
+from calib_serve.receipts.series import DELAYS, SUMS
 
 Floats = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ def changes(
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Every sum that ``calib_serve.watch.series.SUMS`` declares; adds up over workers and time.
+    """Every sum that ``calib_serve.receipts.series.SUMS`` declares; adds up over workers and time.
 
     ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,), or of
     the delay (steps,). Read-only.

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import MissingDependency
-from calib_serve.nonces import Nonces
+from calib_serve.receipts.classes import decide
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.nonces import Nonces
+from calib_serve.receipts.policy import LabelPolicy
+from calib_serve.receipts.samples import SampleLog
+from calib_serve.receipts.series import BY_NAME, PUBLISHED
 from calib_serve.receipts.wire import TAG, Mark, Shadow, SignedReceipt, group_number
-from calib_serve.watch.classes import decide
-from calib_serve.watch.policy import LabelPolicy
-from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.series import BY_NAME, PUBLISHED
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 import numpy as np
 
 from calib_serve.core.errors import ConflictError, LedgerError, Reason, Refused
-from calib_serve.nonces import PER_EPOCH
 from calib_serve.receipts.keyring import Keyring
+from calib_serve.receipts.nonces import PER_EPOCH
 from calib_serve.receipts.wire import DAY, Receipt, Shadow, SignedReceipt, group_number
 
 if TYPE_CHECKING:
-    from calib_serve.watch.policy import LabelPolicy
-    from calib_serve.watch.sums import Version
+    from calib_serve.receipts.policy import LabelPolicy
+    from calib_serve.receipts.sums import Version
 
 OTHER = "other"
 """The slice that counts what has none of its own."""

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.errors import InputError, ShapeError
 
 if TYPE_CHECKING:
-    from calib_serve.watch.sums import Sums
+    from calib_serve.receipts.sums import Sums
 
 LEAST_CHANCE = 1e-3
 """No label weighs more than one over this: a few that weigh more would decide every number."""

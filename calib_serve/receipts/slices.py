@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from calib_serve.receipts.batch import OTHER
+from calib_serve.receipts.sums import Key, Kind, Version
 from calib_serve.receipts.wire import Receipt
-from calib_serve.watch.batch import OTHER
-from calib_serve.watch.sums import Key, Kind, Version
 
 if TYPE_CHECKING:
     from calib_serve.artifact.contract import Clause, Contract

@@ -20,9 +20,9 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.forks import around_forks
 from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
-from calib_serve.receipts.keyring import Keyring, LiveKeyring
-from calib_serve.receipts.wire import SignedReceipt, nonce_of
-from calib_serve.reporter.given import (
+from calib_serve.receipts.batch import Outcome
+from calib_serve.receipts.destination import HomewardQueue, LocalWatch, Served, home_of
+from calib_serve.receipts.inputs import (
     KEYRING,
     ReporterShadow,
     are_probabilities,
@@ -34,12 +34,12 @@ from calib_serve.reporter.given import (
     logits_of,
     tags_of,
 )
-from calib_serve.reporter.home import HomewardQueue, LocalWatch, Served, home_of
-from calib_serve.reporter.outbox import Outbox
-from calib_serve.reporter.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
-from calib_serve.watch.batch import Outcome
-from calib_serve.watch.policy import LabelPolicy, parse_policy
-from calib_serve.watch.samples import SampleLog, in_half, is_sampled
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.outbox import Outbox
+from calib_serve.receipts.policy import LabelPolicy, parse_policy
+from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
+from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
+from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

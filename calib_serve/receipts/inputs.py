@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.receipts.batch import OTHER, is_id, is_segment
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.recorder import Tag
 from calib_serve.receipts.wire import shadow_tag
-from calib_serve.reporter.recorder import Tag
-from calib_serve.watch.batch import OTHER, is_id, is_segment
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact

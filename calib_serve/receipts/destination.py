@@ -32,12 +32,12 @@ from calib_serve.core.errors import (
     Unanswered,
 )
 from calib_serve.core.files import open_regular, private_folder, write_whole
-from calib_serve.watch.batch import Item, Outcome, ServedReceipt, ServedSums
+from calib_serve.receipts.batch import Item, Outcome, ServedReceipt, ServedSums
 
 if TYPE_CHECKING:
+    from calib_serve.receipts.policy import LabelPolicy
+    from calib_serve.receipts.sums import Version
     from calib_serve.receipts.wire import SignedReceipt
-    from calib_serve.watch.policy import LabelPolicy
-    from calib_serve.watch.sums import Version
 
 try:
     import fcntl
@@ -159,7 +159,7 @@ class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        from calib_serve.watch.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
+        from calib_serve.receipts.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
 
         check_address(url)
         self._url, self._token, self._post = url.rstrip("/"), token, post_body

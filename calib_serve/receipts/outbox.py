@@ -25,8 +25,8 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole, write_whole
-from calib_serve.reporter.home import LARGEST, Courier, Home
-from calib_serve.watch.batch import ServedSums
+from calib_serve.receipts.batch import ServedSums
+from calib_serve.receipts.destination import LARGEST, Courier, Home
 
 try:
     import fcntl

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.files import make_private, private_folder, read_npz
-from calib_serve.nonces import NONCE_BYTES
+from calib_serve.receipts.nonces import NONCE_BYTES
 from calib_serve.receipts.wire import DAY, Label
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,0 @@
-"""Count predictions and sign their receipts, as every server does."""
