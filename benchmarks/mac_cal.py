@@ -29,7 +29,7 @@ from calib_serve.fit.masked import PAPER, fit_masked_head, reading, train_masked
 from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import accuracy, ece, nll, softmax
-from calib_serve.model import calibrated_probs, from_module
+from calib_serve.models import calibrated_probs, from_module
 from calib_serve.study import shift
 
 PARTS = ("gamma", "shift", "trainings")

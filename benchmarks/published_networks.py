@@ -30,7 +30,7 @@ from calib_serve.metrics import (
     refinement_auroc,
     softmax,
 )
-from calib_serve.model.torch_classifier import from_module
+from calib_serve.models.torch_classifier import from_module
 from calib_serve.study import shift
 
 NETWORKS = (

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from calib_serve.collect import send_label_file
     from calib_serve.core.bins import Bins
     from calib_serve.core.errors import CalibServeError
-    from calib_serve.data import load_data
     from calib_serve.fit.calibrate import calibrate
     from calib_serve.fit.calibrate_model import calibrate_model
     from calib_serve.fit.compare import compare
@@ -76,7 +75,7 @@ if TYPE_CHECKING:
     from calib_serve.fuse.torchserve import load_artifact, pack, pack_around
     from calib_serve.fuse.triton import fuse_triton
     from calib_serve.metrics import Verdict, evaluate, judge
-    from calib_serve.model import load_model
+    from calib_serve.models import load_data, load_model
     from calib_serve.receipts import Keyring, Label, Receipt
     from calib_serve.receipts.policy import LabelPolicy
     from calib_serve.receipts.reporter import Reporter

@@ -20,13 +20,13 @@ from calib_serve.core.files import ZIP_ERRORS
 from calib_serve.core.options.base import changed, divided
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.core.options.fit import ArchiveFitOptions
-from calib_serve.data.labelled import LabelledRequests, read_requests
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.torchserve._contents import is_calibrated
 from calib_serve.fuse.torchserve._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked
+from calib_serve.models.labelled import LabelledRequests, read_requests
 from calib_serve.scores.form import shows
 from calib_serve.scores.kinds import LABELS, Outputs, to_probs
 from calib_serve.scores.scores import Scores

@@ -21,7 +21,7 @@ from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit.clamping import fit_neural_clamping
-from calib_serve.model import from_module
+from calib_serve.models import from_module
 from calib_serve.monitoring import MonitoringOptions
 from calib_serve.sklearn import CalibratedClassifier
 

@@ -28,7 +28,7 @@ from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.torch import calibrated
 from calib_serve.metrics import ece, softmax
-from calib_serve.model import load_model
+from calib_serve.models import load_model
 
 K, N, SHAPE = 4, 800, (3, 8, 8)
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-2}

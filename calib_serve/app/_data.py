@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
     from calib_serve.artifact.preprocessing import Preprocessing
     from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
-    from calib_serve.model.face import Classifier
+    from calib_serve.models.classifier import Classifier
     from calib_serve.scores.scores import Scores
 
 __all__ = [
@@ -71,7 +71,7 @@ def model_samples(
     data: str | Path, options: ModelData, *, artifact: Artifact | None = None, **how: Any
 ) -> ModelSamples:
     """Load ``options.model`` and one split of its data, prepared as the artifact's model has them."""
-    from calib_serve.model.load import load_model, model_data, weights_remarks
+    from calib_serve.models.load import load_model, model_data, weights_remarks
     from calib_serve.scores.kinds import LABELS
 
     model = str(options.model)
@@ -118,7 +118,7 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
                 "with --model, and data that the fit has not seen"
             )
         return file_scores(data, options, split=options.split, expected=artifact.model.outputs)
-    from calib_serve.model.face import logits_under
+    from calib_serve.models.classifier import logits_under
     from calib_serve.scores.scores import Scores
 
     refuse_file_options(options, "--model")

@@ -211,7 +211,7 @@ def _of_model(
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
     from calib_serve.artifact.preprocessing import Preprocessing
     from calib_serve.fit.on_model import FitOnModel
-    from calib_serve.model.load import load_model, model_data, weights_remarks
+    from calib_serve.models.load import load_model, model_data, weights_remarks
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None

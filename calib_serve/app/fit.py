@@ -171,7 +171,7 @@ def _of_model(
 ) -> "Artifact":
     from calib_serve.fit.calibrate_model import calibrate_model
     from calib_serve.fit.facts import remarked
-    from calib_serve.model.load import model_data
+    from calib_serve.models.load import model_data
 
     refuse_file_options(source, "--model")
     prepared = preprocessing(options.pictures)

@@ -134,7 +134,7 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
 
 
 def _of_model(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
-    from calib_serve.model.face import calibrated_probs
+    from calib_serve.models.classifier import calibrated_probs
 
     refuse_file_options(source, "--model")
     # Numbers do not show that logits are of labels; the artifact knows.

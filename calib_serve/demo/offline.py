@@ -22,8 +22,8 @@ from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.sessions import open_session
 from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
 from calib_serve.metrics.proper import nll
-from calib_serve.model.face import Classifier, calibrated_probs
-from calib_serve.model.load import load_model
+from calib_serve.models.classifier import Classifier, calibrated_probs
+from calib_serve.models.load import load_model
 
 __all__ = ["Calibrated", "Deployed", "Fused", "calibrate", "deploy", "fuse"]
 

@@ -20,7 +20,6 @@ from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
 from calib_serve.core.options.fit import ModelFitOptions
-from calib_serve.data.dataset import Dataset
 from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
@@ -35,9 +34,10 @@ from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics.shares import Given, as_shares
-from calib_serve.model.face import CachedClassifier, Classifier, calibrated_probs, join, rank_device
-from calib_serve.model.load import load_model, weights_remarks
-from calib_serve.model.torch_classifier import from_module
+from calib_serve.models.classifier import CachedClassifier, Classifier, calibrated_probs, join, rank_device
+from calib_serve.models.dataset import Dataset
+from calib_serve.models.load import load_model, weights_remarks
+from calib_serve.models.torch_classifier import from_module
 from calib_serve.scores.kinds import LABELS, log_probs, softmax
 
 if TYPE_CHECKING:

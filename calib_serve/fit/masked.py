@@ -42,7 +42,7 @@ from calib_serve.fit.losses import cross_entropy
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.model.face import Progress
+from calib_serve.models.classifier import Progress
 
 Floats = NDArray[np.floating[Any]]
 

@@ -14,11 +14,11 @@ from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import InputShift
 from calib_serve.core.errors import InputError
 from calib_serve.fit.calibrate_model import calibrate_model
-from calib_serve.model.face import Around, Classifier, Progress, calibrated_probs
+from calib_serve.models.classifier import Around, Classifier, Progress, calibrated_probs
 from calib_serve.scores.scores import Scores
 
 if TYPE_CHECKING:
-    from calib_serve.model.face import Floats, Made
+    from calib_serve.models.classifier import Floats, Made
 
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(

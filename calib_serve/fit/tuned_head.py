@@ -28,7 +28,7 @@ from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.softmax_regression import minimise
-from calib_serve.model.face import Progress
+from calib_serve.models.classifier import Progress
 from calib_serve.scores.kinds import softmax
 
 Floats = NDArray[np.floating[Any]]

@@ -25,14 +25,14 @@ from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
-from calib_serve.data.dataset import load_data
-from calib_serve.data.labelled import read_texts
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.app import _pair
-from calib_serve.model import load_model
+from calib_serve.models import load_model
+from calib_serve.models.dataset import load_data
+from calib_serve.models.labelled import read_texts
 from calib_serve.promotion import Host
 from calib_serve.receipts.client import read_token
 from calib_serve.receipts.destination import BatchFolder, Served

@@ -36,12 +36,12 @@ from calib_serve.artifact.tensors import read_plainly
 from calib_serve.collect.reading import read_rows
 from calib_serve.contracts import read_contract
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.data.dataset import load_data
-from calib_serve.data.labelled import read_texts
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.model import load_model
+from calib_serve.models import load_model
+from calib_serve.models.dataset import load_data
+from calib_serve.models.labelled import read_texts
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores
 from calib_serve.serve._model import decode

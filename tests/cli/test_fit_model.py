@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import ModelError
-from calib_serve.model import load_model
+from calib_serve.models import load_model
 
 
 def network() -> nn.Module:

@@ -24,8 +24,8 @@ from hugging_face import (
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.torch import calibrated
 from calib_serve.metrics import softmax
-from calib_serve.model import load_model
-from calib_serve.model.load import model_data
+from calib_serve.models import load_model
+from calib_serve.models.load import model_data
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from hugging_face import table
 
 from calib_serve.core.errors import InputError
-from calib_serve.data.labelled import LabelledRequests, read_requests, read_texts
+from calib_serve.models.labelled import LabelledRequests, read_requests, read_texts
 
 KNOWN = (("n01", "cat"), ("n02", "crane"), ("n03", "crane"))
 

@@ -35,7 +35,7 @@ from calib_serve import load_artifact, load_model
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece, softmax
-from calib_serve.model import calibrated_probs
+from calib_serve.models import calibrated_probs
 
 # --- what is not run here -------------------------------------------------------------------------
 

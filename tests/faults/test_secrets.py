@@ -19,8 +19,8 @@ from calib_serve.core.errors import CalibServeError, InputError, Unanswered
 from calib_serve.core.files import GROUP_READS
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.model import from_module
-from calib_serve.model.face import CachedClassifier
+from calib_serve.models import from_module
+from calib_serve.models.classifier import CachedClassifier
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import Outcome, ServedPrediction
 from calib_serve.receipts.client import read_token

@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.artifact import InputShift
 from calib_serve.core.errors import InputError, ModelError, ShapeError
-from calib_serve.model import from_module, load_model
+from calib_serve.models import from_module, load_model
 
 SHAPE = (1, 6, 6)
 X = np.random.default_rng(0).random((21, *SHAPE), dtype=np.float32)

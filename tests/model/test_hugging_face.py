@@ -12,8 +12,8 @@ import pytest
 from hugging_face import NAMES, SPECIAL, WORDS, classifier, logits, sentences, table, tokenizer, transformers
 
 from calib_serve.core.errors import ModelError
-from calib_serve.model import load_model
-from calib_serve.model.load import model_data
+from calib_serve.models import load_model
+from calib_serve.models.load import model_data
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
-from calib_serve.model.face import finite_logits
+from calib_serve.models.classifier import finite_logits
 from calib_serve.scores import Outputs, Scores, from_probs, measured, to_logits, to_probs
 from calib_serve.scores.kinds import log_softmax, recognise, sigmoid
 

@@ -11,7 +11,7 @@ from calib_serve.artifact import Head, InputShift
 from calib_serve.demo import digits
 from calib_serve.fit.on_model import ON_MODEL, FitOnModel
 from calib_serve.metrics import ece, nll, softmax
-from calib_serve.model import from_module
+from calib_serve.models import from_module
 from calib_serve.study import ablation, bin_effect, optimal_temperature, shift, stability, validation_size
 from calib_serve.study.data import CORRUPTIONS, corrupt
 from calib_serve.study.methods import ece_by_temperature

@@ -16,7 +16,7 @@ from calib_serve.fit.calibrate_model import recognisable
 from calib_serve.fit.clamping import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.output import CANDIDATES, fit_by_name
 from calib_serve.metrics import evaluate, nll, softmax
-from calib_serve.model import from_module
+from calib_serve.models import from_module
 
 
 def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.model.face import Classifier, Progress
+from calib_serve.models.classifier import Classifier, Progress
 from calib_serve.scores.kinds import softmax
 
 Floats = NDArray[np.floating[Any]]

@@ -40,7 +40,7 @@ from calib_serve.fit.facts import measured_on_folds, reference_bins
 from calib_serve.fit.output.selection import facts_of_probabilities
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.model.face import Classifier, Progress
+from calib_serve.models.classifier import Classifier, Progress
 from calib_serve.scores.kinds import softmax
 
 GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))

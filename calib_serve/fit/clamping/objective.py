@@ -27,7 +27,7 @@ from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.losses import focal
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.model.face import Classifier, Progress
+from calib_serve.models.classifier import Classifier, Progress
 
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]

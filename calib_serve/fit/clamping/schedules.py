@@ -31,7 +31,7 @@ from calib_serve.fit.clamping.objective import (
 )
 from calib_serve.fit.facts import reference_bins
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.model.face import Classifier, Progress
+from calib_serve.models.classifier import Classifier, Progress
 from calib_serve.scores.kinds import softmax
 
 Floats = NDArray[np.floating[Any]]

@@ -20,7 +20,6 @@ from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
-from calib_serve.data.labelled import LabelledRequests, read_requests
 from calib_serve.fuse._kinds import change_to_fitted, check_truths
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve._archive import (
@@ -49,6 +48,7 @@ from calib_serve.fuse.torchserve._contents import (
     shipped,
     with_section,
 )
+from calib_serve.models.labelled import LabelledRequests, read_requests
 from calib_serve.scores.form import leaves, same_format
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, to_logits
 from calib_serve.seam._handler import INFERENCE

@@ -24,7 +24,7 @@ from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll, softmax
-from calib_serve.model import TorchClassifier, from_module
+from calib_serve.models import TorchClassifier, from_module
 
 SHAPE = (2, 8, 8)
 TRUE_T = 2.0

@@ -17,7 +17,7 @@ from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.clamping.schedules import TOOLKIT, Descent
 from calib_serve.fit.facts import reference_bins
 from calib_serve.metrics import softmax
-from calib_serve.model import TorchClassifier, from_module
+from calib_serve.models import TorchClassifier, from_module
 
 SHAPE = (2, 8, 8)
 

@@ -27,7 +27,7 @@ from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.steps import Head, InputShift
 from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.core.files import make_private, private_folder
-from calib_serve.data.dataset import check_input_shape
+from calib_serve.models.dataset import check_input_shape
 from calib_serve.scores.kinds import (
     LABELS,
     ONE_COLUMN,

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from calib_serve.artifact.preprocessing import opened_picture
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, ModelError
 from calib_serve.core.files import sha256
-from calib_serve.data.dataset import Dataset, load_data
-from calib_serve.data.labelled import LabelledRequests, LabelledTexts, read_requests, read_texts
-from calib_serve.model.torch_classifier import TorchClassifier, from_module
+from calib_serve.models.dataset import Dataset, load_data
+from calib_serve.models.labelled import LabelledRequests, LabelledTexts, read_requests, read_texts
+from calib_serve.models.torch_classifier import TorchClassifier, from_module
 from calib_serve.scores.kinds import LABELS, Outputs
 
 _CONFIG = "config.json"

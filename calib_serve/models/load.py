@@ -17,10 +17,10 @@ from torch import nn
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.files import named, open_regular, sha256
-from calib_serve.data.dataset import Dataset, load_data
-from calib_serve.model.face import GIVE_SHAPE, Classifier, check_sizes
-from calib_serve.model.hugging_face import data_of, is_folder, load_folder
-from calib_serve.model.torch_classifier import from_module
+from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
+from calib_serve.models.dataset import Dataset, load_data
+from calib_serve.models.hugging_face import data_of, is_folder, load_folder
+from calib_serve.models.torch_classifier import from_module
 from calib_serve.scores.kinds import Outputs
 
 _OTHERS = {
@@ -93,7 +93,7 @@ def load_model(
         return _from_factory(str(spec), None if weights is None else Path(weights), options)
     kind = _kind(path)
     if kind == "onnx":
-        from calib_serve.model.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
+        from calib_serve.models.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
 
         return load_onnx(path, fingerprint=file_fingerprint(path), input_shape=input_shape, **options)
     if kind == "state_dict":

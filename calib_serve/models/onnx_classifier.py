@@ -16,7 +16,7 @@ from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import MissingDependency, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole
 from calib_serve.core.packages import check_onnxruntime
-from calib_serve.model.face import (
+from calib_serve.models.classifier import (
     GIVE_SHAPE,
     NO_SHIFT,
     Floats,

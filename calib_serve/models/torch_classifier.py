@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.steps import Head, InputShift
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.data.dataset import layout_advice
-from calib_serve.model.face import (
+from calib_serve.models.classifier import (
     NO_SHIFT,
     Floats,
     Loss,
@@ -35,6 +34,7 @@ from calib_serve.model.face import (
     measured_kind,
     width,
 )
+from calib_serve.models.dataset import layout_advice
 from calib_serve.scores.kinds import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 _TOLERANCE = 1e-4  # relative to the largest logit; the same sums in another order
