@@ -64,11 +64,12 @@ if TYPE_CHECKING:
     from calib_serve.collect import send_label_file
     from calib_serve.core.bins import Bins
     from calib_serve.core.errors import CalibServeError
-    from calib_serve.fit.calibrate import calibrate
-    from calib_serve.fit.calibrate_model import calibrate_model
-    from calib_serve.fit.compare import compare
-    from calib_serve.fit.decide import decide
+    from calib_serve.fit.comparing import compare
+    from calib_serve.fit.deciding import decide
+    from calib_serve.fit.from_model import calibrate_model
+    from calib_serve.fit.from_scores import calibrate
     from calib_serve.fit.measure import verdict
+    from calib_serve.fit.refitting import refit
     from calib_serve.fit.shares import estimate_prior, with_prior
     from calib_serve.fuse.onnx import fuse_onnx
     from calib_serve.fuse.torch import calibrated, fuse_torch
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from calib_serve.receipts import Keyring, Label, Receipt
     from calib_serve.receipts.policy import LabelPolicy
     from calib_serve.receipts.reporter import Reporter
-    from calib_serve.refitting import refit
     from calib_serve.report import write_report
     from calib_serve.report.displays import (
         ConfidenceHistogramDisplay,

@@ -20,8 +20,8 @@ from calib_serve.core.files import ZIP_ERRORS
 from calib_serve.core.options.base import changed, divided
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.core.options.fit import ArchiveFitOptions
-from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.facts import remarked
+from calib_serve.fit.from_scores import calibrate
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.torchserve._contents import is_calibrated

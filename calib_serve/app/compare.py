@@ -21,7 +21,7 @@ from calib_serve.core.options.evaluate import CompareOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.fit.compare import Compared
+    from calib_serve.fit.comparing import Compared
     from calib_serve.fit.on_model import FitOnModel
     from calib_serve.study.result import Study
 
@@ -105,7 +105,7 @@ def compare(
     check(not options.option, "option", "is for a study (--study)")
     for option in ("model", "weights", "train_split"):
         check(not getattr(source, option), option, "is for a study (--study)")
-    from calib_serve.fit.compare import compare as compare_methods
+    from calib_serve.fit.comparing import compare as compare_methods
 
     fit = file_scores(data[0], source, split=source.fit_split)
     test = file_scores(data[0], source, split=source.test_split, outputs=source.outputs or fit.outputs)

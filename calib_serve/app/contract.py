@@ -119,7 +119,7 @@ def check(
     """
     from calib_serve.artifact.artifact import Artifact
     from calib_serve.contracts import check_contract, read_contract
-    from calib_serve.fit.decide import refuse_labels, refuse_seen
+    from calib_serve.fit.deciding import refuse_labels, refuse_seen
     from calib_serve.scores.files import read_npy
 
     known = Artifact.load(artifact)

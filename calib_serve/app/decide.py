@@ -41,7 +41,7 @@ def decide(
     """Add prediction sets, abstention, or both."""
     from calib_serve.artifact.artifact import Artifact
     from calib_serve.artifact.decisions import promises
-    from calib_serve.fit.decide import decide, refuse_labels
+    from calib_serve.fit.deciding import decide, refuse_labels
 
     refuse_existing(output.out, force=output.force)
     known = Artifact.load(artifact)

@@ -79,7 +79,7 @@ def evaluate(
 ) -> None:
     """Judge and measure scores."""
     from calib_serve.artifact.artifact import Artifact
-    from calib_serve.fit.decide import seen
+    from calib_serve.fit.deciding import seen
     from calib_serve.metrics.conclusion import of_own_samples
     from calib_serve.metrics.evaluation import evaluate, evaluate_labels
     from calib_serve.metrics.judging import judge

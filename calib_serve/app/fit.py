@@ -137,7 +137,7 @@ def shares(given: str | list[Any]) -> Any:
 def _of_scores(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.fit.calibrate import calibrate
+    from calib_serve.fit.from_scores import calibrate
     from calib_serve.scores.scores import Scores
 
     given = {"labels": source.labels, "engine": options.engine, **source.of_scores}
@@ -169,8 +169,8 @@ def _of_archive(
 def _of_model(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.fit.calibrate_model import calibrate_model
     from calib_serve.fit.facts import remarked
+    from calib_serve.fit.from_model import calibrate_model
     from calib_serve.models.load import model_data
 
     refuse_file_options(source, "--model")

@@ -60,7 +60,7 @@ def _fitters() -> dict[str, Callable[..., Any]]:
 
     found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
     try:
-        from calib_serve.fit.calibrate_model import MODEL_FITTERS
+        from calib_serve.fit.from_model import MODEL_FITTERS
     except ModuleNotFoundError:
         return found
     return {**found, **MODEL_FITTERS}
@@ -70,7 +70,7 @@ def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
     """Return a method's options and their defaults; of one that fits a model also those of the model."""
     parameters = inspect.signature(fit).parameters
     try:
-        from calib_serve.fit.calibrate_model import MODEL_OPTIONS
+        from calib_serve.fit.from_model import MODEL_OPTIONS
     except ModuleNotFoundError:
         MODEL_OPTIONS = {}
     if name not in MODEL_OPTIONS:

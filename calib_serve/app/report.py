@@ -112,7 +112,7 @@ def _names(options: Options) -> tuple[str, str]:
 
 def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
     """Read scores, and put them into the artifact's order of classes."""
-    from calib_serve.fit.decide import seen
+    from calib_serve.fit.deciding import seen
 
     expected = None if fitted is None else fitted.model.outputs
     scores = file_scores(data, source, split=source.split, expected=expected)

@@ -19,7 +19,7 @@ from calib_serve.demo import digits, offline, online
 from calib_serve.demo.digits import Split
 from calib_serve.demo.offline import Calibrated, Deployed, Fused
 from calib_serve.demo.online import Answers, Counters, label, predict, refusals, sampled
-from calib_serve.refitting import refit
+from calib_serve.fit.refitting import refit
 from calib_serve.report.page import write_report
 from calib_serve.serve.configuration import Ports
 from calib_serve.serve.server import Server

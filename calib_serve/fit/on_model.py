@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.steps import InputShift
 from calib_serve.core.errors import InputError
-from calib_serve.fit.calibrate_model import calibrate_model
+from calib_serve.fit.from_model import calibrate_model
 from calib_serve.models.classifier import Around, Classifier, Progress, calibrated_probs
 from calib_serve.scores.scores import Scores
 

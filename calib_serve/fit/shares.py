@@ -272,7 +272,7 @@ def estimate_prior(
     InputError for an artifact that does not say under which class shares it was fitted, and of labels, and
     for scores that cannot be right.
 
-    >>> from calib_serve.fit.calibrate import calibrate
+    >>> from calib_serve.fit.from_scores import calibrate
     >>> rng = np.random.default_rng(0)
     >>> def drawn(shares, n):
     ...     labels = rng.choice(2, n, p=shares)

@@ -38,7 +38,7 @@ from sklearn.utils.validation import (
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit.calibrate import calibrate
+from calib_serve.fit.from_scores import calibrate
 from calib_serve.fit.samples import Samples
 from calib_serve.scores.kinds import Outputs, to_logits
 from calib_serve.scores.scores import Scores

@@ -14,8 +14,8 @@ from command_line import calib_serve as invoke
 
 from calib_serve import Artifact, calibrate
 from calib_serve.artifact import Abstain, Contract, LogitMap
+from calib_serve.fit.refitting import refit
 from calib_serve.fit.shares import for_shares
-from calib_serve.refitting import refit
 
 NAMES = ("ant", "bee", "cat", "dog")
 TEXT = """

@@ -20,11 +20,11 @@ from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
 from calib_serve.core.options.fit import ModelFitOptions
-from calib_serve.fit.calibrate import calibrate
 from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.facts import remarked
+from calib_serve.fit.from_scores import calibrate
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, measured, unmeasured
 from calib_serve.fit.output.candidates import check_options, fit_by_name, remarks

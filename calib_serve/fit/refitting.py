@@ -20,7 +20,7 @@ from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fit import RefitOptions
 from calib_serve.core.text import percent
-from calib_serve.fit.calibrate import calibrate
+from calib_serve.fit.from_scores import calibrate
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.scores.kinds import Outputs, log_probs
@@ -38,7 +38,7 @@ class Refitted:
     """The new artifact, or None where the evidence for it is too weak, and the numbers that decided.
 
     ``evidence`` is what a stake of 1 has become that bet, label by label, on a fit to the labels before
-    against the current artifact (``calib_serve.refitting``); the new one is kept where it is at
+    against the current artifact (``calib_serve.fit.refitting``); the new one is kept where it is at
     least ``1 / alpha``. ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, each
     under a fit to earlier ones; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
     ``lost`` names decisions of the current artifact that the new one does not have. ``shift`` is how far
