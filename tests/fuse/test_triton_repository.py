@@ -30,8 +30,8 @@ from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.triton import fuse_triton
 from calib_serve.fuse.triton._config import VERSION, tensorrt
+from calib_serve.fuse.triton.step import Monitor
 from calib_serve.metrics import softmax
-from calib_serve.serve.triton import Monitor
 
 K = 3
 
@@ -536,7 +536,7 @@ def test_the_image_copies_files_that_are_there_and_the_step_needs_no_more_than_t
         if line.startswith("COPY"):
             for source in line.split()[1:-1]:
                 assert (DEPLOY.parents[1] / source).exists(), source
-    code = "import sys, calib_serve.serve.triton; print(*sys.modules)"
+    code = "import sys, calib_serve.fuse.triton.step; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert not {"torch", "onnx", "onnx_ir", "onnxruntime", "scipy"} & set(loaded)
 

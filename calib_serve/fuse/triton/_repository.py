@@ -43,14 +43,14 @@ from calib_serve.fuse.triton._config import (
 
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 
-from calib_serve.serve.triton import TritonPythonModel
+from calib_serve.fuse.triton.step import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''
 
 GRAPH_BACKEND = '''"""Runs the graph beside it with onnxruntime, signs and counts its predictions."""
 
-from calib_serve.serve.triton_graph import TritonPythonModel
+from calib_serve.fuse.triton.graph import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''

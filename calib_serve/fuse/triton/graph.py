@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.fuse.sessions import open_session
-from calib_serve.serve.triton import Monitor, open_triton, parameters_of
+from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of
 
 __all__ = ["TritonPythonModel"]
 
