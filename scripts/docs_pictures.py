@@ -29,6 +29,7 @@ from calib_serve import calibrate, evaluate
 from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
+from calib_serve.ledger import Ledger
 from calib_serve.metrics import softmax
 from calib_serve.pages import STATIC
 from calib_serve.receipts import DAY, Keyring
@@ -45,7 +46,6 @@ from calib_serve.report import (
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
 from calib_serve.watch.http.page import render
-from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

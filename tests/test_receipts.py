@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import Refused
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.intake import Classes, Intake
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.receipts.nonces import NONCE_BYTES
-from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import Ledger
 
 NOW = 1_700_000_000.0
 RING = Keyring("k1", {"k1": bytes(range(32)), "k0": bytes(32)})

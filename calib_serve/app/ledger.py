@@ -19,7 +19,7 @@ from calib_serve.app._show import print_json
 from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.watch.ledger.ledger import Ledger
+    from calib_serve.ledger.ledger import Ledger
 
 __all__ = ["app"]
 
@@ -109,7 +109,7 @@ def drop(ledger: str, model: str) -> None:
 @subcommand(app)
 def export(ledger: str, *, options: Annotated[Exported, Flat]) -> None:
     """Write labels, sums and incidents as Parquet files, whose columns say what they mean."""
-    from calib_serve.watch.ledger.schema import export_ledger
+    from calib_serve.ledger.schema import export_ledger
 
     with _opened(ledger) as book:
         rows = export_ledger(book, options.out)
@@ -155,7 +155,7 @@ def _say(text: str) -> None:
 
 @contextlib.contextmanager
 def _opened(where: str) -> Iterator["Ledger"]:
-    from calib_serve.watch.ledger.ledger import Ledger
+    from calib_serve.ledger.ledger import Ledger
 
     with contextlib.closing(Ledger(where, must_exist=True)) as book:
         yield book

@@ -154,8 +154,8 @@ def _agreed(question: str) -> bool:
 def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str, str] | None:
     """Show what labels say of the archive; (model, served version, its version), None if not enough."""
     from calib_serve.fuse.torchserve._packing import same_model, served_artifact
+    from calib_serve.ledger.ledger import Ledger
     from calib_serve.promotion import evidence_of
-    from calib_serve.watch.ledger.ledger import Ledger
 
     artifact, model, version = served_artifact(archive)
     running = host.default(model)

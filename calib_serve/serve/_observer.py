@@ -52,7 +52,7 @@ from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 
 if TYPE_CHECKING:
-    from calib_serve.watch.intake import Binding, PredictionIds
+    from calib_serve.ledger.intake import Binding, PredictionIds
 
 LINE = re.compile(
     r"\[METRICS]\s*([\w\s]+)\.([\w\s]+):([0-9\-,.e]+)\|#([^|]*)(\|#type:([^|,]+))?"
@@ -412,8 +412,8 @@ class IdWriter:
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
         """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
+        from calib_serve.ledger.intake import Binding  # noqa: PLC0415 - only where ids come
         from calib_serve.receipts.batch import is_id  # noqa: PLC0415 - only where ids come
-        from calib_serve.watch.intake import Binding  # noqa: PLC0415 - only where ids come
 
         named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]
         if self._where is None and named and not self._said:
@@ -452,8 +452,8 @@ class IdWriter:
 
     def _opened(self) -> PredictionIds:
         if self._ids is None:
-            from calib_serve.watch.intake import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
-            from calib_serve.watch.ledger.ledger import Ledger  # noqa: PLC0415
+            from calib_serve.ledger.intake import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
+            from calib_serve.ledger.ledger import Ledger  # noqa: PLC0415
 
             self._ids = PredictionIds(Ledger(str(self._where), timeout=_PATIENCE))
         return self._ids

@@ -19,6 +19,7 @@ from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fuse.torchserve._archive import is_archive, read_archive, stored_archives
 from calib_serve.fuse.torchserve._contents import shipped
 from calib_serve.fuse.torchserve._packing import labelled_models
+from calib_serve.ledger.database import check_address
 from calib_serve.receipts.environment import (
     KEYRING,
     LABEL_BUDGET,
@@ -36,7 +37,6 @@ from calib_serve.receipts.environment import (
 from calib_serve.receipts.keyring import Keyring
 from calib_serve.receipts.policy import parse_policy
 from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.watch.ledger.database import check_address
 
 _OWN_METRICS = "handlers/metrics.yaml"  # as the shipped configuration names it
 _PATHS = (

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from calib_serve.core.errors import REASONS
+from calib_serve.ledger.entries import Published
 from calib_serve.receipts.series import PUBLISHED
 from calib_serve.receipts.sums import Sums, Version, add_at, merge_slices
-from calib_serve.watch.ledger.entries import Published
 
 if TYPE_CHECKING:
     from calib_serve.watch.service import Watch

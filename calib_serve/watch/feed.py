@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from calib_serve.ledger.entries import LabelRecord
+from calib_serve.ledger.ledger import Ledger
+from calib_serve.ledger.recovery import note_anew, read_kept, told_anew
 from calib_serve.receipts.sums import Version
-from calib_serve.watch.anew import note_anew, read_kept, told_anew
 from calib_serve.watch.drift.detector import Detector
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.ledger.entries import LabelRecord
-from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.windows import Maturity, learned_delay
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from typing import Any, Literal
 from sqlalchemy import Connection, and_, or_, select
 
 from calib_serve.core.errors import InputError
+from calib_serve.ledger.ledger import Ledger
+from calib_serve.ledger.schema import INCIDENT, VERSION
 from calib_serve.receipts.sums import Version
 from calib_serve.watch.drift.detector import Alarm
-from calib_serve.watch.ledger.ledger import Ledger
-from calib_serve.watch.ledger.schema import INCIDENT, VERSION
 
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 

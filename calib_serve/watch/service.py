@@ -28,6 +28,9 @@ from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import DriftOptions, WatchOptions
+from calib_serve.ledger.entries import Held
+from calib_serve.ledger.intake import Binding, Intake, PredictionIds, UnboundReceipt
+from calib_serve.ledger.ledger import Ledger
 from calib_serve.receipts.batch import (
     LONGEST_ID,
     LONGEST_SEGMENT,
@@ -58,9 +61,6 @@ from calib_serve.watch.drift.detector import TOLERANCE, Detector
 from calib_serve.watch.drift.statistics import ConfidenceShift
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import Binding, Intake, PredictionIds, UnboundReceipt
-from calib_serve.watch.ledger.entries import Held
-from calib_serve.watch.ledger.ledger import Ledger
 from calib_serve.watch.priors import TrafficShares, traffic_shares
 from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.watch.versions import FollowedVersions, Watched, read_facts

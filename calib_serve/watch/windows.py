@@ -20,13 +20,13 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import parse_duration
+from calib_serve.ledger.entries import SPANS, WindowSums
+from calib_serve.ledger.ledger import Ledger
 from calib_serve.metrics.conclusion import TOLERANCE, Verdict
 from calib_serve.receipts.series import DELAYS
 from calib_serve.receipts.sums import Key, Kind, Sums, Version
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch.estimates import Estimates, estimate, judge
-from calib_serve.watch.ledger.entries import SPANS, WindowSums
-from calib_serve.watch.ledger.ledger import Ledger
 
 AUTO = "auto"
 """Learn it."""

@@ -30,6 +30,7 @@ from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.app import _pair
+from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled import read_texts
@@ -45,7 +46,6 @@ from calib_serve.serve.configuration import adjusted, read_properties
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.server import Tokens
 from calib_serve.watch.http import read_tokens
-from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.versions import FollowedVersions
 
 __all__ = ["OPENERS", "READERS"]

@@ -39,6 +39,7 @@ from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled import read_texts
@@ -49,7 +50,6 @@ from calib_serve.serve.configuration import changed, read_properties
 from calib_serve.serve.feedback import parse_items
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.http import read_tokens
-from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.versions import FollowedVersions
 
 __all__ = ["READERS", "sound_archive", "warm_up"]

@@ -12,8 +12,8 @@ import pytest
 from command_line import calib_serve
 from ledgers import NOW, accept, ask, entries, make_label
 
+from calib_serve.ledger import Ledger
 from calib_serve.receipts.samples import SampleLog, read_samples
-from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 

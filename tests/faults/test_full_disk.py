@@ -11,7 +11,7 @@ from promises import promised
 from sizes import sized
 
 from calib_serve.core.errors import LedgerError
-from calib_serve.watch.ledger import Ledger
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.server
 

@@ -19,6 +19,7 @@ from calib_serve.core.errors import CalibServeError, InputError, Unanswered
 from calib_serve.core.files import GROUP_READS
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fit.progress import Checkpoints
+from calib_serve.ledger import Ledger
 from calib_serve.models import from_module
 from calib_serve.models.classifier import CachedClassifier
 from calib_serve.receipts import Keyring
@@ -27,7 +28,6 @@ from calib_serve.receipts.client import read_token
 from calib_serve.receipts.destination import HomewardQueue, Served
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.serve.configuration import configure
-from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch
 
 pytestmark = pytest.mark.server

@@ -24,7 +24,7 @@ from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._files import read
 from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve._archive import read_archive
-from calib_serve.watch.ledger import Ledger
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ from small_models import archive, temperature
 
 from calib_serve import Artifact, Keyring
 from calib_serve.fuse.torchserve._archive import read_archive
+from calib_serve.ledger import Ledger
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.server
 

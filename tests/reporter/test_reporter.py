@@ -19,9 +19,9 @@ from real_servers import Server, SharedWatch
 from calib_serve import Artifact, Keyring, Reporter, Watch
 from calib_serve.artifact import ModelFacts
 from calib_serve.core.errors import InputError, ServerError
+from calib_serve.ledger import Ledger
 from calib_serve.receipts.batch import ServedReceipt
 from calib_serve.receipts.samples import is_sampled, read_samples
-from calib_serve.watch.ledger import Ledger
 
 MODEL = {"model": "digits", "version": "1.0"}
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]])

@@ -22,10 +22,10 @@ from live_server import (
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.fuse.torchserve import pack, pack_around, recalibrated, same_model
+from calib_serve.ledger import Ledger
 from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
 from calib_serve.watch.contracts import contract_states
-from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.shadow import shadow_states
 from calib_serve.watch.windows import Maturity
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from real_watch import RING
 
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.intake import PredictionIds
 from calib_serve.receipts import DAY
 from calib_serve.receipts.recorder import Tag
 from calib_serve.serve._observer import IdWriter
-from calib_serve.watch.intake import PredictionIds
-from calib_serve.watch.ledger import Ledger
 
 
 def receipt(predicted: int):

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from calib_serve.ledger import Ledger
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.watch.http.app import create_app
-from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 with warnings.catch_warnings():

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from ledgers import NOW, accept, entries, make_label
 
+from calib_serve.ledger import Ledger
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import drift_check
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 

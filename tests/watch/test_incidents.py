@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from calib_serve.ledger import Ledger
 from calib_serve.watch import incidents
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import REASONS, LedgerError, Refused
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.intake import Classes, Intake
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.sums import Key
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.intake import Classes, Intake
-from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 

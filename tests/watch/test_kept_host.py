@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from kept_hosts import BATCH, LABELS_AFTER, Host, V, said, send
 
+from calib_serve.ledger.recovery import told_anew
 from calib_serve.receipts import Keyring, KeyTimes, Shadow
 from calib_serve.receipts.samples import read_samples
-from calib_serve.watch.anew import told_anew
 
 pytestmark = pytest.mark.store
 

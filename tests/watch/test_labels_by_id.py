@@ -13,9 +13,9 @@ from real_watch import RING, make_watch, talk_to
 
 from calib_serve import Reporter
 from calib_serve.core.errors import Refused
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.intake import Binding, PredictionIds, receipt_of
 from calib_serve.receipts import DAY, Keyring
-from calib_serve.watch.intake import Binding, PredictionIds, receipt_of
-from calib_serve.watch.ledger import Ledger
 
 pytestmark = pytest.mark.store
 

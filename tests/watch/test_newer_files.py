@@ -11,10 +11,10 @@ from kept_hosts import Host, V
 from ledgers import ask
 
 from calib_serve.core.errors import KeyringError, LedgerError
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.recovery import told_anew
+from calib_serve.ledger.schema import SCHEMA
 from calib_serve.receipts import Keyring, keyring
-from calib_serve.watch.anew import told_anew
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.ledger.schema import SCHEMA
 
 pytestmark = pytest.mark.store
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from command_line import calib_serve
 
-from calib_serve.watch.ledger import Ledger
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.server
 

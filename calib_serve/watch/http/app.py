@@ -25,6 +25,7 @@ from calib_serve.core.errors import (
 )
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
+from calib_serve.ledger.intake import UnboundReceipt
 from calib_serve.pages import STATIC
 from calib_serve.receipts.batch import Item, ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.receipts.wire import Shadow, SignedReceipt
@@ -76,7 +77,6 @@ from calib_serve.watch.http.wire import (
     body,
     not_text,
 )
-from calib_serve.watch.intake import UnboundReceipt
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
 

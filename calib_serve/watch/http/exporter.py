@@ -18,6 +18,8 @@ from typing import Any, Literal, get_args
 
 from calib_serve.core.errors import LedgerError, MissingDependency
 from calib_serve.core.options.servers import AppOptions
+from calib_serve.ledger.entries import Published
+from calib_serve.ledger.intake import FATES
 from calib_serve.receipts.batch import OTHER
 from calib_serve.receipts.series import (
     BY_NAME,
@@ -33,9 +35,7 @@ from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, trouble_rows
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.intake import FATES
 from calib_serve.watch.label_signs import rate_changes, source_gaps
-from calib_serve.watch.ledger.entries import Published
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState

@@ -2,13 +2,13 @@
 
 import pytest
 
+from calib_serve.ledger import Ledger
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.drift.detector import ShiftedBin
 from calib_serve.watch.http.exporter import Requests, WatchCollector
-from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store

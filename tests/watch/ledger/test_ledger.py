@@ -19,16 +19,16 @@ from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from calib_serve.core.errors import ConflictError, InputError, LedgerError, UnknownFate
+from calib_serve.ledger import Held, Ledger
+from calib_serve.ledger.database import Database
+from calib_serve.ledger.entries import WindowSums, span_of
+from calib_serve.ledger.intake import PredictionIds
+from calib_serve.ledger.schema import export_ledger
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import BatchKey
 from calib_serve.receipts.sums import Key, Sums
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.intake import PredictionIds
-from calib_serve.watch.ledger import Held, Ledger
-from calib_serve.watch.ledger.database import Database
-from calib_serve.watch.ledger.entries import WindowSums, span_of
-from calib_serve.watch.ledger.schema import export_ledger
 
 pytestmark = pytest.mark.store
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from ledgers import accept, ask, entries, make_label
 
+from calib_serve.ledger import Held, Ledger
+from calib_serve.ledger.intake import Binding, PredictionIds
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import BatchKey
-from calib_serve.watch.intake import Binding, PredictionIds
-from calib_serve.watch.ledger import Held, Ledger
 
 pytestmark = pytest.mark.store
 

@@ -11,10 +11,10 @@ from ledgers import accept, ask, entries, make_label
 from sqlalchemy import event
 
 from calib_serve.core.errors import LedgerError
+from calib_serve.ledger import Entry, Ledger
+from calib_serve.ledger.entries import LabelRecord, Shadowed
 from calib_serve.receipts import DAY, Label, Receipt, Shadow
 from calib_serve.receipts.sums import Key, Sums
-from calib_serve.watch.ledger import Entry, Ledger
-from calib_serve.watch.ledger.entries import LabelRecord, Shadowed
 
 pytestmark = pytest.mark.store
 
@@ -94,7 +94,7 @@ def test_a_ledger_counts_in_as_many_bins_as_it_was_told(url: str) -> None:
 
 
 def test_as_many_rows_as_there_are_go_in_steps(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calib_serve.watch.ledger.ledger._AT_ONCE", 4)
+    monkeypatch.setattr("calib_serve.ledger.ledger._AT_ONCE", 4)
     ledger.accept(entries([make_label(i, when=NOW) for i in range(10)], source="lab"))
     at_once, increments = [], ledger._increments
     monkeypatch.setattr(ledger, "_increments", lambda rows: at_once.append(len(rows)) or increments(rows))

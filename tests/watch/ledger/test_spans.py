@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ledgers import entries, make_label
 
+from calib_serve.ledger import Entry, Ledger
+from calib_serve.ledger.entries import coarser, span_of
 from calib_serve.receipts import DAY
 from calib_serve.receipts.sums import Key, Sums, add_at
-from calib_serve.watch.ledger import Entry, Ledger
-from calib_serve.watch.ledger.entries import coarser, span_of
 
 NOW = 1_700_000_000.0
 V = ("m", "1")

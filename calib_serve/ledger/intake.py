@@ -25,15 +25,15 @@ from sqlalchemy import func, select
 
 from calib_serve.core.errors import Reason, Refused
 from calib_serve.core.names import shown
+from calib_serve.ledger.entries import Entry, Held
+from calib_serve.ledger.ledger import Ledger
+from calib_serve.ledger.schema import PREDICTION_ID
 from calib_serve.receipts.batch import LONGEST_ID, LONGEST_SEGMENT, Outcome, is_id, is_segment
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.slices import Slices
 from calib_serve.receipts.sums import Version
 from calib_serve.receipts.wire import DAY, Label, Receipt, SignedReceipt, nonce_of
-from calib_serve.watch.ledger.entries import Entry, Held
-from calib_serve.watch.ledger.ledger import Ledger
-from calib_serve.watch.ledger.schema import PREDICTION_ID
 
 _AT_ONCE = 500  # ids of one question
 _ROW = PREDICTION_ID.c

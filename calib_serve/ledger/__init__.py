@@ -1,7 +1,7 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often."""
 
-from calib_serve.watch.ledger.database import check_address
-from calib_serve.watch.ledger.entries import (
+from calib_serve.ledger.database import check_address
+from calib_serve.ledger.entries import (
     SPANS,
     Entry,
     Fate,
@@ -13,8 +13,8 @@ from calib_serve.watch.ledger.entries import (
     State,
     WindowSums,
 )
-from calib_serve.watch.ledger.ledger import Ledger, Revoked
-from calib_serve.watch.ledger.schema import export_ledger
+from calib_serve.ledger.ledger import Ledger, Revoked
+from calib_serve.ledger.schema import export_ledger
 
 __all__ = [
     "SPANS",

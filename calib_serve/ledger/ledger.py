@@ -36,12 +36,8 @@ from sqlalchemy import (
 )
 
 from calib_serve.core.errors import InputError, LedgerError
-from calib_serve.receipts.batch import BatchKey, check_content
-from calib_serve.receipts.series import SUMS
-from calib_serve.receipts.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
-from calib_serve.receipts.wire import DAY
-from calib_serve.watch.ledger.database import Database
-from calib_serve.watch.ledger.entries import (
+from calib_serve.ledger.database import Database
+from calib_serve.ledger.entries import (
     SPANS,
     Bucket,
     Entry,
@@ -57,7 +53,7 @@ from calib_serve.watch.ledger.entries import (
     coarser,
     span_of,
 )
-from calib_serve.watch.ledger.schema import (
+from calib_serve.ledger.schema import (
     BATCH,
     COLUMNS,
     DELAY,
@@ -76,6 +72,10 @@ from calib_serve.watch.ledger.schema import (
     VERSION,
     VIEWS,
 )
+from calib_serve.receipts.batch import BatchKey, check_content
+from calib_serve.receipts.series import SUMS
+from calib_serve.receipts.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
+from calib_serve.receipts.wire import DAY
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from calib_serve.core.errors import InputError
 from calib_serve.receipts.wire import DAY
 
 if TYPE_CHECKING:
+    from calib_serve.ledger.ledger import Ledger
     from calib_serve.receipts.sums import Version
-    from calib_serve.watch.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from calib_serve.core.files import written_whole
 from calib_serve.receipts.series import SUMS
 
 if TYPE_CHECKING:
-    from calib_serve.watch.ledger.ledger import Ledger
+    from calib_serve.ledger.ledger import Ledger
 
 SCHEMA = 1
 METADATA = MetaData()
