@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     from calib_serve.scores import Scores
     from calib_serve.serve.refit_served import refit_served
     from calib_serve.serve.server import Server
-    from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.service import Watch
+    from calib_serve.web import create_app, serve_app
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
     _FACES = {

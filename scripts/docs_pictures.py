@@ -45,8 +45,8 @@ from calib_serve.report import (
 )
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
-from calib_serve.watch.http.page import render
 from calib_serve.watch.service import Watch, Watched
+from calib_serve.web.page import render
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

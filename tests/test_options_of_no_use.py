@@ -22,8 +22,8 @@ from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.models import from_module
-from calib_serve.monitoring import MonitoringOptions
 from calib_serve.sklearn import CalibratedClassifier
+from calib_serve.web.monitoring import MonitoringOptions
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 3)).astype("f4")

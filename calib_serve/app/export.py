@@ -12,7 +12,7 @@ from calib_serve.app._show import console, note
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.data import PlainData
-from calib_serve.monitoring.files import MonitoringOptions
+from calib_serve.web.monitoring.files import MonitoringOptions
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
@@ -62,7 +62,7 @@ def monitoring(
 
     Nothing is written where a file would change, unless --force is given.
     """
-    from calib_serve.monitoring.files import PARTS, export_monitoring
+    from calib_serve.web.monitoring.files import PARTS, export_monitoring
 
     if unknown := set(options.only) - set(PARTS):
         raise InputError(f"the parts are {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")

@@ -139,7 +139,7 @@ def token(name: str, *, options: Annotated[Scopes, Flat]) -> None:
     NAME says whose it is: labels that come with it are counted as theirs. The line holds the token's sha256
     alone, so that the file gives no token away. A server that runs reads the file again when it changes.
     """
-    from calib_serve.watch.http.guard import new_token
+    from calib_serve.web.guard import new_token
 
     secret, line = new_token(name, options.scopes)
     sys.stdout.write(f"token: {secret}\nline:  {line}\n")

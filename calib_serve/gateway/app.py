@@ -47,9 +47,9 @@ from calib_serve.receipts.client import read_token
 from calib_serve.receipts.keyring import LiveKeyring
 from calib_serve.receipts.reporter import Reporter
 from calib_serve.scores.kinds import Outputs, check_outputs
-from calib_serve.watch.http.app import create_app
-from calib_serve.watch.http.guard import Guard, Tokens, tokens_and_hosts
 from calib_serve.watch.service import Watch
+from calib_serve.web.app import create_app
+from calib_serve.web.guard import Guard, Tokens, tokens_and_hosts
 
 try:
     from fastapi import HTTPException, Request, Response

@@ -45,8 +45,8 @@ from calib_serve.seam._host import Request
 from calib_serve.serve.configuration import adjusted, read_properties
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.server import Tokens
-from calib_serve.watch.http import read_tokens
 from calib_serve.watch.versions import FollowedVersions
+from calib_serve.web import read_tokens
 
 __all__ = ["OPENERS", "READERS"]
 

@@ -49,8 +49,8 @@ from calib_serve.serve._model import decode
 from calib_serve.serve.configuration import changed, read_properties
 from calib_serve.serve.feedback import parse_items
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.http import read_tokens
 from calib_serve.watch.versions import FollowedVersions
+from calib_serve.web import read_tokens
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
 

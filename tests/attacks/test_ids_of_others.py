@@ -17,8 +17,8 @@ from calib_serve.core.errors import InputError
 from calib_serve.ledger import Ledger
 from calib_serve.ledger.intake import Binding, PredictionIds
 from calib_serve.receipts.classes import Classes
-from calib_serve.watch.http import Token
 from calib_serve.watch.service import Watch, Watched
+from calib_serve.web import Token
 
 pytestmark = pytest.mark.store
 

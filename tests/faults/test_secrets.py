@@ -110,7 +110,7 @@ def test_cached_outputs_and_a_backup_are_for_their_owner_alone(tmp_path: Path, n
 def test_a_file_of_secrets_that_the_group_may_read_is_refused_unless_the_host_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    http = pytest.importorskip("calib_serve.watch.http")
+    http = pytest.importorskip("calib_serve.web")
     read_tokens = http.read_tokens
     path = tmp_path / "secret"
     path.write_text("0123456789abcdef\n")

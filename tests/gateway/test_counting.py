@@ -22,7 +22,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.options.servers import GatewayOptions
 from calib_serve.metrics import softmax
 from calib_serve.receipts.samples import read_samples
-from calib_serve.watch.http import new_token
+from calib_serve.web import new_token
 
 pytestmark = pytest.mark.server
 

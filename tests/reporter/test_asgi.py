@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 
 from calib_serve import Keyring, Reporter, Watch
-from calib_serve.asgi import WatchMiddleware
 from calib_serve.core.errors import InputError
+from calib_serve.web.asgi import WatchMiddleware
 
 pytestmark = pytest.mark.store
 

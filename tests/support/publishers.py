@@ -66,9 +66,9 @@ def watch(folder: Path) -> None:
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.receipts.batch import ServedPrediction
     from calib_serve.receipts.classes import Classes
-    from calib_serve.watch.http.exporter import export
     from calib_serve.watch.priors import LabelledBefore
     from calib_serve.watch.service import Watch, Watched
+    from calib_serve.web.exporter import export
 
     ledger = Ledger(folder / "watch.db")
     labels = [0] * 300 + [1] * 300 + [2] * 300

@@ -21,8 +21,8 @@ from calib_serve.audit import audit
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.report import prepare_report, render
-from calib_serve.watch.http.exporter import Requests, WatchCollector
 from calib_serve.watch.service import Watch
+from calib_serve.web.exporter import Requests, WatchCollector
 
 pytestmark = pytest.mark.store
 

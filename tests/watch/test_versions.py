@@ -18,9 +18,9 @@ from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.receipts.classes import Classes
 from calib_serve.watch import intake
-from calib_serve.watch.http import Token
 from calib_serve.watch.service import Watch, Watched
 from calib_serve.watch.versions import FollowedVersions
+from calib_serve.web import Token
 
 pytestmark = pytest.mark.store
 

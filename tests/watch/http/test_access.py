@@ -7,7 +7,7 @@ import pytest
 from real_watch import TestClient, make_watch, talk_to
 
 from calib_serve.core.errors import InputError
-from calib_serve.watch.http import Token, TokenFile, create_app, read_tokens, serve_app
+from calib_serve.web import Token, TokenFile, create_app, read_tokens, serve_app
 
 pytestmark = pytest.mark.store
 

@@ -16,8 +16,8 @@ from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.series import LEDGER_LABELS
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.http.app import create_app
 from calib_serve.watch.service import Watch, Watched
+from calib_serve.web.app import create_app
 
 pytestmark = pytest.mark.store
 

@@ -8,8 +8,8 @@ from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.drift.detector import ShiftedBin
-from calib_serve.watch.http.exporter import Requests, WatchCollector
 from calib_serve.watch.service import Watch, Watched
+from calib_serve.web.exporter import Requests, WatchCollector
 
 pytestmark = pytest.mark.store
 

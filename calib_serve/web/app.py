@@ -30,8 +30,10 @@ from calib_serve.pages import STATIC
 from calib_serve.receipts.batch import Item, ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.receipts.wire import Shadow, SignedReceipt
 from calib_serve.watch.checks import file_check
-from calib_serve.watch.http.exporter import Batch, Requests, export
-from calib_serve.watch.http.gate import (
+from calib_serve.watch.service import Watch
+from calib_serve.watch.windows import WINDOWS
+from calib_serve.web.exporter import Batch, Requests, export
+from calib_serve.web.gate import (
     NOT_READ,
     Bodies,
     Gate,
@@ -40,7 +42,7 @@ from calib_serve.watch.http.gate import (
     read_one,
     what_is_wrong,
 )
-from calib_serve.watch.http.guard import (
+from calib_serve.web.guard import (
     SCHEMES,
     Guard,
     Scope,
@@ -51,8 +53,8 @@ from calib_serve.watch.http.guard import (
     source_of,
     tokens_and_hosts,
 )
-from calib_serve.watch.http.page import render
-from calib_serve.watch.http.wire import (
+from calib_serve.web.page import render
+from calib_serve.web.wire import (
     ClassSharesOut,
     ClauseOut,
     CloseIn,
@@ -77,8 +79,6 @@ from calib_serve.watch.http.wire import (
     body,
     not_text,
 )
-from calib_serve.watch.service import Watch
-from calib_serve.watch.windows import WINDOWS
 
 try:
     from anyio.to_thread import run_sync

@@ -1,7 +1,7 @@
 """The watcher over HTTP: labels and predictions in, metrics and a page out."""
 
-from calib_serve.watch.http.app import create_app
-from calib_serve.watch.http.guard import (
+from calib_serve.web.app import create_app
+from calib_serve.web.guard import (
     LOOPBACK,
     Guard,
     Token,
@@ -12,7 +12,7 @@ from calib_serve.watch.http.guard import (
     read_tokens,
     tokens_and_hosts,
 )
-from calib_serve.watch.http.server import serve_app
+from calib_serve.web.server import serve_app
 
 __all__ = [
     "LOOPBACK", "Guard", "Token", "TokenFile", "Tokens", "allowed_hosts", "create_app", "new_token",

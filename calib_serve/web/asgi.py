@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from calib_serve.core.errors import InputError
-from calib_serve.watch.http.app import create_app
 from calib_serve.watch.service import Watch
+from calib_serve.web.app import create_app
 
 __all__ = ["WatchMiddleware"]
 

@@ -3,7 +3,7 @@
 Each is a file in ``templates``, in which a handful of values are filled in; deploy/ holds what comes of it.
 """
 
-from calib_serve.monitoring.files import (
+from calib_serve.web.monitoring.files import (
     PARTS,
     REPLICA_LABELS,
     WINDOWS,

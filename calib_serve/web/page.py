@@ -20,11 +20,11 @@ from calib_serve.receipts.sums import Key, Kind, Sums, Version
 from calib_serve.receipts.wire import DAY
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy
 from calib_serve.watch.estimates import Estimates, Number, estimate
-from calib_serve.watch.http.promises import clause_cards, shadow_table, shadows_say
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_signs import rate_changes, source_gaps
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS, Window, duration
+from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
 
 try:
     from markupsafe import Markup
@@ -74,7 +74,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
     counted = {v: _size(sums) for v, sums in watch.ledger.sums().items()}
     size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **counted}
     if not size:
-        return environment("calib_serve.watch.http").get_template("none.html").render()
+        return environment("calib_serve.web").get_template("none.html").render()
     versions = sorted(size, key=lambda v: (*(-n for n in size[v]), v))
     chosen: Version = (model, version) if (model, version) in size else versions[0]
     looked = _window(watch, chosen, window)
@@ -92,7 +92,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
     steps = _steps(looked, look.segment)
     marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
     return (
-        environment("calib_serve.watch.http")
+        environment("calib_serve.web")
         .get_template("page.html")
         .render(
             look=look,
