@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from calib_serve.fuse.triton import fuse_triton
     from calib_serve.metrics import Verdict, evaluate, judge
     from calib_serve.models import load_data, load_model
+    from calib_serve.monitor.watch import Watch
     from calib_serve.receipts import Keyring, Label, Receipt
     from calib_serve.receipts.policy import LabelPolicy
     from calib_serve.receipts.reporter import Reporter
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
     from calib_serve.scores import Scores
     from calib_serve.serve.refit_served import refit_served
     from calib_serve.serve.server import Server
-    from calib_serve.watch.service import Watch
     from calib_serve.web import create_app, serve_app
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.

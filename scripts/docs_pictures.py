@@ -31,6 +31,7 @@ from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.ledger import Ledger
 from calib_serve.metrics import softmax
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.pages import STATIC
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.receipts.batch import ServedPrediction
@@ -45,7 +46,6 @@ from calib_serve.report import (
 )
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
-from calib_serve.watch.service import Watch, Watched
 from calib_serve.web.page import render
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -10,9 +10,9 @@ from typing import Any
 from calib_serve import Bins, calibrate, evaluate, judge
 from calib_serve.core.bins import bin_index
 from calib_serve.metrics import gaps
+from calib_serve.monitor import _bin_gaps, estimates, intake
+from calib_serve.monitor.drift import Detector
 from calib_serve.receipts import DAY, SKEW
-from calib_serve.watch import _bin_gaps, estimates, intake
-from calib_serve.watch.drift import Detector
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, object]:

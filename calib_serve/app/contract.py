@@ -27,7 +27,7 @@ from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact
     from calib_serve.artifact.contract import Contract
-    from calib_serve.contracts import ContractCheck
+    from calib_serve.monitor.planning import ContractCheck
 
 __all__ = ["app"]
 
@@ -61,7 +61,7 @@ def put(
     contract is part of it.
     """
     from calib_serve.artifact.artifact import Artifact
-    from calib_serve.contracts import read_contract
+    from calib_serve.monitor.planning import read_contract
 
     known = Artifact.load(artifact)
     _write(known, read_contract(contract, known), artifact, output)
@@ -118,8 +118,8 @@ def check(
     finite-sample guarantee, as a line for the contract.
     """
     from calib_serve.artifact.artifact import Artifact
-    from calib_serve.contracts import check_contract, read_contract
     from calib_serve.fit.deciding import refuse_labels, refuse_seen
+    from calib_serve.monitor.planning import check_contract, read_contract
     from calib_serve.scores.files import read_npy
 
     known = Artifact.load(artifact)
@@ -173,8 +173,8 @@ def plan(
     looks at it at every moment, which takes more labels than a test that is
     looked at once; that number is shown as well.
     """
-    from calib_serve.contracts import plan_contract
     from calib_serve.core.names import parse_duration
+    from calib_serve.monitor.planning import plan_contract
 
     artifact, contract = _promised(path)
     if data is not None and (artifact is None or options.acted_share is not None):
@@ -243,7 +243,7 @@ def _tell(found: "ContractCheck", class_names: tuple[str, ...]) -> None:
 
 def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
     from calib_serve.artifact.artifact import Artifact
-    from calib_serve.contracts import read_contract
+    from calib_serve.monitor.planning import read_contract
 
     if where.is_file():
         return None, read_contract(where)

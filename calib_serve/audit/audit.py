@@ -33,9 +33,9 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.options.audit import AuditOptions
 from calib_serve.core.options.base import changed
 from calib_serve.metrics.conclusion import TOLERANCE, Verdict
+from calib_serve.monitor.estimates import Estimates, Missing, Number, estimate, judge
 from calib_serve.receipts.sums import Sums
 from calib_serve.scores.databases import Engine, open_engine
-from calib_serve.watch.estimates import Estimates, Missing, Number, estimate, judge
 
 Progress = Callable[[str, int, "int | None"], None]
 

@@ -43,11 +43,11 @@ from calib_serve.gateway.http import (
     target_of,
 )
 from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts.client import read_token
 from calib_serve.receipts.keyring import LiveKeyring
 from calib_serve.receipts.reporter import Reporter
 from calib_serve.scores.kinds import Outputs, check_outputs
-from calib_serve.watch.service import Watch
 from calib_serve.web.app import create_app
 from calib_serve.web.guard import Guard, Tokens, tokens_and_hosts
 

@@ -20,6 +20,9 @@ from calib_serve.core.errors import CalibServeError, InputError, ModelError, Unk
 from calib_serve.core.options.pack import FeedbackOptions
 from calib_serve.core.options.servers import WatchOptions
 from calib_serve.fuse.mar_options import SECTION
+from calib_serve.monitor.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
+from calib_serve.monitor.versions import Watched, read_versions
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts.batch import OTHER, Outcome
 from calib_serve.receipts.environment import KEYRING, LEDGER, MODELS, SOURCE, SOURCE_HEADER, from_environment
 from calib_serve.receipts.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
@@ -30,9 +33,6 @@ from calib_serve.serve._handler import WorkerHandler, check_requests
 from calib_serve.serve._observer import Emitter, host_sample_log, live_keyring
 from calib_serve.serve._replies import refusal, tensor, v2_reply
 from calib_serve.serve._requests import Message, as_text, read_messages, read_tensors
-from calib_serve.watch.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
-from calib_serve.watch.service import Watch
-from calib_serve.watch.versions import Watched, read_versions
 
 __all__ = ["CalibrationFeedback", "Publisher", "parse_items"]
 

@@ -20,6 +20,18 @@ from calib_serve.core.errors import LedgerError, MissingDependency
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.ledger.entries import Published
 from calib_serve.ledger.intake import FATES
+from calib_serve.monitor import windows
+from calib_serve.monitor.checks import Check
+from calib_serve.monitor.contracts import ClauseState
+from calib_serve.monitor.drift.statistics import expected_accuracy
+from calib_serve.monitor.estimates import estimated_gap
+from calib_serve.monitor.exposition import detector_rows, sum_rows, sums_of, trouble_rows
+from calib_serve.monitor.incidents import Incident
+from calib_serve.monitor.label_signs import rate_changes, source_gaps
+from calib_serve.monitor.priors import TrafficShares
+from calib_serve.monitor.shadow import ShadowState
+from calib_serve.monitor.watch import Watch
+from calib_serve.monitor.windows import Window
 from calib_serve.receipts.batch import OTHER
 from calib_serve.receipts.series import (
     BY_NAME,
@@ -28,18 +40,6 @@ from calib_serve.receipts.series import (
 )
 from calib_serve.receipts.sums import Key, Sums, Version, add_at
 from calib_serve.receipts.wire import DAY
-from calib_serve.watch import windows
-from calib_serve.watch.checks import Check
-from calib_serve.watch.contracts import ClauseState
-from calib_serve.watch.drift.statistics import expected_accuracy
-from calib_serve.watch.estimates import estimated_gap
-from calib_serve.watch.exposition import detector_rows, sum_rows, sums_of, trouble_rows
-from calib_serve.watch.incidents import Incident
-from calib_serve.watch.label_signs import rate_changes, source_gaps
-from calib_serve.watch.priors import TrafficShares
-from calib_serve.watch.service import Watch
-from calib_serve.watch.shadow import ShadowState
-from calib_serve.watch.windows import Window
 
 try:
     from prometheus_client import CollectorRegistry

@@ -14,16 +14,16 @@ from calib_serve.core.bins import Bins, psi
 from calib_serve.core.errors import MissingDependency
 from calib_serve.core.text import count, decimals, percent, signed_points, span, when
 from calib_serve.metrics.conclusion import Verdict
+from calib_serve.monitor.drift.statistics import auroc, expected_accuracy
+from calib_serve.monitor.estimates import Estimates, Number, estimate
+from calib_serve.monitor.incidents import Incident
+from calib_serve.monitor.label_signs import rate_changes, source_gaps
+from calib_serve.monitor.watch import Watch
+from calib_serve.monitor.windows import WINDOWS, Window, duration
 from calib_serve.pages import Cell, Fact, Said, Table, environment, table_of_tests
 from calib_serve.pages.charts import Dot, Series, Step, ece_by_time, histogram, reliability
 from calib_serve.receipts.sums import Key, Kind, Sums, Version
 from calib_serve.receipts.wire import DAY
-from calib_serve.watch.drift.statistics import auroc, expected_accuracy
-from calib_serve.watch.estimates import Estimates, Number, estimate
-from calib_serve.watch.incidents import Incident
-from calib_serve.watch.label_signs import rate_changes, source_gaps
-from calib_serve.watch.service import Watch
-from calib_serve.watch.windows import WINDOWS, Window, duration
 from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
 
 try:

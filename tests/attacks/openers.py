@@ -22,7 +22,6 @@ from calib_serve.app._command import _read_config
 from calib_serve.app.fit import shares
 from calib_serve.collect.opening import kafka_settings
 from calib_serve.collect.reading import read_rows
-from calib_serve.contracts import read_contract
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
@@ -34,6 +33,8 @@ from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled import read_texts
+from calib_serve.monitor.planning import read_contract
+from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.promotion import Host
 from calib_serve.receipts.client import read_token
 from calib_serve.receipts.destination import BatchFolder, Served
@@ -45,7 +46,6 @@ from calib_serve.seam._host import Request
 from calib_serve.serve.configuration import adjusted, read_properties
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.server import Tokens
-from calib_serve.watch.versions import FollowedVersions
 from calib_serve.web import read_tokens
 
 __all__ = ["OPENERS", "READERS"]

@@ -34,7 +34,6 @@ from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.collect.reading import read_rows
-from calib_serve.contracts import read_contract
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.mar_options import ModelOptions
@@ -43,13 +42,14 @@ from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled import read_texts
+from calib_serve.monitor.drift import Detector
+from calib_serve.monitor.planning import read_contract
+from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores
 from calib_serve.serve._model import decode
 from calib_serve.serve.configuration import changed, read_properties
 from calib_serve.serve.feedback import parse_items
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.versions import FollowedVersions
 from calib_serve.web import read_tokens
 
 __all__ = ["READERS", "sound_archive", "warm_up"]

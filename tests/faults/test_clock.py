@@ -10,10 +10,10 @@ from sizes import sized
 
 from calib_serve.core.errors import Refused
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.drift import Detector
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.samples import SampleLog, read_samples
-from calib_serve.watch.drift import Detector
 
 pytestmark = pytest.mark.store
 

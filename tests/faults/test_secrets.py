@@ -22,13 +22,13 @@ from calib_serve.fit.progress import Checkpoints
 from calib_serve.ledger import Ledger
 from calib_serve.models import from_module
 from calib_serve.models.classifier import CachedClassifier
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import Outcome, ServedPrediction
 from calib_serve.receipts.client import read_token
 from calib_serve.receipts.destination import HomewardQueue, Served
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.serve.configuration import configure
-from calib_serve.watch.service import Watch
 
 pytestmark = pytest.mark.server
 

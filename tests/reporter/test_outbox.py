@@ -24,11 +24,11 @@ from calib_serve.artifact import Clause, Contract, LogitMap
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.recorder import RegistrySink, SeriesCounts
-from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
 

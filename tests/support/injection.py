@@ -40,7 +40,7 @@ CONTEXT.set_forkserver_preload(
             "calib_serve.fuse.torchserve._repacking",
         ),
         *("calib_serve.fuse.onnx._fuse", "calib_serve.models", "calib_serve.web.app"),
-        *("calib_serve.ledger", "calib_serve.watch.service"),
+        *("calib_serve.ledger", "calib_serve.monitor.watch"),
     ]
 )
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}

@@ -63,11 +63,11 @@ def watch(folder: Path) -> None:
     from calib_serve.core.bins import Bins
     from calib_serve.ledger import Ledger
     from calib_serve.metrics.shares import Confusion
+    from calib_serve.monitor.priors import LabelledBefore
+    from calib_serve.monitor.watch import Watch, Watched
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.receipts.batch import ServedPrediction
     from calib_serve.receipts.classes import Classes
-    from calib_serve.watch.priors import LabelledBefore
-    from calib_serve.watch.service import Watch, Watched
     from calib_serve.web.exporter import export
 
     ledger = Ledger(folder / "watch.db")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
-from calib_serve.watch.service import Watch, Watched
 from calib_serve.web.app import create_app
 
 with warnings.catch_warnings():

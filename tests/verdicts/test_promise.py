@@ -12,9 +12,9 @@ from sizes import sized
 
 from calib_serve import judge
 from calib_serve.metrics.conclusion import Verdict
+from calib_serve.monitor.estimates import estimate
+from calib_serve.monitor.estimates import judge as judge_live
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch.estimates import estimate
-from calib_serve.watch.estimates import judge as judge_live
 
 FIRST = 1000
 Judge = Callable[[np.random.Generator, int], Verdict]

@@ -9,7 +9,7 @@ import pytest
 from sizes import sized
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.watch.bets import BETS, FRACTIONS, Evidence, MeanBets, _log_staked, share_bets
+from calib_serve.monitor.bets import BETS, FRACTIONS, Evidence, MeanBets, _log_staked, share_bets
 
 
 def evidence(x: np.ndarray, mean: float) -> float:

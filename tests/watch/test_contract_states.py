@@ -13,10 +13,10 @@ import pytest
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.core.errors import LedgerError
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.contracts import ClauseState
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
-from calib_serve.watch.contracts import ClauseState
-from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calib_serve.core.bins import Bins
+from calib_serve.monitor._bin_gaps import bin_gaps
+from calib_serve.monitor.estimates import estimate
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch._bin_gaps import bin_gaps
-from calib_serve.watch.estimates import estimate
 
 BINS = 15
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from calib_serve.ledger import Ledger
-from calib_serve.watch.drift import Alarm, ShiftedBin, ShiftedClass
-from calib_serve.watch.incidents import Incident, IncidentLog
+from calib_serve.monitor.drift import Alarm, ShiftedBin, ShiftedClass
+from calib_serve.monitor.incidents import Incident, IncidentLog
 
 pytestmark = pytest.mark.store
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from calib_serve.ledger import Ledger
-from calib_serve.watch import incidents
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.incidents import IncidentLog
+from calib_serve.monitor import incidents
+from calib_serve.monitor.drift import Detector
+from calib_serve.monitor.incidents import IncidentLog
 
 pytestmark = pytest.mark.store
 

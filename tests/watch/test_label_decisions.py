@@ -13,11 +13,11 @@ from real_watch import RING, talk_to
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.policy import LabelPolicy
 from calib_serve.receipts.recorder import decisions
 from calib_serve.serve._observer import Emitter, Observer
-from calib_serve.watch.service import Watch, Watched
 
 pytestmark = pytest.mark.store
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from calib_serve.monitor.label_signs import rate_changes
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch.label_signs import rate_changes
 
 
 def cohort(seed, n, rate, *, weight=1.0):

@@ -12,8 +12,8 @@ import pytest
 from sizes import sized
 
 from calib_serve.metrics.judging import judge as judge_scores
+from calib_serve.monitor.estimates import Bounds, Estimates, estimate, judge
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch.estimates import Bounds, Estimates, estimate, judge
 
 Truth = Callable[[Any], Any]
 

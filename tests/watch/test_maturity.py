@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from calib_serve.ledger import Ledger, WindowSums
+from calib_serve.monitor.feed import DriftFeed
+from calib_serve.monitor.windows import learned_delay
 from calib_serve.receipts import DAY
 from calib_serve.receipts.sums import Key, Sums
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.windows import learned_delay
 
 NOW = 1_700_000_000.0
 SPAN = 300.0

@@ -18,10 +18,10 @@ from rules_by_numpy import by_numpy
 
 from calib_serve import evaluate, judge
 from calib_serve.audit import audit
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.report import prepare_report, render
-from calib_serve.watch.service import Watch
 from calib_serve.web.exporter import Requests, WatchCollector
 
 pytestmark = pytest.mark.store

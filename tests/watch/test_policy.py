@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from calib_serve.core.errors import ConflictError, InputError
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.estimates import estimate
+from calib_serve.monitor.watch import ServedPrediction, Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.policy import LEAST_CHANCE, LabelPolicy, parse_policy
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch.estimates import estimate
-from calib_serve.watch.service import ServedPrediction, Watch, Watched
 
 DAY = 86_400.0
 

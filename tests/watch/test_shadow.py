@@ -13,10 +13,10 @@ from calib_serve import Keyring, Watch
 from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.ledger.recovery import told_anew
+from calib_serve.monitor.bets import BETS
+from calib_serve.monitor.feed import DriftFeed
+from calib_serve.monitor.shadow import LESS_RIGHT, MARGIN, ShadowFollower, ShadowTest, shadow_states
 from calib_serve.receipts import Label, Receipt, Shadow
-from calib_serve.watch.bets import BETS
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.shadow import LESS_RIGHT, MARGIN, ShadowFollower, ShadowTest, shadow_states
 
 TAG, V = "0a1b2c3d", ("m", "1")
 

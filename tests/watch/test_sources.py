@@ -7,8 +7,8 @@ import pytest
 from real_watch import RING, make_watch, talk_to
 from sizes import sized
 
+from calib_serve.monitor.label_signs import source_gaps
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch.label_signs import source_gaps
 from calib_serve.web import Token
 
 pytestmark = pytest.mark.store

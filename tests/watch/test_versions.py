@@ -14,12 +14,12 @@ from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError
 from calib_serve.ledger import Ledger
+from calib_serve.monitor import intake
+from calib_serve.monitor.versions import FollowedVersions
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.receipts.classes import Classes
-from calib_serve.watch import intake
-from calib_serve.watch.service import Watch, Watched
-from calib_serve.watch.versions import FollowedVersions
 from calib_serve.web import Token
 
 pytestmark = pytest.mark.store

@@ -7,10 +7,10 @@ import pytest
 from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.ledger import Entry, Ledger
+from calib_serve.monitor.estimates import judge
+from calib_serve.monitor.windows import WINDOWS, Maturity, read_windows
 from calib_serve.receipts import DAY
 from calib_serve.receipts.sums import Key, Sums
-from calib_serve.watch.estimates import judge
-from calib_serve.watch.windows import WINDOWS, Maturity, read_windows
 
 pytestmark = pytest.mark.store
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from calib_serve.core.bins import Bins
+from calib_serve.monitor.drift.statistics import auroc, expected_accuracy
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch.drift.statistics import auroc, expected_accuracy
 
 
 def test_auroc_from_bins_is_sklearns_with_binned_scores():

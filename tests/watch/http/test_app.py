@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.drift import Detector
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.series import LEDGER_LABELS
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.service import Watch, Watched
 from calib_serve.web.app import create_app
 
 pytestmark = pytest.mark.store

@@ -3,12 +3,12 @@
 import pytest
 
 from calib_serve.ledger import Ledger
+from calib_serve.monitor.drift import Alarm
+from calib_serve.monitor.drift.detector import ShiftedBin
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
-from calib_serve.watch.drift import Alarm
-from calib_serve.watch.drift.detector import ShiftedBin
-from calib_serve.watch.service import Watch, Watched
 from calib_serve.web.exporter import Requests, WatchCollector
 
 pytestmark = pytest.mark.store

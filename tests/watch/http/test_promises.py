@@ -10,9 +10,9 @@ from real_watch import RING, talk_to
 from scipy.stats import beta
 
 from calib_serve.artifact import Artifact, Contract, LogitMap
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Shadow
 from calib_serve.receipts.batch import ServedPrediction
-from calib_serve.watch.service import Watch
 
 pytestmark = pytest.mark.store
 

@@ -38,8 +38,8 @@ from calib_serve.core.text import signed_points
 from calib_serve.ledger.entries import LabelRecord
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.recovery import note_anew, read_kept
+from calib_serve.monitor.bets import MeanBets
 from calib_serve.receipts.sums import Version
-from calib_serve.watch.bets import MeanBets
 
 log = logging.getLogger(__name__)
 

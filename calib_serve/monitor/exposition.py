@@ -16,7 +16,7 @@ from calib_serve.receipts.series import PUBLISHED
 from calib_serve.receipts.sums import Sums, Version, add_at, merge_slices
 
 if TYPE_CHECKING:
-    from calib_serve.watch.service import Watch
+    from calib_serve.monitor.watch import Watch
 
 _STAGES = ("held", "ids", "keyring", "ledger", "samples", "scrape", "tokens")
 

@@ -20,9 +20,9 @@ from calib_serve.artifact.manifest import read_yaml
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import read_whole
+from calib_serve.monitor.priors import LabelledBefore
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.sums import Version
-from calib_serve.watch.priors import LabelledBefore
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.shares import Confusion, ShareEstimate, bbse
+from calib_serve.monitor.estimates import Number, estimate
+from calib_serve.monitor.windows import Window
 from calib_serve.receipts.batch import OTHER
 from calib_serve.receipts.sums import Key, Sums, Version
-from calib_serve.watch.estimates import Number, estimate
-from calib_serve.watch.windows import Window
 
 Floats = NDArray[np.float64]
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.monitor._bin_gaps import BinGaps, bin_gaps
 from calib_serve.receipts.sums import Sums
-from calib_serve.watch._bin_gaps import BinGaps, bin_gaps
 
 Floats = NDArray[np.float64]
 

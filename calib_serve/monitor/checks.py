@@ -24,9 +24,9 @@ from calib_serve.core.files import LEAST_ROOM, FollowedFile
 from calib_serve.ledger.intake import Intake
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.schema import GIVEN, PROGRAM
+from calib_serve.monitor.feed import DriftFeed
 from calib_serve.receipts.samples import SampleLog
 from calib_serve.receipts.wire import DAY
-from calib_serve.watch.feed import DriftFeed
 
 log = logging.getLogger(__name__)
 

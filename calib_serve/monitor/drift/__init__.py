@@ -1,7 +1,15 @@
 """Detectors of a change in calibration, and the statistics beside them."""
 
-from calib_serve.watch.drift.detector import ARL, BLOCK, TOLERANCE, Alarm, Detector, ShiftedBin, ShiftedClass
-from calib_serve.watch.drift.statistics import ConfidenceShift
+from calib_serve.monitor.drift.detector import (
+    ARL,
+    BLOCK,
+    TOLERANCE,
+    Alarm,
+    Detector,
+    ShiftedBin,
+    ShiftedClass,
+)
+from calib_serve.monitor.drift.statistics import ConfidenceShift
 
 __all__ = [
     "ARL",

@@ -16,10 +16,10 @@ from typing import Protocol
 from calib_serve.ledger.entries import LabelRecord
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.recovery import note_anew, read_kept, told_anew
+from calib_serve.monitor.drift.detector import Detector
+from calib_serve.monitor.incidents import IncidentLog
+from calib_serve.monitor.windows import Maturity, learned_delay
 from calib_serve.receipts.sums import Version
-from calib_serve.watch.drift.detector import Detector
-from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.windows import Maturity, learned_delay
 
 log = logging.getLogger(__name__)
 

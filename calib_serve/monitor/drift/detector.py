@@ -30,7 +30,7 @@ from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import Binned
 from calib_serve.core.options.servers import DriftOptions
-from calib_serve.watch.drift.bets import (
+from calib_serve.monitor.drift.bets import (
     CLASS_SLOTS,
     MOST_GROUPS,
     SPAN,

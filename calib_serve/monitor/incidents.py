@@ -17,8 +17,8 @@ from sqlalchemy import Connection, and_, or_, select
 from calib_serve.core.errors import InputError
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.schema import INCIDENT, VERSION
+from calib_serve.monitor.drift.detector import Alarm
 from calib_serve.receipts.sums import Version
-from calib_serve.watch.drift.detector import Alarm
 
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 

@@ -31,6 +31,16 @@ from calib_serve.core.options.servers import DriftOptions, WatchOptions
 from calib_serve.ledger.entries import Held
 from calib_serve.ledger.intake import Binding, Intake, PredictionIds, UnboundReceipt
 from calib_serve.ledger.ledger import Ledger
+from calib_serve.monitor.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
+from calib_serve.monitor.contracts import ClauseState, ContractFollower, contract_states
+from calib_serve.monitor.drift.detector import TOLERANCE, Detector
+from calib_serve.monitor.drift.statistics import ConfidenceShift
+from calib_serve.monitor.feed import DriftFeed
+from calib_serve.monitor.incidents import Incident
+from calib_serve.monitor.priors import TrafficShares, traffic_shares
+from calib_serve.monitor.shadow import ShadowFollower, ShadowState, shadow_states
+from calib_serve.monitor.versions import FollowedVersions, Watched, read_facts
+from calib_serve.monitor.windows import Delays, Maturity, Window, parse_maturity, read_windows
 from calib_serve.receipts.batch import (
     LONGEST_ID,
     LONGEST_SEGMENT,
@@ -55,16 +65,6 @@ from calib_serve.receipts.samples import SampleLog
 from calib_serve.receipts.slices import Slices
 from calib_serve.receipts.sums import Key, Sums, Version, merge_slices
 from calib_serve.receipts.wire import DAY, TAG, Shadow, SignedReceipt
-from calib_serve.watch.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
-from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
-from calib_serve.watch.drift.detector import TOLERANCE, Detector
-from calib_serve.watch.drift.statistics import ConfidenceShift
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.incidents import Incident
-from calib_serve.watch.priors import TrafficShares, traffic_shares
-from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
-from calib_serve.watch.versions import FollowedVersions, Watched, read_facts
-from calib_serve.watch.windows import Delays, Maturity, Window, parse_maturity, read_windows
 
 logger = logging.getLogger(__name__)
 

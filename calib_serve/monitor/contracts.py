@@ -28,12 +28,12 @@ from calib_serve.ledger.entries import LabelRecord
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.recovery import note_anew
 from calib_serve.metrics.intervals import accuracy_at_least
+from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
+from calib_serve.monitor.estimates import estimate, estimated_accuracy
+from calib_serve.monitor.windows import Maturity, Window, read_windows
 from calib_serve.receipts.slices import scope_of
 from calib_serve.receipts.sums import Key, Sums, Version, merge_slices
 from calib_serve.receipts.wire import DAY
-from calib_serve.watch.bets import Evidence, MeanBets, share_bets
-from calib_serve.watch.estimates import estimate, estimated_accuracy
-from calib_serve.watch.windows import Maturity, Window, read_windows
 
 log = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from calib_serve.metrics.intervals import (
     quantile_of,
 )
 from calib_serve.metrics.samples import checked, design_effect, group_codes
+from calib_serve.monitor.bets import Evidence, share_bets
 from calib_serve.receipts.policy import LEAST_CHANCE
-from calib_serve.watch.bets import Evidence, share_bets
 
 __all__ = [
     "ClauseCheck",

@@ -23,10 +23,10 @@ from calib_serve.core.names import parse_duration
 from calib_serve.ledger.entries import SPANS, WindowSums
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.metrics.conclusion import TOLERANCE, Verdict
+from calib_serve.monitor.estimates import Estimates, estimate, judge
 from calib_serve.receipts.series import DELAYS
 from calib_serve.receipts.sums import Key, Kind, Sums, Version
 from calib_serve.receipts.wire import DAY
-from calib_serve.watch.estimates import Estimates, estimate, judge
 
 AUTO = "auto"
 """Learn it."""
