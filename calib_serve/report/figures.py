@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calib_serve.core.text import count, decimals, percent, span
-from calib_serve.pages import Table
-from calib_serve.pages.charts import Dot, Series, histogram, reliability
+from calib_serve.report.comparison import ClassesSide, Side
+from calib_serve.report.look import Table
+from calib_serve.report.look.charts import Dot, Series, histogram, reliability
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -24,7 +25,6 @@ from calib_serve.report.plot import (
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import Reliability
-from calib_serve.report.sides import ClassesSide, Side
 
 _WIDTH = 5.6  # inches: its text can be read on a phone
 

@@ -14,9 +14,9 @@ from calib_serve.metrics.comparison import Change
 from calib_serve.metrics.decisions import SetEvaluation
 from calib_serve.metrics.intervals import Estimate
 from calib_serve.metrics.labels import LabelEvaluation
-from calib_serve.pages import Cell, Table
+from calib_serve.report.comparison import Side, printable
+from calib_serve.report.look import Cell, Table
 from calib_serve.report.prepare import ClassRow
-from calib_serve.report.sides import Side, printable
 
 _LONGEST = 200  # characters of a fact that is shown
 

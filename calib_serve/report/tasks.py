@@ -25,8 +25,16 @@ from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
 from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.labels import LabelsEvaluation, checked_label_probs, evaluate_label_probs
 from calib_serve.metrics.samples import checked, checked_weights, top_label
-from calib_serve.pages import Fact, Table
+from calib_serve.report.comparison import (
+    ClassesSide,
+    How,
+    Predictions,
+    Side,
+    compared,
+    printable,
+)
 from calib_serve.report.figures import Picture, diagram, pictures
+from calib_serve.report.look import Fact, Table
 from calib_serve.report.prepare import (
     bin_count_curve,
     class_table,
@@ -37,14 +45,6 @@ from calib_serve.report.prepare import (
     reliability_of,
     risk_coverage,
     to_json,
-)
-from calib_serve.report.sides import (
-    ClassesSide,
-    How,
-    Predictions,
-    Side,
-    compared,
-    printable,
 )
 from calib_serve.report.tables import (
     SHOWN,

@@ -20,10 +20,10 @@ from calib_serve.monitor.incidents import Incident
 from calib_serve.monitor.label_signs import rate_changes, source_gaps
 from calib_serve.monitor.watch import Watch
 from calib_serve.monitor.windows import WINDOWS, Window, duration
-from calib_serve.pages import Cell, Fact, Said, Table, environment, table_of_tests
-from calib_serve.pages.charts import Dot, Series, Step, ece_by_time, histogram, reliability
 from calib_serve.receipts.sums import Key, Kind, Sums, Version
 from calib_serve.receipts.wire import DAY
+from calib_serve.report.look import Cell, Fact, Said, Table, environment, table_of_tests
+from calib_serve.report.look.charts import Dot, Series, Step, ece_by_time, histogram, reliability
 from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
 
 try:

@@ -13,8 +13,8 @@ from calib_serve.core.text import UNKNOWN, count, percent, signed_points, span, 
 from calib_serve.monitor.contracts import ClauseState
 from calib_serve.monitor.shadow import ShadowState
 from calib_serve.monitor.windows import duration
-from calib_serve.pages import Cell, Fact, Said, Table
-from calib_serve.pages.charts import WIDE, picture
+from calib_serve.report.look import Cell, Fact, Said, Table
+from calib_serve.report.look.charts import WIDE, picture
 
 try:
     from markupsafe import Markup

@@ -20,7 +20,7 @@ from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate
 from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.conclusion import CALIBRATE, DEPLOY, Verdict
 from calib_serve.report import prepare_report
-from calib_serve.report.sides import compared
+from calib_serve.report.comparison import compared
 
 P = np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
 AFTER = evaluate(P, [0, 1, 1, 0], replicates=0)
