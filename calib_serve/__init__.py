@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from calib_serve.fit.shares import estimate_prior, with_prior
     from calib_serve.fuse.onnx import fuse_onnx
     from calib_serve.fuse.torch import calibrated, fuse_torch
-    from calib_serve.fuse.torchserve import load_artifact, pack, pack_around
     from calib_serve.fuse.triton import fuse_triton
     from calib_serve.metrics import Verdict, evaluate, judge
     from calib_serve.models import load_data, load_model
@@ -88,8 +87,9 @@ if TYPE_CHECKING:
         RiskCoverageDisplay,
     )
     from calib_serve.scores import Scores
-    from calib_serve.serve.refit_served import refit_served
-    from calib_serve.serve.server import Server
+    from calib_serve.torchserve.archive import load_artifact, pack, pack_around
+    from calib_serve.torchserve.refit_served import refit_served
+    from calib_serve.torchserve.server import Server
     from calib_serve.web import create_app, serve_app
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.

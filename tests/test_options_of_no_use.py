@@ -16,13 +16,13 @@ from torch import nn
 
 import calib_serve
 from calib_serve import Scores, study
-from calib_serve.archives import calibrate_archive
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.models import from_module
 from calib_serve.sklearn import CalibratedClassifier
+from calib_serve.torchserve.foreign import calibrate_archive
 from calib_serve.web.monitoring import MonitoringOptions
 
 RNG = np.random.default_rng(0)

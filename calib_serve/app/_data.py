@@ -92,7 +92,7 @@ def archive_scores(
     data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
     """Ask an archive's handler for its scores; return them and what calibrates them, if anything does."""
-    from calib_serve.archives import scores_of_archive
+    from calib_serve.torchserve.foreign import scores_of_archive
 
     refuse_file_options(options, "--from")
     with stages(quiet=quiet) as progress:

@@ -85,7 +85,7 @@ def show(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show the contract of an artifact: the YAML to change and set again, and what it says."""
-    from calib_serve.fuse.torchserve._contents import load_artifact
+    from calib_serve.torchserve.archive._contents import load_artifact
 
     artifact = load_artifact(path)
     if artifact.contract is not None and not output.json:

@@ -153,7 +153,7 @@ def _of_scores(
 def _of_archive(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.archives import calibrate_archive
+    from calib_serve.torchserve.foreign import calibrate_archive
 
     refuse_file_options(source, "--from")
     splits = (source.split, *([] if options.test_split is None else [options.test_split]))

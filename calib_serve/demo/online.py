@@ -19,11 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ServerError
 from calib_serve.demo.digits import Split
-from calib_serve.fuse.torchserve._contents import Batching
-from calib_serve.fuse.torchserve._packing import pack, pack_feedback
 from calib_serve.receipts.samples import LabelledSamples, read_samples
-from calib_serve.serve.configuration import Ports, ensure_keyring
-from calib_serve.serve.server import Server
+from calib_serve.torchserve.archive._contents import Batching
+from calib_serve.torchserve.archive._packing import pack, pack_feedback
+from calib_serve.torchserve.configuration import Ports, ensure_keyring
+from calib_serve.torchserve.server import Server
 
 __all__ = [
     "FEEDBACK",

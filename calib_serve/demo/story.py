@@ -21,8 +21,8 @@ from calib_serve.demo.offline import Calibrated, Deployed, Fused
 from calib_serve.demo.online import Answers, Counters, label, predict, refusals, sampled
 from calib_serve.fit.refitting import refit
 from calib_serve.report.page import write_report
-from calib_serve.serve.configuration import Ports
-from calib_serve.serve.server import Server
+from calib_serve.torchserve.configuration import Ports
+from calib_serve.torchserve.server import Server
 
 if TYPE_CHECKING:
     from rich.console import Console

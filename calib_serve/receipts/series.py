@@ -2,7 +2,7 @@
 
 To add a sum over predictions or labels, add one ``Sum`` to ``SUMS``, before the delay's. Ledgers store it;
 TorchServe, Triton and ``calib-serve watch`` publish it if it says so.
-``handlers/metrics.yaml`` is generated from here; ``calib_serve.serve.metrics_file`` says how.
+``handlers/metrics.yaml`` is generated from here; ``calib_serve.torchserve.metrics_file`` says how.
 
 Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
 loaded: a bin that was never created drops out of PromQL joins, and hides its gap.

@@ -36,7 +36,6 @@ from calib_serve.artifact.tensors import read_plainly
 from calib_serve.collect.reading import read_rows
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
@@ -47,9 +46,10 @@ from calib_serve.monitor.planning import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores
-from calib_serve.serve._model import decode
-from calib_serve.serve.configuration import changed, read_properties
-from calib_serve.serve.feedback import parse_items
+from calib_serve.torchserve._model import decode
+from calib_serve.torchserve.configuration import changed, read_properties
+from calib_serve.torchserve.feedback import parse_items
+from calib_serve.torchserve.mar_options import ModelOptions
 from calib_serve.web import read_tokens
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
@@ -115,8 +115,8 @@ NOW = 1_700_000_000.0
 
 def mar(path: Path) -> None:
     """A TorchServe archive: looked at, verified, listed for labels, inspected, packed again."""
-    from calib_serve.fuse.torchserve import labelled_models, pack_around
-    from calib_serve.fuse.torchserve._archive import read_archive
+    from calib_serve.torchserve.archive import labelled_models, pack_around
+    from calib_serve.torchserve.archive._archive import read_archive
 
     errors: list[CalibServeError] = []
     with scratch() as folder:

@@ -24,10 +24,10 @@ from calib_serve.core.errors import (
     LedgerError,
 )
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.torchserve import artifact_of
-from calib_serve.fuse.torchserve._archive import read_archive
 from calib_serve.ledger import Ledger
 from calib_serve.receipts.samples import SampleLog, read_samples
+from calib_serve.torchserve.archive import artifact_of
+from calib_serve.torchserve.archive._archive import read_archive
 
 # --- artifacts --------------------------------------------------------------------------------
 

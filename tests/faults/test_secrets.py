@@ -28,7 +28,7 @@ from calib_serve.receipts.batch import Outcome, ServedPrediction
 from calib_serve.receipts.client import read_token
 from calib_serve.receipts.destination import HomewardQueue, Served
 from calib_serve.receipts.outbox import Outbox
-from calib_serve.serve.configuration import configure
+from calib_serve.torchserve.configuration import configure
 
 pytestmark = pytest.mark.server
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.seam import _host
-from calib_serve.seam._host import Answer, Request, alternatives, made_up, varied
+from calib_serve.torchserve.seam import _host
+from calib_serve.torchserve.seam._host import Answer, Request, alternatives, made_up, varied
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
 

@@ -20,9 +20,9 @@ from calib_serve.core.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 from calib_serve.scores.form import Form
-from calib_serve.seam._handler import Recorder
-from calib_serve.seam._host import Answer, Request
-from calib_serve.seam._proof import NotOneRow, Place, Seen, prove_batches, prove_reply
+from calib_serve.torchserve.seam._handler import Recorder
+from calib_serve.torchserve.seam._host import Answer, Request
+from calib_serve.torchserve.seam._proof import NotOneRow, Place, Seen, prove_batches, prove_reply
 
 Floats = np.ndarray
 Net = Callable[[Floats], Floats]

@@ -23,10 +23,10 @@ from PIL import Image
 
 from calib_serve.core.errors import ModelError
 from calib_serve.metrics import sigmoid, softmax
-from calib_serve.seam import _trial_worker
-from calib_serve.seam._handler import Recorder, functions, load_handler, places, sigmoids
-from calib_serve.seam._host import Request
-from calib_serve.seam._trial_worker import answer, collect, look
+from calib_serve.torchserve.seam import _trial_worker
+from calib_serve.torchserve.seam._handler import Recorder, functions, load_handler, places, sigmoids
+from calib_serve.torchserve.seam._host import Request
+from calib_serve.torchserve.seam._trial_worker import answer, collect, look
 
 with warnings.catch_warnings():  # it leaves the file of its version open
     warnings.simplefilter("ignore", ResourceWarning)

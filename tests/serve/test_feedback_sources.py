@@ -8,7 +8,7 @@ from real_watch import RING
 
 from calib_serve.core.errors import ModelError
 from calib_serve.ledger import Ledger
-from calib_serve.serve.feedback import CalibrationFeedback, read_source
+from calib_serve.torchserve.feedback import CalibrationFeedback, read_source
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it leaves a file open

@@ -12,8 +12,8 @@ from sizes import sized
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import CalibServeError, FuseError
-from calib_serve.fuse.mar_options import TRIAL, ModelOptions
-from calib_serve.fuse.torchserve import pack_around, read_archive
+from calib_serve.torchserve.archive import pack_around, read_archive
+from calib_serve.torchserve.mar_options import TRIAL, ModelOptions
 
 pytestmark = pytest.mark.server
 

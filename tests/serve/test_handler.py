@@ -18,15 +18,15 @@ from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, t
 
 from calib_serve import Keyring
 from calib_serve.core.errors import ModelError
-from calib_serve.fuse.torchserve import pack, pack_around
-from calib_serve.fuse.torchserve._archive import read_archive, write_archive
 from calib_serve.receipts import group_number
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
-from calib_serve.serve import _observer as observer
-from calib_serve.serve._handler import Ending
-from calib_serve.serve._observer import Emitter
-from calib_serve.serve.classifier import CalibratedClassifier, Prediction
-from calib_serve.serve.wrapped import CalibratedWrapper
+from calib_serve.torchserve import _observer as observer
+from calib_serve.torchserve._handler import Ending
+from calib_serve.torchserve._observer import Emitter
+from calib_serve.torchserve.archive import pack, pack_around
+from calib_serve.torchserve.archive._archive import read_archive, write_archive
+from calib_serve.torchserve.classifier import CalibratedClassifier, Prediction
+from calib_serve.torchserve.wrapped import CalibratedWrapper
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)

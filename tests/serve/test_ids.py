@@ -13,7 +13,7 @@ from calib_serve.ledger import Ledger
 from calib_serve.ledger.intake import PredictionIds
 from calib_serve.receipts import DAY
 from calib_serve.receipts.recorder import Tag
-from calib_serve.serve._observer import IdWriter
+from calib_serve.torchserve._observer import IdWriter
 
 
 def receipt(predicted: int):

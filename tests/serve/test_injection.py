@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from live_server import Running, inputs, samples, serve, temperature_artifact, torchscript, total, until
 
-from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
+from calib_serve.torchserve.archive import Batching, pack, pack_feedback
 
 pytestmark = pytest.mark.server
 
@@ -34,7 +34,7 @@ ECHOING = '''
 import logging
 
 from calib_serve.core.errors import InputError
-from calib_serve.serve.classifier import CalibratedClassifier
+from calib_serve.torchserve.classifier import CalibratedClassifier
 
 
 class Handler(CalibratedClassifier):

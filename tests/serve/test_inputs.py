@@ -21,9 +21,9 @@ from calib_serve.artifact import Artifact
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import sha256
-from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.serve._model import decode, decode_lists, load_runtime
-from calib_serve.serve.feedback import parse_items
+from calib_serve.torchserve._model import decode, decode_lists, load_runtime
+from calib_serve.torchserve.feedback import parse_items
+from calib_serve.torchserve.mar_options import ModelOptions
 
 SHAPE = (1, 4, 4)
 SQUEEZED = Preprocessing(mean=(0.0,), std=(1.0,), resize=(4, 4))

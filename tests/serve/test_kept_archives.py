@@ -14,8 +14,8 @@ import yaml
 
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import ModelError
-from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.serve.feedback import read_models
+from calib_serve.torchserve.feedback import read_models
+from calib_serve.torchserve.mar_options import ModelOptions
 
 KEPT = Path(__file__).parents[1] / "kept" / "archive-1"
 

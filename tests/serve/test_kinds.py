@@ -31,8 +31,8 @@ from calib_serve import Artifact
 from calib_serve.artifact import Head, InputShift, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256
-from calib_serve.fuse.torchserve import Batching, pack, pack_around
-from calib_serve.fuse.torchserve._archive import write_archive
+from calib_serve.torchserve.archive import Batching, pack, pack_around
+from calib_serve.torchserve.archive._archive import write_archive
 
 pytestmark = pytest.mark.server
 KINDS = sized(

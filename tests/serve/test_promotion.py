@@ -16,10 +16,10 @@ from command_line import calib_serve
 from live_server import Running, inputs, temperature_artifact, torchscript, until
 
 from calib_serve.core.errors import ServerError
-from calib_serve.fuse.torchserve import Batching, pack, recalibrated
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.monitor.shadow import ShadowFollower
-from calib_serve.promotion import Host, evidence_of, swap
+from calib_serve.torchserve.archive import Batching, pack, recalibrated
+from calib_serve.torchserve.promotion import Host, evidence_of, swap
 
 MODEL, X = "exchanged", inputs(1)[0].tolist()
 FINGERPRINT = "sha256:0a1b2c3d" + 56 * "0"

@@ -26,8 +26,8 @@ from live_server import (
 from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, v2_body
 from sizes import sized
 
-from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.receipts import group_number
+from calib_serve.torchserve.archive import Batching, pack
 
 pytestmark = pytest.mark.server
 ENVELOPES = ("", "kserve", "kservev2", "json")

@@ -10,12 +10,12 @@ import pytest
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.core.oip import Tensor
-from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
 from calib_serve.receipts.recorder import Decision
 from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
-from calib_serve.serve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
-from calib_serve.serve._replies import columns, full_reply
+from calib_serve.torchserve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
+from calib_serve.torchserve._replies import columns, full_reply
+from calib_serve.torchserve.mar_options import ModelOptions
 
 NAMES = ("ant", "bee", "cat", "dog")
 P = np.array([0.2, 0.4, 0.1, 0.3])

@@ -12,8 +12,8 @@ import pytest
 from foreign_handlers import Foreign, archive, own
 from live_server import until
 
-from calib_serve.archives import look_at_archive
 from calib_serve.core.errors import ModelError
+from calib_serve.torchserve.foreign import look_at_archive
 
 pytestmark = pytest.mark.server
 

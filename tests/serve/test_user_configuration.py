@@ -21,12 +21,12 @@ from live_server import (
 )
 
 from calib_serve.core.errors import ServerError
-from calib_serve.fuse.torchserve import pack, pack_feedback
-from calib_serve.promotion import Host
 from calib_serve.receipts import Keyring
-from calib_serve.serve.configuration import Ports, parse_properties
-from calib_serve.serve.metrics_file import metrics_file, undeclared
-from calib_serve.serve.server import Server
+from calib_serve.torchserve.archive import pack, pack_feedback
+from calib_serve.torchserve.configuration import Ports, parse_properties
+from calib_serve.torchserve.metrics_file import metrics_file, undeclared
+from calib_serve.torchserve.promotion import Host
+from calib_serve.torchserve.server import Server
 
 METERED = """
 from ts.metrics.metric_type_enum import MetricTypes

@@ -37,7 +37,7 @@ CONTEXT.set_forkserver_preload(
         *(
             "calib_serve.fit.clamping.fit",
             "calib_serve.fit.masked",
-            "calib_serve.fuse.torchserve._repacking",
+            "calib_serve.torchserve.archive._repacking",
         ),
         *("calib_serve.fuse.onnx._fuse", "calib_serve.models", "calib_serve.web.app"),
         *("calib_serve.ledger", "calib_serve.monitor.watch"),

@@ -23,10 +23,10 @@ def torchserve(folder: Path, ledger: str) -> None:
 
     from calib_serve.artifact import Artifact, LogitMap
     from calib_serve.core.bins import Bins
-    from calib_serve.fuse.mar_options import ModelOptions
     from calib_serve.receipts import Keyring
-    from calib_serve.serve._observer import observe
-    from calib_serve.serve.feedback import CalibrationFeedback
+    from calib_serve.torchserve._observer import observe
+    from calib_serve.torchserve.feedback import CalibrationFeedback
+    from calib_serve.torchserve.mar_options import ModelOptions
 
     Keyring.new().save(folder / "keys.json")
     (folder / "models.json").write_text(json.dumps([{"name": MODEL, "version": VERSION, "classes": 3}]))

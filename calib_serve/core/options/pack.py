@@ -96,7 +96,7 @@ class ReplyOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions(Handled, ReplyOptions):
-    """How a packed model answers; ``calib_serve.fuse.mar_options.ModelOptions`` are these and more."""
+    """How a packed model answers; ``calib_serve.torchserve.mar_options.ModelOptions`` are these and more."""
 
 
 @dataclass(frozen=True, kw_only=True)

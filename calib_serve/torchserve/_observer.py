@@ -32,7 +32,6 @@ from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, InputError, ModelError
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.core.signals import on_hangup
-from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts.environment import (
     KEYRING,
     LABEL_BUDGET,
@@ -49,7 +48,8 @@ from calib_serve.receipts.recorder import Key, Recorder, Tag
 from calib_serve.receipts.samples import SampleLog
 from calib_serve.receipts.series import BY_NAME
 from calib_serve.receipts.wire import SignedReceipt
-from calib_serve.serve.metrics_file import of_this_worker, undeclared
+from calib_serve.torchserve.mar_options import ModelOptions
+from calib_serve.torchserve.metrics_file import of_this_worker, undeclared
 
 if TYPE_CHECKING:
     from calib_serve.ledger.intake import Binding, PredictionIds
@@ -281,7 +281,7 @@ _PATIENCE = 0.25  # seconds that one prediction waits for a ledger which others 
 _DROPPED = (
     "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
     " unless model_metrics_auto_detect=true. Print a file that has all:"
-    " python -m calib_serve.serve.metrics_file %s"
+    " python -m calib_serve.torchserve.metrics_file %s"
 )
 
 

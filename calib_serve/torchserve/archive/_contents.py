@@ -15,9 +15,16 @@ import yaml
 import calib_serve
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
-from calib_serve.fuse.torchserve._archive import Archive, Content, is_archive, opened, read_archive, scratch
 from calib_serve.scores.kinds import LABELS
+from calib_serve.torchserve.archive._archive import (
+    Archive,
+    Content,
+    is_archive,
+    opened,
+    read_archive,
+    scratch,
+)
+from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
 
 SHADOW = "shadow"
 """Where in an archive the artifact lies that runs in the shadow of the served one."""
@@ -156,7 +163,7 @@ def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
         f"batchSize: {batching.batch_size}\nmaxBatchDelay: {batching.delay}\n"
         "# Seconds after which a worker that does not answer is replaced.\n"
         f"responseTimeout: {batching.timeout}\n"
-        "# Read by calib_serve alone; see calib_serve.fuse.mar_options.ModelOptions.\n"
+        "# Read by calib_serve alone; see calib_serve.torchserve.mar_options.ModelOptions.\n"
         f"{text}"
     ).encode()
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.oip import Tensor, as_entry
-from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET, from_environment
 from calib_serve.receipts.recorder import Decision
-from calib_serve.serve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
-from calib_serve.serve._requests import Message
+from calib_serve.torchserve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
+from calib_serve.torchserve._requests import Message
+from calib_serve.torchserve.mar_options import ModelOptions
 
 ASKING = "x-calib-receipt"
 """The header, or gRPC input, that asks with "body" for receipts in the body."""

@@ -1,8 +1,8 @@
 """Where the class scores pass in a TorchServe handler that somebody else wrote."""
 
 from calib_serve.scores.form import Form, find_scores, leaves, same_format, shows
-from calib_serve.seam._handler import INFERENCE, load_handler, put_around
-from calib_serve.seam._host import SECONDS, Request, alternatives, ask, run_trial
+from calib_serve.torchserve.seam._handler import INFERENCE, load_handler, put_around
+from calib_serve.torchserve.seam._host import SECONDS, Request, alternatives, ask, run_trial
 
 __all__ = [
     "INFERENCE",

@@ -23,14 +23,14 @@ from calib_serve.core.options.fit import ArchiveFitOptions
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.from_scores import calibrate
 from calib_serve.fit.progress import Progress, stage
-from calib_serve.fuse.torchserve._archive import read_archive
-from calib_serve.fuse.torchserve._contents import is_calibrated
-from calib_serve.fuse.torchserve._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked
 from calib_serve.models.labelled import LabelledRequests, read_requests
 from calib_serve.scores.form import shows
 from calib_serve.scores.kinds import LABELS, Outputs, to_probs
 from calib_serve.scores.scores import Scores
-from calib_serve.seam._host import Request, alternatives, run_trial
+from calib_serve.torchserve.archive._archive import read_archive
+from calib_serve.torchserve.archive._contents import is_calibrated
+from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked
+from calib_serve.torchserve.seam._host import Request, alternatives, run_trial
 
 _ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
 
@@ -121,7 +121,7 @@ def calibrate_archive(
     if method in _ON_THE_MODEL:
         raise InputError(
             f"{method} needs the model itself; whether that can be loaded says: calib-serve inspect --from "
-            f"{archive} (calib_serve.archives.look_at_archive)"
+            f"{archive} (calib_serve.torchserve.foreign.look_at_archive)"
         )
     if is_calibrated(read_archive(Path(archive), verify=False)):
         raise InputError(f"{archive} is calibrated already; fit on the archive that it was made from")

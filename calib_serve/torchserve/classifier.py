@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts.recorder import Tag
 from calib_serve.scores.kinds import measured, to_logits
-from calib_serve.serve._handler import (
+from calib_serve.torchserve._handler import (
     INVALID,
     AnyPrediction,
     CalibratedHandler,
@@ -32,9 +31,10 @@ from calib_serve.serve._handler import (
     all_or_none,
     check_requests,
 )
-from calib_serve.serve._model import Payload, decode, decode_lists, load_runtime
-from calib_serve.serve._replies import columns, full_reply, refusal, v2_reply
-from calib_serve.serve._requests import Message, Request, opened, plain_tags, read_messages, read_request
+from calib_serve.torchserve._model import Payload, decode, decode_lists, load_runtime
+from calib_serve.torchserve._replies import columns, full_reply, refusal, v2_reply
+from calib_serve.torchserve._requests import Message, Request, opened, plain_tags, read_messages, read_request
+from calib_serve.torchserve.mar_options import ModelOptions
 
 __all__ = ["CalibratedClassifier", "Failure", "LabelsPrediction", "Prediction"]
 

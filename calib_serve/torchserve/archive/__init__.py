@@ -1,7 +1,7 @@
 """TorchServe archives: packing, re-packing, reading."""
 
-from calib_serve.fuse.torchserve._archive import is_archive, read_archive, staged, stored_archives
-from calib_serve.fuse.torchserve._contents import (
+from calib_serve.torchserve.archive._archive import is_archive, read_archive, staged, stored_archives
+from calib_serve.torchserve.archive._contents import (
     Batching,
     artifact_of,
     check_names,
@@ -10,7 +10,7 @@ from calib_serve.fuse.torchserve._contents import (
     remarks,
     shipped,
 )
-from calib_serve.fuse.torchserve._packing import (
+from calib_serve.torchserve.archive._packing import (
     labelled_models,
     pack,
     pack_feedback,
@@ -18,7 +18,7 @@ from calib_serve.fuse.torchserve._packing import (
     same_model,
     served_artifact,
 )
-from calib_serve.fuse.torchserve._repacking import (
+from calib_serve.torchserve.archive._repacking import (
     ForeignArchive,
     Seam,
     find_seam,

@@ -1,9 +1,9 @@
 """The metrics file that tells TorchServe which series its workers may send.
 
-``python -m calib_serve.serve.metrics_file [YOURS.yaml]`` prints it, with all that is in yours. After a change
+``python -m calib_serve.torchserve.metrics_file [YOURS.yaml]`` prints it, with all that is in yours. After a change
 of ``calib_serve.receipts.series``, it is written again in ``handlers/``::
 
-    python -m calib_serve.serve.metrics_file >metrics.yaml
+    python -m calib_serve.torchserve.metrics_file >metrics.yaml
 """
 
 from __future__ import annotations

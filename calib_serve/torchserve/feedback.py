@@ -19,7 +19,6 @@ from typing import Any
 from calib_serve.core.errors import CalibServeError, InputError, ModelError, UnknownFate
 from calib_serve.core.options.pack import FeedbackOptions
 from calib_serve.core.options.servers import WatchOptions
-from calib_serve.fuse.mar_options import SECTION
 from calib_serve.monitor.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
 from calib_serve.monitor.versions import Watched, read_versions
 from calib_serve.monitor.watch import Watch
@@ -29,10 +28,11 @@ from calib_serve.receipts.items import MOST_ITEMS, TooManyItems, check_number, r
 from calib_serve.receipts.series import BY_NAME
 from calib_serve.receipts.slices import is_source
 from calib_serve.receipts.sums import Version
-from calib_serve.serve._handler import WorkerHandler, check_requests
-from calib_serve.serve._observer import Emitter, host_sample_log, live_keyring
-from calib_serve.serve._replies import refusal, tensor, v2_reply
-from calib_serve.serve._requests import Message, as_text, read_messages, read_tensors
+from calib_serve.torchserve._handler import WorkerHandler, check_requests
+from calib_serve.torchserve._observer import Emitter, host_sample_log, live_keyring
+from calib_serve.torchserve._replies import refusal, tensor, v2_reply
+from calib_serve.torchserve._requests import Message, as_text, read_messages, read_tensors
+from calib_serve.torchserve.mar_options import SECTION
 
 __all__ = ["CalibrationFeedback", "Publisher", "parse_items"]
 

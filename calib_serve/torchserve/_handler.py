@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.core.errors import ModelError
-from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts.recorder import Decision, Tag, decisions
 from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.scores.kinds import to_logits
-from calib_serve.serve._observer import Observer, observe, wait_until_counted
+from calib_serve.torchserve._observer import Observer, observe, wait_until_counted
+from calib_serve.torchserve.mar_options import ModelOptions
 
 _READ_BY_US = ("body", "json", "kserve", "kservev2")
-"""The envelopes whose requests :mod:`calib_serve.serve._requests` reads."""
+"""The envelopes whose requests :mod:`calib_serve.torchserve._requests` reads."""
 
 _PATIENCE = 30.0  # seconds after which a worker exits even during a prediction
 _QUIET = 1.0  # seconds without a request after which a worker exits: more than a batch waits for requests

@@ -31,7 +31,7 @@ from calib_serve.core.errors import ServerError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.serve.configuration import (
+from calib_serve.torchserve.configuration import (
     ADDRESSES,
     Configuration,
     Ports,

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import ModelError
 from calib_serve.scores.form import Form, Leaf, Scores, Shown, as_json, leaves
 from calib_serve.scores.kinds import LABELS, Outputs, class_count, from_probs, to_probs
-from calib_serve.seam._handler import Recorder
-from calib_serve.seam._host import Answer, Request, varied
+from calib_serve.torchserve.seam._handler import Recorder
+from calib_serve.torchserve.seam._host import Answer, Request, varied
 
 Floats = NDArray[np.float64]
 Ask = Callable[[Sequence[Request]], Answer]

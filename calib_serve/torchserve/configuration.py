@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 from calib_serve.core.errors import KeyringError, ModelError, ServerError
 from calib_serve.core.files import GROUP_READS, read_whole
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.fuse.torchserve._archive import is_archive, read_archive, stored_archives
-from calib_serve.fuse.torchserve._contents import shipped
-from calib_serve.fuse.torchserve._packing import labelled_models
 from calib_serve.ledger.database import check_address
 from calib_serve.receipts.environment import (
     KEYRING,
@@ -36,7 +33,10 @@ from calib_serve.receipts.environment import (
 )
 from calib_serve.receipts.keyring import Keyring
 from calib_serve.receipts.policy import parse_policy
-from calib_serve.serve.metrics_file import metrics_file
+from calib_serve.torchserve.archive._archive import is_archive, read_archive, stored_archives
+from calib_serve.torchserve.archive._contents import shipped
+from calib_serve.torchserve.archive._packing import labelled_models
+from calib_serve.torchserve.metrics_file import metrics_file
 
 _OWN_METRICS = "handlers/metrics.yaml"  # as the shipped configuration names it
 _PATHS = (
@@ -222,7 +222,7 @@ def configure(
     ports: Ports | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Configuration:
-    """Configure a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
+    """Configure a :class:`~calib_serve.torchserve.server.Server`, which explains the parameters."""
     folder, store = Path(options.folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
     text, metrics, notes = adjusted(

@@ -15,14 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.core.errors import ModelError
-from calib_serve.fuse.mar_options import TRIAL
 from calib_serve.scores.form import Form
 from calib_serve.scores.kinds import from_probs
-from calib_serve.seam._handler import INFERENCE, load_handler, put_around
-from calib_serve.seam._host import Request, ask
-from calib_serve.serve._handler import AnyPrediction, CalibratedHandler, Failure, Row
-from calib_serve.serve._model import check_file
-from calib_serve.serve._replies import (
+from calib_serve.torchserve._handler import AnyPrediction, CalibratedHandler, Failure, Row
+from calib_serve.torchserve._model import check_file
+from calib_serve.torchserve._replies import (
     ASKING,
     MOST_IN_HEADER,
     columns,
@@ -31,7 +28,10 @@ from calib_serve.serve._replies import (
     in_protocol,
     receipts_of,
 )
-from calib_serve.serve._requests import Message, read_messages, tag_of
+from calib_serve.torchserve._requests import Message, read_messages, tag_of
+from calib_serve.torchserve.mar_options import TRIAL
+from calib_serve.torchserve.seam._handler import INFERENCE, load_handler, put_around
+from calib_serve.torchserve.seam._host import Request, ask
 
 __all__ = ["CalibratedWrapper"]
 

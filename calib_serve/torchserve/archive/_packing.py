@@ -14,8 +14,7 @@ from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.pack import AnswerOptions, FeedbackOptions, PackOptions
-from calib_serve.fuse.mar_options import Kind, ModelOptions
-from calib_serve.fuse.torchserve._archive import (
+from calib_serve.torchserve.archive._archive import (
     CONFIG,
     Content,
     new_file,
@@ -24,7 +23,7 @@ from calib_serve.fuse.torchserve._archive import (
     staged,
     write_archive,
 )
-from calib_serve.fuse.torchserve._contents import (
+from calib_serve.torchserve.archive._contents import (
     SHADOW,
     Batching,
     artifact_files,
@@ -38,6 +37,7 @@ from calib_serve.fuse.torchserve._contents import (
     shipped,
     with_section,
 )
+from calib_serve.torchserve.mar_options import Kind, ModelOptions
 
 FEEDBACK, VERSION = "calibration_feedback", "1.0"
 _PACKAGE = "calib_serve/"
@@ -95,7 +95,7 @@ def pack(
             CONFIG: config_file(batching, section.as_dict()),
             **artifact_files(fitted, folder),
             **shadow_files(asked.shadow, fitted, folder),
-            **(package_files("calib_serve.serve.classifier") if asked.standalone else {}),
+            **(package_files("calib_serve.torchserve.classifier") if asked.standalone else {}),
         }
         return write_archive(
             Path(out) / f"{name}.mar",
@@ -221,7 +221,7 @@ def pack_feedback(
     files: dict[str, bytes | Path] = {
         entry.name: entry,
         CONFIG: config_file(batching, section),
-        **(package_files("calib_serve.serve.feedback") if asked.standalone else {}),
+        **(package_files("calib_serve.torchserve.feedback") if asked.standalone else {}),
     }
     return write_archive(Path(out) / f"{name}.mar", files, name=name, version=version, handler=entry.name)
 
@@ -325,7 +325,7 @@ def recalibrated(
             raise FuseError(
                 f"{source} has files of its own where a shadow lies, such as {own[0]}; rename them"
             )
-        entry = "calib_serve.serve.wrapped" if options.wraps else "calib_serve.serve.classifier"
+        entry = "calib_serve.torchserve.wrapped" if options.wraps else "calib_serve.torchserve.classifier"
         write_archive(
             stage / target.name,
             {

@@ -25,7 +25,7 @@ from calib_serve.artifact.tensors import load, read_plainly
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.core.files import sha256
-from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.torchserve.mar_options import ModelOptions
 
 if TYPE_CHECKING:
     from torch import nn

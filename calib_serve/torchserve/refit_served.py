@@ -13,10 +13,10 @@ from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.fit import GateOptions, RefitOptions, ServedRefitOptions
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.refitting import LEAST, Refitted, refit
-from calib_serve.fuse.torchserve._archive import is_archive
-from calib_serve.fuse.torchserve._packing import served_artifact
 from calib_serve.receipts.samples import read_samples
 from calib_serve.receipts.wire import DAY
+from calib_serve.torchserve.archive._archive import is_archive
+from calib_serve.torchserve.archive._packing import served_artifact
 
 __all__ = ["refit_served"]
 

@@ -1,6 +1,6 @@
 """Ask a handler outside a server: with made-up or varied requests, here or in a process of its own.
 
-That process runs as a worker of TorchServe would run; what it does is in ``calib_serve.seam._trial_worker``.
+That process runs as a worker of TorchServe would run; what it does is in ``calib_serve.torchserve.seam._trial_worker``.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def run_trial(
         # Into a file: a handler may say much, and what it starts may hold a pipe open.
         with words.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "calib_serve.seam._trial_worker", str(order), str(result)],
+                [sys.executable, "-m", "calib_serve.torchserve.seam._trial_worker", str(order), str(result)],
                 cwd=folder,
                 env={**env, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
                 stdin=subprocess.PIPE,  # closed when this process ends, which the worker sees

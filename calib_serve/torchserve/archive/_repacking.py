@@ -21,8 +21,10 @@ from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
 from calib_serve.fuse._kinds import change_to_fitted, check_truths
-from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
-from calib_serve.fuse.torchserve._archive import (
+from calib_serve.models.labelled import LabelledRequests, read_requests
+from calib_serve.scores.form import leaves, same_format
+from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, to_logits
+from calib_serve.torchserve.archive._archive import (
     CONFIG,
     HASHES,
     MANIFEST,
@@ -35,7 +37,7 @@ from calib_serve.fuse.torchserve._archive import (
     staged,
     write_archive,
 )
-from calib_serve.fuse.torchserve._contents import (
+from calib_serve.torchserve.archive._contents import (
     MAPPING,
     artifact_files,
     artifact_of,
@@ -48,11 +50,9 @@ from calib_serve.fuse.torchserve._contents import (
     shipped,
     with_section,
 )
-from calib_serve.models.labelled import LabelledRequests, read_requests
-from calib_serve.scores.form import leaves, same_format
-from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, to_logits
-from calib_serve.seam._handler import INFERENCE
-from calib_serve.seam._host import SECONDS, Request, alternatives, run_trial
+from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
+from calib_serve.torchserve.seam._handler import INFERENCE
+from calib_serve.torchserve.seam._host import SECONDS, Request, alternatives, run_trial
 
 T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"
@@ -162,7 +162,7 @@ def pack_around(
         section.check_artifact(fitted)
         added: dict[str, Content] = {
             **artifact_files(fitted, folder, name=_ARTIFACT),
-            **(package_files("calib_serve.serve.wrapped") if asked.standalone else {}),
+            **(package_files("calib_serve.torchserve.wrapped") if asked.standalone else {}),
             **({} if found is None else {TRIAL: found.as_request()}),
             _ENTRY: shipped(f"handlers/{_ENTRY}"),
         }

@@ -1,6 +1,6 @@
 """Find and prove the seam of an archive's handler, or ask it, in the process that ``run_trial`` starts.
 
-``python -m calib_serve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds and proves
+``python -m calib_serve.torchserve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds and proves
 the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests, ``scores``
 sends samples through the handler and keeps their scores.
 
@@ -29,7 +29,7 @@ from calib_serve.core.errors import CalibServeError, ModelError
 from calib_serve.core.files import map_npy
 from calib_serve.scores.form import EACH, Form, all_scores, as_json, find_scores, shown_as
 from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, measured, to_logits
-from calib_serve.seam._handler import (
+from calib_serve.torchserve.seam._handler import (
     INFERENCE,
     Handler,
     Recorder,
@@ -41,7 +41,7 @@ from calib_serve.seam._handler import (
     put_around,
     sigmoids,
 )
-from calib_serve.seam._host import (
+from calib_serve.torchserve.seam._host import (
     Answer,
     Request,
     Ticks,
@@ -52,7 +52,7 @@ from calib_serve.seam._host import (
     told,
     varied,
 )
-from calib_serve.seam._proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
+from calib_serve.torchserve.seam._proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
 
 _REQUESTS = 4  # that differ, for the proof
 _NOT_PASSED = "the request did not pass here"
