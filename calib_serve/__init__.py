@@ -61,7 +61,6 @@ __all__ = [
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.artifact.preprocessing import Preprocessing
-    from calib_serve.collect import send_label_file
     from calib_serve.core.bins import Bins
     from calib_serve.core.errors import CalibServeError
     from calib_serve.fit.comparing import compare
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from calib_serve.fuse.onnx import fuse_onnx
     from calib_serve.fuse.torch import calibrated, fuse_torch
     from calib_serve.fuse.triton import fuse_triton
+    from calib_serve.integrations.collect import send_label_file
     from calib_serve.metrics import Verdict, evaluate, judge
     from calib_serve.models import load_data, load_model
     from calib_serve.monitor.watch import Watch

@@ -13,8 +13,8 @@ from calib_serve.core.options.audit import AuditOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.audit.audit import Audit, Measured
-    from calib_serve.audit.expressions import Columns
+    from calib_serve.integrations.audit.audit import Audit, Measured
+    from calib_serve.integrations.audit.expressions import Columns
 
 __all__ = ["app"]
 
@@ -46,7 +46,7 @@ def audit(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Measure the calibration of logged predictions."""
-    from calib_serve.audit import audit
+    from calib_serve.integrations.audit import audit
 
     columns = _columns(options.column)
     with stages("audit", quiet=output.json) as progress:
@@ -58,7 +58,7 @@ def audit(
 
 
 def _columns(given: list[str]) -> "Columns":
-    from calib_serve.audit.expressions import Columns
+    from calib_serve.integrations.audit.expressions import Columns
 
     names: dict[str, str] = {}
     for one in given:

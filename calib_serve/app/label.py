@@ -24,8 +24,8 @@ from calib_serve.core.options.label import (
 )
 
 if TYPE_CHECKING:
-    from calib_serve.collect.collector import Collector
-    from calib_serve.collect.source import Source
+    from calib_serve.integrations.collect.collector import Collector
+    from calib_serve.integrations.collect.source import Source
 
 __all__ = ["app"]
 
@@ -112,7 +112,7 @@ def _token(options: Options) -> str:
 
 
 def _send(source: str, options: Options, *, as_json: bool) -> int:
-    from calib_serve.collect.sending import send_label_file
+    from calib_serve.integrations.collect.sending import send_label_file
 
     with stages("labels", quiet=as_json) as show:
         sent = send_label_file(
@@ -132,8 +132,8 @@ def _send(source: str, options: Options, *, as_json: bool) -> int:
 def _collect(
     source: str, options: Options, followed: Followed, collecting: CollectOptions, *, as_json: bool
 ) -> int:
-    from calib_serve.collect.collector import Collector
-    from calib_serve.collect.opening import kafka_settings, open_dead_letters, open_source
+    from calib_serve.integrations.collect.collector import Collector
+    from calib_serve.integrations.collect.opening import kafka_settings, open_dead_letters, open_source
 
     if followed.once and source.startswith("kafka://"):
         raise InputError("--once is for files: a topic has no end")
@@ -163,7 +163,7 @@ def _collect(
 def _publish(collector: "Collector", labels: "Source", followed: Followed) -> None:
     if followed.metrics_port is None:
         return
-    from calib_serve.collect.exporter import serve_metrics
+    from calib_serve.integrations.collect.exporter import serve_metrics
 
     serve_metrics(collector.totals, labels, host=followed.metrics_host, port=followed.metrics_port)
 

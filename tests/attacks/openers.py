@@ -20,14 +20,14 @@ from small_models import everything, temperature
 from calib_serve import Artifact, Keyring
 from calib_serve.app._command import _read_config
 from calib_serve.app.fit import shares
-from calib_serve.collect.opening import kafka_settings
-from calib_serve.collect.reading import read_rows
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.app import _pair
+from calib_serve.integrations.collect.opening import kafka_settings
+from calib_serve.integrations.collect.reading import read_rows
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data

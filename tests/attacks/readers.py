@@ -33,10 +33,10 @@ from calib_serve.artifact import Contract, LogitMap
 from calib_serve.artifact.manifest import digest, pack, sha256
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
-from calib_serve.collect.reading import read_rows
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.integrations.collect.reading import read_rows
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data

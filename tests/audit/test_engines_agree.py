@@ -15,7 +15,7 @@ from libraries import library
 from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
-from calib_serve.audit import PASSWORD, Audit, audit
+from calib_serve.integrations.audit import PASSWORD, Audit, audit
 
 library("ibis")
 

@@ -14,9 +14,9 @@ from libraries import library
 from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
-from calib_serve.audit import PASSWORD, Audit, Columns, audit
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ServerError
+from calib_serve.integrations.audit import PASSWORD, Audit, Columns, audit
 
 library("ibis")
 

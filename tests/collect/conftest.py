@@ -6,7 +6,7 @@ import pytest
 from buckets import bucket  # noqa: F401  a fixture
 from real_servers import Server
 
-from calib_serve.collect import Collector, open_dead_letters, open_source
+from calib_serve.integrations.collect import Collector, open_dead_letters, open_source
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve.collect.reading import USUAL, Columns, read_rows
 from calib_serve.core.errors import InputError
+from calib_serve.integrations.collect.reading import USUAL, Columns, read_rows
 
 ORDERS = Columns(id="order_id", label="outcome")
 

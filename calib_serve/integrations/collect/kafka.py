@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from calib_serve.collect.reading import USUAL, Columns, read_message
-from calib_serve.collect.source import DeadLetter, Piece, Stream
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
+from calib_serve.integrations.collect.reading import USUAL, Columns, read_message
+from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition

@@ -1,11 +1,11 @@
 """Keep calibrations in MLflow, with a run, and serve them around a logged model.
 
 with mlflow.start_run():
-    calib_serve.mlflow.log(artifact, report="report.html")
-    calib_serve.mlflow.log_calibrated(model_uri, artifact, model="digits", version="1")
-artifact = calib_serve.mlflow.load("runs:/RUN/calibration")
+    calib_serve.integrations.mlflow.log(artifact, report="report.html")
+    calib_serve.integrations.mlflow.log_calibrated(model_uri, artifact, model="digits", version="1")
+artifact = calib_serve.integrations.mlflow.load("runs:/RUN/calibration")
 
-The code that MLflow keeps with a logged model names ``calib_serve.mlflow.Calibrated``. MLflow itself is
+The code that MLflow keeps with a logged model names ``calib_serve.integrations.mlflow.Calibrated``. MLflow itself is
 imported where it is used.
 """
 
@@ -64,11 +64,11 @@ _ALLOWED = re.compile(r"[\w\-. ]+")  # in the names of params, metrics and folde
 _RUN = re.compile(r"runs:/+([^/]+)/(.+)")
 
 # Kept with the model and run when it is loaded, so that nothing of ours is pickled.
-_CODE = '''"""A calibrated model; what it does is in calib_serve.mlflow."""
+_CODE = '''"""A calibrated model; what it does is in calib_serve.integrations.mlflow."""
 
 import mlflow
 
-from calib_serve.mlflow import Calibrated
+from calib_serve.integrations.mlflow import Calibrated
 
 
 class Model(mlflow.pyfunc.PythonModel):

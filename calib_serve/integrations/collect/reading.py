@@ -15,11 +15,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from calib_serve.collect.source import DeadLetter
 from calib_serve.core.errors import InputError, Refused
 from calib_serve.core.files import check_header, open_parquet, short_lines
 from calib_serve.core.names import By, shown
 from calib_serve.core.options.label import LabelColumns
+from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts.items import read_json
 
 KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")

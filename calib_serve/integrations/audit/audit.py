@@ -10,7 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calib_serve.audit.expressions import (
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.audit import AuditOptions
+from calib_serve.core.options.base import changed
+from calib_serve.integrations.audit.expressions import (
     FATES,
     MOST,
     REFUSED,
@@ -28,10 +32,6 @@ from calib_serve.audit.expressions import (
     ranked,
     ranks_of,
 )
-from calib_serve.core.bins import Bins
-from calib_serve.core.errors import InputError
-from calib_serve.core.options.audit import AuditOptions
-from calib_serve.core.options.base import changed
 from calib_serve.metrics.conclusion import TOLERANCE, Verdict
 from calib_serve.monitor.estimates import Estimates, Missing, Number, estimate, judge
 from calib_serve.receipts.sums import Sums

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calib_serve.collect.sending import in_batches, post_in_parts
-from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.core.names import parse_duration
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import CollectOptions
+from calib_serve.integrations.collect.sending import in_batches, post_in_parts
+from calib_serve.integrations.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.receipts.client import post_items
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from calib_serve.collect.collector import Totals
-from calib_serve.collect.source import Source
 from calib_serve.core.errors import REASONS, InputError, MissingDependency
+from calib_serve.integrations.collect.collector import Totals
+from calib_serve.integrations.collect.source import Source
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server

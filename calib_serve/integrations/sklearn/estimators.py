@@ -264,7 +264,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         ``dtype``, float32 or float64. Needs skl2onnx. Raises FuseError where the classifier cannot be
         converted, or where the file's probabilities differ by more than 1e-5; then nothing is written.
         """
-        from calib_serve.sklearn.export import write_onnx  # noqa: PLC0415 - onnx is another extra
+        from calib_serve.integrations.sklearn.export import write_onnx  # noqa: PLC0415 - onnx is another extra
 
         check_is_fitted(self, "artifact_")
         return write_onnx(self, path, X, returns=returns, dtype=dtype)

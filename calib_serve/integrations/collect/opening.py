@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.collect.reading import Columns
-from calib_serve.collect.source import DeadLetters, FolderDeadLetters, Source
 from calib_serve.core.addresses import holds_password, shown
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 from calib_serve.core.options.base import changed, check_default
 from calib_serve.core.options.label import CollectOptions
+from calib_serve.integrations.collect.reading import Columns
+from calib_serve.integrations.collect.source import DeadLetters, FolderDeadLetters, Source
 
 _KAFKA = "kafka://"
 _SHAPE = "kafka://HOST:PORT[,HOST:PORT]/TOPIC?group=GROUP"
@@ -42,7 +42,7 @@ def open_source(
     columns = Columns.of(options)
     _check(address)
     if address.startswith(_KAFKA):
-        from calib_serve.collect.kafka import KafkaSource  # noqa: PLC0415  an optional extra
+        from calib_serve.integrations.collect.kafka import KafkaSource  # noqa: PLC0415  an optional extra
 
         topic = _topic(address)
         if not topic.group:
@@ -51,7 +51,7 @@ def open_source(
             options, ("state", "settle", "every"), "is for files; Kafka knows what was read of a topic"
         )
         return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka, columns=columns)
-    from calib_serve.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
+    from calib_serve.integrations.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
 
     kept = State(options.state)
     try:
@@ -67,7 +67,7 @@ def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -
     """Open where dead letters go: ``kafka://host:9092/topic``, a folder or a bucket."""
     _check(address)
     if address.startswith(_KAFKA):
-        from calib_serve.collect.kafka import KafkaDeadLetters  # noqa: PLC0415  an optional extra
+        from calib_serve.integrations.collect.kafka import KafkaDeadLetters  # noqa: PLC0415  an optional extra
 
         topic = _topic(address)
         return KafkaDeadLetters(topic.servers, topic.name, config=kafka)

@@ -11,6 +11,6 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "scikit-learn", "sklearn") from error
 
-from calib_serve.sklearn.estimators import CalibratedClassifier, ScoreCalibrator
+from calib_serve.integrations.sklearn.estimators import CalibratedClassifier, ScoreCalibrator
 
 __all__ = ["CalibratedClassifier", "ScoreCalibrator"]

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
-from calib_serve.collect.reading import Columns, read_rows
-from calib_serve.collect.source import DeadLetter
 from calib_serve.core.errors import InputError, Rejected
 from calib_serve.core.files import written_whole
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
+from calib_serve.integrations.collect.reading import Columns, read_rows
+from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts.client import post_items
 
 SETTLED = frozenset({"duplicate", "not_wanted"})

@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from calib_serve.collect.reading import KINDS, USUAL, Columns, Row, read_rows
-from calib_serve.collect.source import DeadLetter, Piece, Stream
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
 from calib_serve.core.files import make_private
+from calib_serve.integrations.collect.reading import KINDS, USUAL, Columns, Row, read_rows
+from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
     import fsspec
