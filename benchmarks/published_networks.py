@@ -31,7 +31,7 @@ from calib_serve.metrics import (
     softmax,
 )
 from calib_serve.models.torch_classifier import from_module
-from calib_serve.study import shift
+from calib_serve.papers import shift
 
 NETWORKS = (
     "akamaster_resnet20_c10",

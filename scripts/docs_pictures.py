@@ -32,6 +32,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.ledger import Ledger
 from calib_serve.metrics import softmax
 from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.papers import Curve, validation_size
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
@@ -45,7 +46,6 @@ from calib_serve.report import (
 )
 from calib_serve.report.look import STATIC
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
-from calib_serve.study import Curve, validation_size
 from calib_serve.web.page import render
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -16,8 +16,8 @@ from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import InputError
 from calib_serve.fit.output import fit_temperature, select
 from calib_serve.fit.samples import Samples
+from calib_serve.papers import optimal_temperature
 from calib_serve.report.prepare import class_table, reliability
-from calib_serve.study import optimal_temperature
 
 RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((200, 3)).astype(np.float32)

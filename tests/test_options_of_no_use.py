@@ -15,7 +15,8 @@ from command_line import calib_serve as invoke
 from torch import nn
 
 import calib_serve
-from calib_serve import Scores, study
+from calib_serve import Scores
+from calib_serve import papers as study
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.fuse import TritonOptions

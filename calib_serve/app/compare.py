@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from calib_serve.fit.comparing import Compared
     from calib_serve.fit.on_model import FitOnModel
-    from calib_serve.study.result import Study
+    from calib_serve.papers.result import Study
 
 __all__ = ["app"]
 
@@ -137,7 +137,7 @@ def compare(
 
 def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool) -> "Study":
     """Run a study on scores, or on models with their inputs."""
-    from calib_serve import study
+    from calib_serve import papers as study
 
     runs: dict[str, Callable[..., Study]] = {
         "size": study.validation_size,
@@ -196,7 +196,7 @@ def _samples(
         return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
     for option in ("weights", "train_split"):
         check(getattr(source, option) is None, option, "is for a study of a model (--model)")
-    from calib_serve.study.result import in_logits
+    from calib_serve.papers.result import in_logits
 
     # One file a training: stability compares them, and any other study takes one.
     read = [[file_scores(path, source, split=split) for split in splits] for path in data]

@@ -41,7 +41,7 @@ class FitOnModel:
 
     "HEAD+METHOD" puts an output method behind a head, as in "no-mask-head+temperature". Masked heads train on
     ``train``, inputs (n, *input_shape) and class ids, where it is given, else on a part of what they are
-    fitted to. It is a ``calib_serve.study.Fit``.
+    fitted to. It is a ``calib_serve.papers.Fit``.
     """
 
     classifier: Classifier

@@ -22,8 +22,7 @@ from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics.calibration import accuracy, adaptive_ece, classwise_ece, ece, noise_floor
 from calib_serve.metrics.comparison import welch
 from calib_serve.metrics.proper import checked_logits, entropy, nll
-from calib_serve.scores.kinds import softmax
-from calib_serve.study.result import (
+from calib_serve.papers.result import (
     Curve,
     Fit,
     OutputFit,
@@ -34,6 +33,7 @@ from calib_serve.study.result import (
     in_logits,
     listed,
 )
+from calib_serve.scores.kinds import softmax
 
 _ALONE = ("none", "temperature")
 

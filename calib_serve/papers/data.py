@@ -21,7 +21,7 @@ from calib_serve.metrics.calibration import accuracy, ece
 from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.proper import nll
 from calib_serve.metrics.refinement import refinement_auroc
-from calib_serve.study.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
+from calib_serve.papers.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
 
 Pixels = NDArray[np.uint8]
 
