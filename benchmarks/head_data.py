@@ -13,8 +13,8 @@ import torch
 from cifar import data_dir
 from torch import nn
 
+from calib_serve.app.demo import digits
 from calib_serve.artifact import Head
-from calib_serve.demo import digits
 from calib_serve.models import from_module, load_model
 from calib_serve.papers.losses import cross_entropy, mixup
 

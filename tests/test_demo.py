@@ -17,7 +17,7 @@ import pytest
 from processes import end, with_sigint_ignored
 
 from calib_serve import Artifact
-from calib_serve.demo import digits
+from calib_serve.app.demo import digits
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +27,7 @@ class Demo:
 
     def __init__(self, out: Path, *options: str) -> None:
         self.out, self.log = out, out.with_suffix(".log")
-        command = [sys.executable, "-m", "calib_serve.demo", "--out", str(out)]
+        command = [sys.executable, "-m", "calib_serve.app.demo", "--out", str(out)]
         command += ["--model-store", str(out.with_suffix(".store")), *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from command_line import Done, calib_serve
 
-from calib_serve import doctor
+from calib_serve.app import host_checks as doctor
+from calib_serve.app.host_checks import Finding, Level, examine
 from calib_serve.core.options.doctor import DoctorOptions
-from calib_serve.doctor import Finding, Level, examine
 from calib_serve.receipts import Keyring
 
 OURS = """Requires-Python: {python}

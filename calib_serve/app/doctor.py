@@ -8,7 +8,7 @@ from calib_serve.app._show import console, print_json
 from calib_serve.core.options.doctor import DoctorOptions
 
 if TYPE_CHECKING:
-    from calib_serve.doctor import Finding
+    from calib_serve.app.host_checks import Finding
 
 __all__ = ["app"]
 
@@ -25,7 +25,7 @@ def doctor(
     *, options: Annotated[DoctorOptions, Flat] = DoctorOptions(), output: Annotated[Json, OfOutput] = Json()
 ) -> int:
     """Look at this host."""
-    from calib_serve.doctor import examine
+    from calib_serve.app.host_checks import examine
 
     found = examine(options)
     count = {level: sum(one.level == level for one in found) for level in _COLORS}

@@ -7,8 +7,8 @@ import pytest
 from sizes import sized
 
 from calib_serve import calibrate, judge
+from calib_serve.app.demo import digits
 from calib_serve.artifact import Head, InputShift
-from calib_serve.demo import digits
 from calib_serve.fit.on_model import ON_MODEL, FitOnModel
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.models import from_module

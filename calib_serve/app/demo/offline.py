@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calib_serve.app.demo import digits
+from calib_serve.app.demo.digits import Digits
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.demo import digits
-from calib_serve.demo.digits import Digits
 from calib_serve.fit.clamping.fit import fit_neural_clamping
 from calib_serve.fit.from_model import recognisable
 from calib_serve.fit.masked import Masking, fit_masked_head

@@ -13,12 +13,12 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table
 
+from calib_serve.app.demo import digits, offline, online
+from calib_serve.app.demo.digits import Split
+from calib_serve.app.demo.offline import Calibrated, Deployed, Fused
+from calib_serve.app.demo.online import Answers, Counters, label, predict, refusals, sampled
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, ServerError
-from calib_serve.demo import digits, offline, online
-from calib_serve.demo.digits import Split
-from calib_serve.demo.offline import Calibrated, Deployed, Fused
-from calib_serve.demo.online import Answers, Counters, label, predict, refusals, sampled
 from calib_serve.fit.refitting import refit
 from calib_serve.report.page import write_report
 from calib_serve.torchserve.configuration import Ports

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
+from calib_serve.app.demo.digits import Split
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ServerError
-from calib_serve.demo.digits import Split
 from calib_serve.receipts.samples import LabelledSamples, read_samples
 from calib_serve.torchserve.archive._contents import Batching
 from calib_serve.torchserve.archive._packing import pack, pack_feedback

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from calib_serve import __version__
+from calib_serve.app.projects.kinds import KINDS, Kind
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
-from calib_serve.quickstart.kinds import KINDS, Kind
 from calib_serve.receipts.keyring import Keyring
 from calib_serve.web.monitoring.files import MonitoringOptions, monitoring_files
 

@@ -1,6 +1,6 @@
 """Folders to begin with: a project of one's own that runs as it stands."""
 
-from calib_serve.quickstart.kinds import KINDS, Kind
-from calib_serve.quickstart.project import Written, first_commands, project_files, write_project
+from calib_serve.app.projects.kinds import KINDS, Kind
+from calib_serve.app.projects.project import Written, first_commands, project_files, write_project
 
 __all__ = ["KINDS", "Kind", "Written", "first_commands", "project_files", "write_project"]

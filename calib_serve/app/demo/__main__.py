@@ -1,4 +1,4 @@
-"""``python -m calib_serve.demo``: the whole way on scikit-learn's digits, to a dashboard query."""
+"""``python -m calib_serve.app.demo``: the whole way on scikit-learn's digits, to a dashboard query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = 116  # columns that the demo's table needs; a pipe claims 80
 
 def main(words: Sequence[str] | None = None) -> int:
     """Show the whole way on real data: fit, fuse, serve, label, watch, report; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m calib_serve.demo", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m calib_serve.app.demo", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="where everything is written")
     parser.add_argument(
         "--model-store", type=Path, default=Path("model_store"), help="where the archives are written"
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _tell(asked: argparse.Namespace) -> None:
     from rich.console import Console  # noqa: PLC0415 - what it needs may be missing, which is said
 
-    from calib_serve.demo.story import Story, tell  # noqa: PLC0415
+    from calib_serve.app.demo.story import Story, tell  # noqa: PLC0415
 
     width = max(Console().width, _WIDTH)
     with interruptible():
