@@ -50,7 +50,7 @@ NOT_RUN = (
     "nginx -c ",
     # A container engine, a cluster.
     *("docker build", "docker compose", "kubectl "),
-    # A database, a Kafka or a bucket, which tests/collect/test_label_recipes.py has.
+    # A database, a Kafka or a bucket, which tests/integrations/test_label_recipes.py has.
     *('psql "$DATABASE"', 'calib-serve label "kafka:', "calib-serve label s3:"),
 )
 """Commands that hold one of these."""

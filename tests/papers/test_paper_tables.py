@@ -15,7 +15,7 @@ import pytest
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics import ece, softmax
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 SETS = {"CIFAR-10 images": "images", "MNIST": "mnist", "digits": "digits"}
 # The page, and the two columns of a training's result that each cell of its tables shows.
