@@ -20,9 +20,9 @@ from calib_serve.artifact.steps import Examples, LogitMap, Step
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import decisions
 from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.conclusion import CALIBRATE, MORE, Verdict
+from calib_serve.metrics.labels import confidence_of_labels
 from calib_serve.metrics.shares import Confusion
 from calib_serve.scores.kinds import ONE_COLUMN, Outputs
 
@@ -78,7 +78,7 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
     """
     y = np.asarray(labels)
     if probs.ndim == 2 and y.shape == probs.shape:
-        confidence, right = decisions(probs, y)
+        confidence, right = confidence_of_labels(probs, y)
         return Bins.tally(confidence.ravel(), right.ravel(), bins=bins)
     if probs.ndim != 2 or y.shape != probs.shape[:1]:
         raise ShapeError(f"probs (n, K) and labels (n,) do not fit: {probs.shape} and {y.shape}")

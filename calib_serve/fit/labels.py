@@ -33,9 +33,8 @@ from calib_serve.fit.output.tables import (
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
-from calib_serve.metrics import decisions
 from calib_serve.metrics.judging import judge_probs
-from calib_serve.metrics.labels import evaluate_label_probs
+from calib_serve.metrics.labels import confidence_of_labels, evaluate_label_probs
 from calib_serve.scores.kinds import LABELS, log_probs, sigmoid
 from calib_serve.scores.scores import Scores, check_ungrouped
 
@@ -295,7 +294,7 @@ def _held_out(
 
 def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
     # Means over a sample's labels: samples, not labels, are independent.
-    confidence, right = decisions(probs, labels)
+    confidence, right = confidence_of_labels(probs, labels)
     true = np.where(labels == 1, probs, 1 - probs)
     means = (-log_probs(true), (1 - true) ** 2, confidence, right)
     return HeldOut(*(np.asarray(m, np.float64).mean(axis=1) for m in means))

@@ -57,7 +57,7 @@ from calib_serve.metrics.intervals import (
     mean_interval,
     wilson_interval,
 )
-from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions
+from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, confidence_of_labels
 from calib_serve.metrics.proper import (
     BrierTerms,
     EceTerms,
@@ -118,9 +118,9 @@ __all__ = [
     "calibration_slope",
     "classwise_ece",
     "classwise_rms_debiased",
+    "confidence_of_labels",
     "conformal_rank",
     "coverage_range",
-    "decisions",
     "e50",
     "e90",
     "e_aurc",

@@ -38,7 +38,7 @@ from calib_serve.metrics.gaps import (
     shape_of_event,
     shape_of_top_two,
 )
-from calib_serve.metrics.labels import checked_label_probs, decisions
+from calib_serve.metrics.labels import checked_label_probs, confidence_of_labels
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
 from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
@@ -371,7 +371,7 @@ def _of_label(
 
 
 def _opening_of_labels(p: Floats, y: NDArray[np.intp], weight: Floats | None) -> str:
-    confidence, right = (np.average(part, axis=0, weights=weight) for part in decisions(p, y))
+    confidence, right = (np.average(part, axis=0, weights=weight) for part in confidence_of_labels(p, y))
     return (
         f"Of {len(p):,} samples with {p.shape[1]:,} labels each, {percent(float(right.mean()))} of the "
         f"decisions at 0.5 are right, at a confidence of {percent(float(confidence.mean()))} on average."

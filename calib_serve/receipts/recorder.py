@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, tuple[str, ...]]
+SeriesKey = tuple[str, tuple[str, ...]]
 """A series: its name, and the values of its labels in their order."""
 
 ROUNDING = 1e-6
@@ -66,14 +66,14 @@ _NO_TAG = Tag()
 class Sink(Protocol):
     """Takes counts; ``add_all`` and ``failed`` may be called from any thread."""
 
-    def add_all(self, changes: Mapping[Key, float]) -> None:
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
         """Add to counters."""
 
     def failed(self, *stages: str, times: int = 1) -> None:
         """Count failures of the monitoring itself; ``times`` 0 starts their series."""
 
 
-def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[Key, float]:
+def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[SeriesKey, float]:
     """Return counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
 
     >>> zeros(["calib_invalid_outputs_total"], model="m", version="1", bins=15)
@@ -119,7 +119,7 @@ class SeriesCounts:
         waiting = self._waiting
         taken = np.array([waiting.popleft()[1] for _ in range(len(waiting))], np.float64)
         at = np.searchsorted(self._inner, taken)
-        changes: dict[Key, float] = {
+        changes: dict[SeriesKey, float] = {
             (one.name, (*self._of, str(b))): float(np.sum(one.adds(taken[at == b], 0, 1)))
             for b in np.unique(at).tolist()
             for one in _PREDICTIONS
@@ -391,7 +391,7 @@ class RegistrySink:
         with _LOCK:
             self._families = _FAMILIES.setdefault(self.registry, {})
 
-    def add_all(self, changes: Mapping[Key, float]) -> None:
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
         """Add to counters."""
         for (name, labels), value in changes.items():
             self._family(name).labels(*labels).inc(value)
@@ -400,7 +400,7 @@ class RegistrySink:
         """Count failures of the monitoring itself."""
         self.add_all({(_ERRORS, (stage,)): times for stage in stages})
 
-    def set_all(self, values: Mapping[Key, float]) -> None:
+    def set_all(self, values: Mapping[SeriesKey, float]) -> None:
         """Set gauges."""
         for (name, labels), value in values.items():
             self._family(name).labels(*labels).set(value)

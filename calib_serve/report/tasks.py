@@ -17,13 +17,17 @@ from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import DecisionsEvaluation, evaluate_decisions
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import count, percent
-from calib_serve.metrics import decisions
 from calib_serve.metrics.calibration import smooth_reliability
 from calib_serve.metrics.comparison import Change, Moved, change_of_mean, paired_changes
 from calib_serve.metrics.conclusion import Verdict, of_own_samples
 from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
 from calib_serve.metrics.judging import judge_probs
-from calib_serve.metrics.labels import LabelsEvaluation, checked_label_probs, evaluate_label_probs
+from calib_serve.metrics.labels import (
+    LabelsEvaluation,
+    checked_label_probs,
+    confidence_of_labels,
+    evaluate_label_probs,
+)
 from calib_serve.metrics.samples import checked, checked_weights, top_label
 from calib_serve.report.comparison import (
     ClassesSide,
@@ -312,7 +316,7 @@ class _Multilabel:
 
 def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
     """Return each sample's means over its labels (n,); samples are independent, their labels are not."""
-    confidence, right = decisions(p, labels)
+    confidence, right = confidence_of_labels(p, labels)
     columns = {
         "accuracy": right,
         "mean_confidence": confidence,

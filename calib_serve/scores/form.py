@@ -29,7 +29,7 @@ _NAMED = ("logits", "scores", "probs", "probabilities", "output", "outputs")
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class FoundScores:
     """Scores (n, K), or (n, 1) of one number a row, float64; ``shape`` as they were returned."""
 
     values: NDArray[np.float64]
@@ -56,7 +56,7 @@ class Form:
     def __str__(self) -> str:
         return ".".join(map(str, self.path))
 
-    def scores(self, returned: Any, classes: int | None) -> Scores:
+    def scores(self, returned: Any, classes: int | None) -> FoundScores:
         """Return the scores in ``returned``; ModelError where there are none of ``classes`` classes."""
         try:
             returned = _at(returned, self.path)
@@ -78,7 +78,7 @@ class Form:
         return _put(returned, self.path, lambda old: _like(old, values.reshape(shape)))
 
 
-def find_scores(returned: Any, classes: int | None) -> tuple[Form, Scores]:
+def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
     """Find where class scores lie in ``returned``, and what they are; ``classes`` None takes any number.
 
     Raises ModelError, which says what was returned instead, or which of several fit.
@@ -90,7 +90,7 @@ def find_scores(returned: Any, classes: int | None) -> tuple[Form, Scores]:
     return fits[0]
 
 
-def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, Scores]]:
+def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, FoundScores]]:
     """List everything in ``returned`` that may be class scores, the likeliest first."""
     fits, other = [], []
     for form, value in _leaves(returned, ()):
@@ -154,7 +154,7 @@ def _is_rows(value: Any, *, sure: bool = False) -> bool:
     return len(shape) == 1 or (len(shape) == 2 and shape[0] == 1)
 
 
-def _scores(value: Any, classes: int | None) -> Scores:
+def _scores(value: Any, classes: int | None) -> FoundScores:
     array = _array(value)
     if array is None or array.dtype.kind != "f":
         raise ModelError(f"it returns {_described(value)}, not class scores")
@@ -164,13 +164,13 @@ def _scores(value: Any, classes: int | None) -> Scores:
     )
     # One number a row is of a binary model, or of a single label.
     if one_logit and classes in (1, 2, None):
-        return Scores(array.reshape(-1, 1), shape)
+        return FoundScores(array.reshape(-1, 1), shape)
     rows = array[None] if array.ndim == 1 else array
     if rows.ndim != 2 or rows.shape[1] < 2:
         raise ModelError(f"it returns {_described(value)}, not class scores (n, K)")
     if classes is not None and rows.shape[1] != classes:
         raise ModelError(f"the model returns {rows.shape[1]} classes, the artifact is for {classes}")
-    return Scores(rows, shape)
+    return FoundScores(rows, shape)
 
 
 def _array(value: Any) -> NDArray[np.float64] | None:

@@ -44,7 +44,7 @@ from calib_serve.receipts.environment import (
 from calib_serve.receipts.inputs import ReporterShadow
 from calib_serve.receipts.keyring import LiveKeyring
 from calib_serve.receipts.policy import parse_policy
-from calib_serve.receipts.recorder import Key, Recorder, Tag
+from calib_serve.receipts.recorder import Recorder, SeriesKey, Tag
 from calib_serve.receipts.samples import SampleLog
 from calib_serve.receipts.series import BY_NAME
 from calib_serve.receipts.wire import SignedReceipt
@@ -178,7 +178,7 @@ class Emitter:
             raise InputError(f"interval and limit must be positive, got {interval} and {limit}")
         self._write, self._clock, self._interval, self._limit = write, clock, interval, limit
         self._host = label_value(host) if host else _host()
-        self._waiting: dict[Key, float] = {}
+        self._waiting: dict[SeriesKey, float] = {}
         self._updates = 0
         # Re-entrant: a flush adds what others hold back, and many updates flush.
         self._lock = threading.RLock()
@@ -189,7 +189,7 @@ class Emitter:
         """Add ``value`` to a counter."""
         self.add_all({(name, labels): value})
 
-    def add_all(self, changes: Mapping[Key, float]) -> None:
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
         """Add to many counters at once: (name, labels) to value."""
         with self._lock:
             for key, value in changes.items():

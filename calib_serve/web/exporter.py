@@ -234,7 +234,7 @@ def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX
 
 Rows = dict[str, list[tuple[tuple[str, ...], float]]]
 
-WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfinite(seconds))
+FINITE_WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfinite(seconds))
 """The names of the windows that have series."""
 
 _SLICES = "24h"  # the window of segments and classes
@@ -279,7 +279,7 @@ class WindowGauges:
 
     def _of(self, version: Version) -> Rows:
         rows: Rows = defaultdict(list)
-        found = self._watch.windows(version, WINDOWS, provisional=False)
+        found = self._watch.windows(version, FINITE_WINDOWS, provisional=False)
         for name, window in found.items():
             for number, value in _numbers(window).items():
                 rows[f"calib_window_{number}"].append(((*version, name), value))

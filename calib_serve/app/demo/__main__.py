@@ -40,9 +40,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _tell(asked: argparse.Namespace) -> None:
-    from rich.console import Console  # noqa: PLC0415 - what it needs may be missing, which is said
+    from rich.console import Console
 
-    from calib_serve.app.demo.story import Story, tell  # noqa: PLC0415
+    from calib_serve.app.demo.story import Story, tell
 
     width = max(Console().width, _WIDTH)
     with interruptible():

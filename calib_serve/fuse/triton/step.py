@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import ModelError
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET, LEDGER, SAMPLES, from_environment
 from calib_serve.receipts.keyring import LiveKeyring
-from calib_serve.receipts.recorder import ROUNDING, Key, Recorder, Tag
+from calib_serve.receipts.recorder import ROUNDING, Recorder, SeriesKey, Tag
 from calib_serve.receipts.series import BY_NAME
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
@@ -134,9 +134,9 @@ class _TritonSink:
     def __init__(self, triton: Any) -> None:
         self._triton = triton
         self._families: dict[str, Any] = {}
-        self._counters: dict[Key, Any] = {}
+        self._counters: dict[SeriesKey, Any] = {}
 
-    def add_all(self, changes: Mapping[Key, float]) -> None:
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
         """See Sink."""
         for key, value in changes.items():
             self._counter(key).increment(value)
@@ -145,7 +145,7 @@ class _TritonSink:
         """See Sink."""
         self.add_all({("calib_monitor_errors_total", (stage,)): times for stage in stages})
 
-    def _counter(self, key: Key) -> Any:
+    def _counter(self, key: SeriesKey) -> Any:
         if key not in self._counters:
             name, values = key
             if name not in self._families:

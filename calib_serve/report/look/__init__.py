@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from calib_serve.core import text as words
 from calib_serve.core.errors import MissingDependency
+from calib_serve.core.text import chance, count, points
 
 try:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -20,7 +20,7 @@ except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
 if TYPE_CHECKING:
-    from calib_serve.metrics import Verdict
+    from calib_serve.metrics.conclusion import Verdict
 
 __all__ = ["STATIC", "Cell", "Fact", "Said", "Table", "environment", "table_of_tests"]
 
@@ -81,7 +81,7 @@ def environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(count=words.count)
+    found.filters.update(count=count)
     return found
 
 
@@ -99,7 +99,7 @@ def table_of_tests(verdict: Verdict) -> Table:
             _points(test.error),
             _points(test.most),
             _points(test.tolerance),
-            words.chance(test.p),
+            chance(test.p),
             Cell(
                 {"off": "error", "within": "within tolerance"}.get(test.finding, "open"), style=test.finding
             ),
@@ -111,4 +111,4 @@ def table_of_tests(verdict: Verdict) -> Table:
 
 
 def _points(value: float) -> str:
-    return words.points(value) if math.isfinite(value) else ""
+    return points(value) if math.isfinite(value) else ""

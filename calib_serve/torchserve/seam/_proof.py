@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import ModelError
-from calib_serve.scores.form import Form, Leaf, Scores, Shown, as_json, leaves
+from calib_serve.scores.form import Form, FoundScores, Leaf, Shown, as_json, leaves
 from calib_serve.scores.kinds import LABELS, Outputs, class_count, from_probs, to_probs
 from calib_serve.torchserve.seam._handler import Recorder
 from calib_serve.torchserve.seam._host import Answer, Request, varied
@@ -161,7 +161,7 @@ class Place:
             self.recorder.put = None
         raise NotPassed
 
-    def _scores(self, returned: Any) -> Scores:
+    def _scores(self, returned: Any) -> FoundScores:
         return self.form.scores(returned, max(2, self.columns))
 
 
