@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     )
     from calib_serve.scores import Scores
     from calib_serve.torchserve.archive import load_artifact, pack, pack_around
-    from calib_serve.torchserve.refit_served import refit_served
+    from calib_serve.torchserve.refitting import refit_served
     from calib_serve.torchserve.server import Server
     from calib_serve.web import create_app, serve_app
 else:

@@ -13,8 +13,8 @@ from calib_serve.core.options.audit import AuditOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.integrations.audit.audit import Audit, Measured
     from calib_serve.integrations.audit.expressions import Columns
+    from calib_serve.integrations.audit.measuring import Audit, Measured
 
 __all__ = ["app"]
 

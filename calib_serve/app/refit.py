@@ -68,7 +68,7 @@ def refit(
     """Fit again on recent labelled samples, and keep the result only where there is evidence for it."""
     from calib_serve.torchserve.archive._archive import is_archive
     from calib_serve.torchserve.archive._packing import recalibrated
-    from calib_serve.torchserve.refit_served import refit_served
+    from calib_serve.torchserve.refitting import refit_served
 
     if output.new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")

@@ -20,7 +20,6 @@ from calib_serve.core.errors import LedgerError, MissingDependency
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.ledger.entries import Published
 from calib_serve.ledger.intake import FATES
-from calib_serve.monitor import windows
 from calib_serve.monitor.checks import Check
 from calib_serve.monitor.contracts import ClauseState
 from calib_serve.monitor.drift.statistics import expected_accuracy
@@ -31,7 +30,7 @@ from calib_serve.monitor.label_signs import rate_changes, source_gaps
 from calib_serve.monitor.priors import TrafficShares
 from calib_serve.monitor.shadow import ShadowState
 from calib_serve.monitor.watch import Watch
-from calib_serve.monitor.windows import Window
+from calib_serve.monitor.windows import WINDOWS, Window
 from calib_serve.receipts.batch import OTHER
 from calib_serve.receipts.series import (
     BY_NAME,
@@ -234,7 +233,7 @@ def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX
 
 Rows = dict[str, list[tuple[tuple[str, ...], float]]]
 
-FINITE_WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfinite(seconds))
+FINITE_WINDOWS = tuple(name for name, seconds in WINDOWS.items() if math.isfinite(seconds))
 """The names of the windows that have series."""
 
 _SLICES = "24h"  # the window of segments and classes

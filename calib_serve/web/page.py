@@ -23,7 +23,7 @@ from calib_serve.monitor.windows import WINDOWS, Window, duration
 from calib_serve.receipts.sums import Key, Kind, Sums, Version
 from calib_serve.receipts.wire import DAY
 from calib_serve.report.look import Cell, Fact, Said, Table, environment, table_of_tests
-from calib_serve.report.look.charts import Dot, Series, Step, ece_by_time, histogram, reliability
+from calib_serve.report.look.charts import Dot, Series, Step, ece_by_time, histogram, reliability_diagram
 from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
 
 try:
@@ -107,7 +107,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
             until=until,
             facts=_facts(shown.found),
             # Charts are of numbers alone, no text of users.
-            diagram=Markup(reliability([Series("", "after", _dots(shown.found))])),  # noqa: S704
+            diagram=Markup(reliability_diagram([Series("", "after", _dots(shown.found))])),  # noqa: S704
             said=[*shown.verdict.reasons, more, *_unknown(watch, looked, shown.found)],
             tests=table_of_tests(shown.verdict),
             bins=_bins(shown.found),
