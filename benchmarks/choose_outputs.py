@@ -27,7 +27,7 @@ from fit_outputs import PINS, Worker, scenario
 from output_sets import Set, all_sets
 
 from calib_serve.core.errors import FitError
-from calib_serve.fit.output import fit_by_name, select
+from calib_serve.fit import fit_by_name, select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 

@@ -1,4 +1,4 @@
-"""The drift detector of ``calib_serve.monitor.drift``, compiled by numba: the same numbers, label by label."""
+"""The drift detector of ``calib_serve.monitor.drift``, by numba: the same numbers, label by label."""
 
 from __future__ import annotations
 

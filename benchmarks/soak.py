@@ -25,7 +25,7 @@ import torch
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.torchserve.archive import Batching, pack, pack_feedback
+from calib_serve.torchserve import Batching, pack, pack_feedback
 from calib_serve.torchserve.configuration import Ports
 from calib_serve.torchserve.server import Server
 

@@ -30,13 +30,13 @@ from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.ledger import Ledger
-from calib_serve.metrics import softmax
 from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.papers import Curve, validation_size
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
 from calib_serve.report import (
+    STATIC,
     confidence_density,
     plot_counts,
     plot_density,
@@ -44,8 +44,8 @@ from calib_serve.report import (
     reliability,
     write_report,
 )
-from calib_serve.report.look import STATIC
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
+from calib_serve.scores import softmax
 from calib_serve.web.page import render
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -10,8 +10,7 @@ from typing import Any
 from calib_serve import Bins, calibrate, evaluate, judge
 from calib_serve.core.bins import bin_index
 from calib_serve.metrics import gaps
-from calib_serve.monitor import _bin_gaps, estimates, intake
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector, _bin_gaps, estimates, intake
 from calib_serve.receipts import DAY, SKEW
 
 

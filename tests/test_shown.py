@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import Artifact, Head, Mixture, Score
-from calib_serve.fit.output import fit_by_name, select
+from calib_serve.fit import fit_by_name, select
 from calib_serve.fit.samples import Samples
 
 RNG = np.random.default_rng(0)

@@ -13,11 +13,10 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check
 
 if TYPE_CHECKING:
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.artifact.preprocessing import Preprocessing
+    from calib_serve.artifact import Artifact, Preprocessing
     from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
-    from calib_serve.models.classifier import Classifier
-    from calib_serve.scores.scores import Scores
+    from calib_serve.models import Classifier
+    from calib_serve.scores import Scores
 
 __all__ = [
     "ModelSamples",
@@ -34,7 +33,7 @@ __all__ = [
 
 def file_scores(path: str | Path, options: FileOptions, *, split: str | None, **how: Any) -> Scores:
     """Read the scores of a file; say on stderr what was guessed. ``how`` as in ``Scores.read``."""
-    from calib_serve.scores.scores import Scores
+    from calib_serve.scores import Scores
 
     # What is not given is left out, so that the reader's own defaults hold.
     given = {"split": split, "labels": options.labels, **options.of_scores, **how}
@@ -47,7 +46,7 @@ def plain_scores(
     path: str | Path, options: PlainData, artifact: Artifact, *, calibrated: bool = False
 ) -> Scores:
     """Read scores of an artifact's model, or of the model as it is ``calibrated``; no labels are needed."""
-    from calib_serve.scores.scores import Scores
+    from calib_serve.scores import Scores
 
     expected = "probabilities" if calibrated else artifact.model.outputs
     given: dict[str, Any] = {"split": options.split, "columns": options.columns, "expected": expected}
@@ -71,8 +70,8 @@ def model_samples(
     data: str | Path, options: ModelData, *, artifact: Artifact | None = None, **how: Any
 ) -> ModelSamples:
     """Load ``options.model`` and one split of its data, prepared as the artifact's model has them."""
-    from calib_serve.models.load import load_model, model_data, weights_remarks
-    from calib_serve.scores.kinds import LABELS
+    from calib_serve.models import load_model, model_data, weights_remarks
+    from calib_serve.scores import LABELS
 
     model = str(options.model)
     # As in the fit: pictures that are normalised in another way change every score, and no shape.
@@ -92,7 +91,7 @@ def archive_scores(
     data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
     """Ask an archive's handler for its scores; return them and what calibrates them, if anything does."""
-    from calib_serve.torchserve.foreign import scores_of_archive
+    from calib_serve.torchserve import scores_of_archive
 
     refuse_file_options(options, "--from")
     with stages(quiet=quiet) as progress:
@@ -118,8 +117,8 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
                 "with --model, and data that the fit has not seen"
             )
         return file_scores(data, options, split=options.split, expected=artifact.model.outputs)
-    from calib_serve.models.classifier import logits_under
-    from calib_serve.scores.scores import Scores
+    from calib_serve.models import logits_under
+    from calib_serve.scores import Scores
 
     refuse_file_options(options, "--model")
     asked = model_samples(data, options, artifact=artifact, outputs=options.outputs)
@@ -152,7 +151,7 @@ class PictureOptions:
 
 def preprocessing(given: Sequence[str]) -> Preprocessing | None:
     """Return what ``--pictures`` says; None where it is not given. Raises InputError for a half of it."""
-    from calib_serve.artifact.preprocessing import Preprocessing, preprocessing_of
+    from calib_serve.artifact import Preprocessing, preprocessing_of
 
     if not given:
         return None

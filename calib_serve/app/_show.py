@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.artifact.steps import Step
-    from calib_serve.metrics.conclusion import Verdict
+    from calib_serve.artifact import Artifact, Step
+    from calib_serve.metrics import Verdict
 
 __all__ = [
     "artifact_facts",

@@ -21,9 +21,8 @@ from calib_serve.core.options.evaluate import CompareOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.fit.comparing import Compared
-    from calib_serve.fit.on_model import FitOnModel
-    from calib_serve.papers.result import Study
+    from calib_serve.fit import Compared, FitOnModel
+    from calib_serve.papers import Study
 
 __all__ = ["app"]
 
@@ -105,7 +104,7 @@ def compare(
     check(not options.option, "option", "is for a study (--study)")
     for option in ("model", "weights", "train_split"):
         check(not getattr(source, option), option, "is for a study (--study)")
-    from calib_serve.fit.comparing import compare as compare_methods
+    from calib_serve.fit import compare as compare_methods
 
     fit = file_scores(data[0], source, split=source.fit_split)
     test = file_scores(data[0], source, split=source.test_split, outputs=source.outputs or fit.outputs)
@@ -196,7 +195,7 @@ def _samples(
         return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
     for option in ("weights", "train_split"):
         check(getattr(source, option) is None, option, "is for a study of a model (--model)")
-    from calib_serve.papers.result import in_logits
+    from calib_serve.papers import in_logits
 
     # One file a training: stability compares them, and any other study takes one.
     read = [[file_scores(path, source, split=split) for split in splits] for path in data]
@@ -209,9 +208,9 @@ def _of_model(
     model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
-    from calib_serve.artifact.preprocessing import Preprocessing
-    from calib_serve.fit.on_model import FitOnModel
-    from calib_serve.models.load import load_model, model_data, weights_remarks
+    from calib_serve.artifact import Preprocessing
+    from calib_serve.fit import FitOnModel
+    from calib_serve.models import load_model, model_data, weights_remarks
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None

@@ -25,9 +25,8 @@ from calib_serve.core.options.data import ModelData, PlainData
 from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.artifact.contract import Contract
-    from calib_serve.monitor.planning import ContractCheck
+    from calib_serve.artifact import Artifact, Contract
+    from calib_serve.monitor import ContractCheck
 
 __all__ = ["app"]
 
@@ -60,8 +59,8 @@ def put(
     Its probabilities stay as they are; its fingerprint changes, as the
     contract is part of it.
     """
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.monitor.planning import read_contract
+    from calib_serve.artifact import Artifact
+    from calib_serve.monitor import read_contract
 
     known = Artifact.load(artifact)
     _write(known, read_contract(contract, known), artifact, output)
@@ -70,7 +69,7 @@ def put(
 @app.command(help_prologue=shown_example("calib-serve contract remove artifact"))
 def remove(artifact: Folder, *, output: Annotated[Written, OfOutput] = Written()) -> None:
     """Take the contract out of an artifact: what is served from then on promises nothing."""
-    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact import Artifact
 
     known = Artifact.load(artifact)
     if known.contract is None:
@@ -85,7 +84,7 @@ def show(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show the contract of an artifact: the YAML to change and set again, and what it says."""
-    from calib_serve.torchserve.archive._contents import load_artifact
+    from calib_serve.torchserve import load_artifact
 
     artifact = load_artifact(path)
     if artifact.contract is not None and not output.json:
@@ -117,10 +116,10 @@ def check(
     the smallest threshold is named that keeps the promise with a
     finite-sample guarantee, as a line for the contract.
     """
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.fit.deciding import refuse_labels, refuse_seen
-    from calib_serve.monitor.planning import check_contract, read_contract
-    from calib_serve.scores.files import read_npy
+    from calib_serve.artifact import Artifact
+    from calib_serve.fit import refuse_labels, refuse_seen
+    from calib_serve.monitor import check_contract, read_contract
+    from calib_serve.scores import read_npy
 
     known = Artifact.load(artifact)
     refuse_labels(known, source.outputs)
@@ -174,7 +173,7 @@ def plan(
     looked at once; that number is shown as well.
     """
     from calib_serve.core.names import parse_duration
-    from calib_serve.monitor.planning import plan_contract
+    from calib_serve.monitor import plan_contract
 
     artifact, contract = _promised(path)
     if data is not None and (artifact is None or options.acted_share is not None):
@@ -242,8 +241,8 @@ def _tell(found: "ContractCheck", class_names: tuple[str, ...]) -> None:
 
 
 def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.monitor.planning import read_contract
+    from calib_serve.artifact import Artifact
+    from calib_serve.monitor import read_contract
 
     if where.is_file():
         return None, read_contract(where)

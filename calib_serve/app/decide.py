@@ -39,9 +39,8 @@ def decide(
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Add prediction sets, abstention, or both."""
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.artifact.decisions import promises
-    from calib_serve.fit.deciding import decide, refuse_labels
+    from calib_serve.artifact import Artifact, promises
+    from calib_serve.fit import decide, refuse_labels
 
     refuse_existing(output.out, force=output.force)
     known = Artifact.load(artifact)

@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.artifact.decisions import DecisionsEvaluation
+    from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
-    from calib_serve.fit.measure import Refinement
-    from calib_serve.metrics.evaluation import Evaluation
-    from calib_serve.metrics.labels import LabelsEvaluation
-    from calib_serve.scores.scores import Scores
+    from calib_serve.fit import Refinement
+    from calib_serve.metrics import Evaluation, LabelsEvaluation
+    from calib_serve.scores import Scores
 
 __all__ = ["app"]
 
@@ -78,11 +76,9 @@ def evaluate(
     shown: Annotated[Shown, OfOutput] = Shown(),
 ) -> None:
     """Judge and measure scores."""
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.fit.deciding import seen
-    from calib_serve.metrics.conclusion import of_own_samples
-    from calib_serve.metrics.evaluation import evaluate, evaluate_labels
-    from calib_serve.metrics.judging import judge
+    from calib_serve.artifact import Artifact
+    from calib_serve.fit import seen
+    from calib_serve.metrics import evaluate, evaluate_labels, judge, of_own_samples
 
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:
@@ -129,7 +125,7 @@ def _shown(
     every: bool,
 ) -> "Iterator[Table | str]":
     """Yield what follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
-    from calib_serve.metrics.evaluation import Evaluation
+    from calib_serve.metrics import Evaluation
 
     if not isinstance(result, Evaluation):
         counts = f"{result.n} samples, {len(result.labels)} labels"
@@ -158,7 +154,7 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
     """Measure the artifact's prediction sets and abstention; None where it has neither."""
-    from calib_serve.artifact.decisions import evaluate_decisions
+    from calib_serve.artifact import evaluate_decisions
     from calib_serve.core.arrays import repeated
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
@@ -170,7 +166,7 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
     """Measure how much of the losses recalibration would remove; None for multi-label scores."""
-    from calib_serve.fit.measure import recalibrated_losses
+    from calib_serve.fit import recalibrated_losses
 
     if found.is_multilabel:
         return None

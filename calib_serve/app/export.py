@@ -12,11 +12,11 @@ from calib_serve.app._show import console, note
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.data import PlainData
-from calib_serve.web.monitoring.files import MonitoringOptions
+from calib_serve.web import MonitoringOptions
 
 if TYPE_CHECKING:
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.scores.scores import Scores
+    from calib_serve.artifact import Artifact
+    from calib_serve.scores import Scores
 
 __all__ = ["app"]
 
@@ -62,7 +62,7 @@ def monitoring(
 
     Nothing is written where a file would change, unless --force is given.
     """
-    from calib_serve.web.monitoring.files import PARTS, export_monitoring
+    from calib_serve.web import PARTS, export_monitoring
 
     if unknown := set(options.only) - set(PARTS):
         raise InputError(f"the parts are {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
@@ -115,9 +115,9 @@ def probabilities(
     """
     import numpy as np
 
-    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact import Artifact
     from calib_serve.core.files import written_whole
-    from calib_serve.scores.files import holds_files
+    from calib_serve.scores import holds_files
 
     out = output.out
     if out.suffix != ".npz":

@@ -16,7 +16,7 @@ from calib_serve.core.options.data import DataOptions
 from calib_serve.core.options.fit import Prior
 
 if TYPE_CHECKING:
-    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact import Artifact
 
 __all__ = ["app"]
 
@@ -107,7 +107,7 @@ def shares(given: str | list[Any]) -> Any:
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
     ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
     """
-    from calib_serve.artifact.manifest import read_yaml
+    from calib_serve.artifact import read_yaml
     from calib_serve.core.files import read_whole
 
     # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
@@ -137,8 +137,8 @@ def shares(given: str | list[Any]) -> Any:
 def _of_scores(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.fit.from_scores import calibrate
-    from calib_serve.scores.scores import Scores
+    from calib_serve.fit import calibrate
+    from calib_serve.scores import Scores
 
     given = {"labels": source.labels, "engine": options.engine, **source.of_scores}
     read = {name: value for name, value in given.items() if value is not None}
@@ -153,7 +153,7 @@ def _of_scores(
 def _of_archive(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.torchserve.foreign import calibrate_archive
+    from calib_serve.torchserve import calibrate_archive
 
     refuse_file_options(source, "--from")
     splits = (source.split, *([] if options.test_split is None else [options.test_split]))
@@ -169,9 +169,8 @@ def _of_archive(
 def _of_model(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.fit.facts import remarked
-    from calib_serve.fit.from_model import calibrate_model
-    from calib_serve.models.load import model_data
+    from calib_serve.fit import calibrate_model, remarked
+    from calib_serve.models import model_data
 
     refuse_file_options(source, "--model")
     prepared = preprocessing(options.pictures)
@@ -207,7 +206,7 @@ def _is_first_rank() -> bool:
 
 
 def _print_json(artifact: "Artifact", out: Path) -> None:
-    from calib_serve.fit.measure import verdict
+    from calib_serve.fit import verdict
 
     found = {"artifact": str(out), "verdict": verdict(artifact).as_dict()}
     print_json({**found, **artifact_facts(artifact)})
@@ -215,7 +214,7 @@ def _print_json(artifact: "Artifact", out: Path) -> None:
 
 def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions, output: Written) -> None:
     """Print the verdict first, then where the artifact was written, and the commands that come next."""
-    from calib_serve.fit.measure import verdict
+    from calib_serve.fit import verdict
 
     out, found = console(), verdict(artifact)
     show_verdict(out, found, every=output.verbose)

@@ -12,8 +12,7 @@ from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.fuse import OnnxOptions, TorchOptions, TritonOptions
 
 if TYPE_CHECKING:
-    from calib_serve.fuse.onnx._fuse import FuseReport
-    from calib_serve.fuse.torch._file import TorchReport
+    from calib_serve.fuse import FuseReport, TorchReport
 
 __all__ = ["app"]
 
@@ -53,8 +52,8 @@ def onnx(
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Fuse into an ONNX graph; says what was folded, what it cost in nodes, and how exact it is."""
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.fuse.onnx._fuse import fuse_onnx
+    from calib_serve.artifact import Artifact
+    from calib_serve.fuse import fuse_onnx
 
     report = fuse_onnx(model, Artifact.load(artifact), output.out, options)
     _show(report, output.out, output)
@@ -69,8 +68,8 @@ def torch(
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Calibrate a torch.export or TorchScript file; says what its scores are, and how exact it is."""
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.fuse.torch._file import fuse_torch
+    from calib_serve.artifact import Artifact
+    from calib_serve.fuse import fuse_torch
 
     report = fuse_torch(model, Artifact.load(artifact), output.out, options)
     _show(report, output.out, output)
@@ -87,8 +86,8 @@ def triton(
     output: Annotated[Written, OfOutput],
 ) -> None:
     """Write a Triton model repository: the fused graph, its settings, and a step that is watched."""
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.fuse.triton._repository import fuse_triton
+    from calib_serve.artifact import Artifact
+    from calib_serve.fuse import fuse_triton
 
     own = TritonOptions(**fields_of(TritonOptions, options))
     report = fuse_triton(model, Artifact.load(artifact), output.out, own, name=options.name)

@@ -22,8 +22,8 @@ app = command(
 @app.default
 def gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> None:
     """Stand before a server, until it is stopped."""
-    from calib_serve.gateway.app import open_gateway
-    from calib_serve.web.server import serve_app
+    from calib_serve.gateway import open_gateway
+    from calib_serve.web import serve_app
 
     with (
         door(options, options.keyring) as opened,

@@ -24,8 +24,7 @@ from calib_serve.core.errors import CalibServeError, InputError, ServerError
 from calib_serve.core.files import GROUP_READS, LEAST_ROOM
 from calib_serve.core.options.doctor import DoctorOptions
 from calib_serve.core.packages import RUNTIMES
-from calib_serve.torchserve.configuration import Ports, is_free, read_properties
-from calib_serve.torchserve.server import find_java
+from calib_serve.torchserve import Ports, find_java, is_free, read_properties
 
 __all__ = ["Finding", "Level", "examine", "installed", "known_extras", "missing"]
 

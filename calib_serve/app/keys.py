@@ -12,7 +12,7 @@ from calib_serve.core.options.base import Checked, check_positive
 from calib_serve.core.options.servers import WatchOptions
 
 if TYPE_CHECKING:
-    from calib_serve.receipts.keyring import Keyring
+    from calib_serve.receipts import Keyring
 
 __all__ = ["app"]
 
@@ -76,7 +76,7 @@ class Scopes:
 @subcommand(app)
 def new(file: Path) -> None:
     """Make a keyring with a first key."""
-    from calib_serve.receipts.keyring import Keyring
+    from calib_serve.receipts import Keyring
 
     _say(file, Keyring.create(file))
 
@@ -84,7 +84,7 @@ def new(file: Path) -> None:
 @subcommand(app)
 def add(file: Path, *, options: Annotated[Added, Flat] = Added()) -> None:
     """Add a fresh key, which verifies and does not sign yet."""
-    from calib_serve.receipts.keyring import Keyring
+    from calib_serve.receipts import Keyring
 
     other = options.from_
     _say(
@@ -96,7 +96,7 @@ def add(file: Path, *, options: Annotated[Added, Flat] = Added()) -> None:
 @subcommand(app)
 def promote(file: Path, key: str) -> None:
     """Let a key sign."""
-    from calib_serve.receipts.keyring import Keyring
+    from calib_serve.receipts import Keyring
 
     _say(file, Keyring.edit(file, lambda ring: ring.promoted(key)))
 
@@ -107,7 +107,7 @@ def rotate(file: Path) -> None:
 
     A host that has not read the new key refuses its receipts.
     """
-    from calib_serve.receipts.keyring import Keyring
+    from calib_serve.receipts import Keyring
 
     _say(file, Keyring.edit(file, lambda ring: ring.rotated()))
 
@@ -115,7 +115,7 @@ def rotate(file: Path) -> None:
 @subcommand(app)
 def retire(file: Path, key: str, *, options: Annotated[Retired, Flat] = Retired()) -> None:
     """Forget a key."""
-    from calib_serve.receipts.keyring import Keyring
+    from calib_serve.receipts import Keyring
 
     # Refused while a receipt that it signed may still come home, unless it is forced.
     def without(ring: Keyring) -> Keyring:
@@ -127,7 +127,7 @@ def retire(file: Path, key: str, *, options: Annotated[Retired, Flat] = Retired(
 @subcommand(app, name="list")
 def list_(file: Path, *, options: Annotated[Listed, Flat] = Listed()) -> None:
     """Say which keys there are, and when each may be retired."""
-    from calib_serve.receipts.keyring import Keyring
+    from calib_serve.receipts import Keyring
 
     _list(Keyring.load(file), ttl=options.seconds, as_json=options.json)
 
@@ -139,7 +139,7 @@ def token(name: str, *, options: Annotated[Scopes, Flat]) -> None:
     NAME says whose it is: labels that come with it are counted as theirs. The line holds the token's sha256
     alone, so that the file gives no token away. A server that runs reads the file again when it changes.
     """
-    from calib_serve.web.guard import new_token
+    from calib_serve.web import new_token
 
     secret, line = new_token(name, options.scopes)
     sys.stdout.write(f"token: {secret}\nline:  {line}\n")
@@ -184,6 +184,6 @@ def _when_to_retire(row: dict[str, Any]) -> str:
 
 
 def _day(when: float | None) -> str:
-    from calib_serve.receipts.keyring import told_time
+    from calib_serve.receipts import told_time
 
     return "-" if when is None else told_time(when)

@@ -103,7 +103,7 @@ def label(
 
 
 def _token(options: Options) -> str:
-    from calib_serve.receipts.client import read_token
+    from calib_serve.receipts import read_token
 
     # Read anew for each batch: a token is exchanged while the collector runs.
     if options.token_file is None:

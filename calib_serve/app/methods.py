@@ -55,12 +55,11 @@ def _first_line(fit: Callable[..., Any]) -> str:
 
 def _fitters() -> dict[str, Callable[..., Any]]:
     """Return fitters by name: auto, those of scores and, where torch is installed, those of a model."""
-    from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES
-    from calib_serve.fit.output.selection import select
+    from calib_serve.fit import CANDIDATES, TWO_CLASSES, select
 
     found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
     try:
-        from calib_serve.fit.from_model import MODEL_FITTERS
+        from calib_serve.fit import MODEL_FITTERS
     except ModuleNotFoundError:
         return found
     return {**found, **MODEL_FITTERS}
@@ -70,7 +69,7 @@ def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
     """Return a method's options and their defaults; of one that fits a model also those of the model."""
     parameters = inspect.signature(fit).parameters
     try:
-        from calib_serve.fit.from_model import MODEL_OPTIONS
+        from calib_serve.fit import MODEL_OPTIONS
     except ModuleNotFoundError:
         MODEL_OPTIONS = {}
     if name not in MODEL_OPTIONS:

@@ -81,8 +81,7 @@ def pack(
     store: Annotated[Store, OfOutput] = Store(),
 ) -> None:
     """Pack an archive."""
-    from calib_serve.torchserve.archive._archive import read_archive
-    from calib_serve.torchserve.archive._contents import remarks
+    from calib_serve.torchserve import read_archive, remarks
 
     if sum((what.model is not None, what.from_ is not None, what.feedback)) != 1 or (
         what.artifact is None and not what.feedback
@@ -126,8 +125,7 @@ def _refuse(kind: str, *others: Any) -> None:
 
 
 def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
-    from calib_serve.torchserve.archive._archive import staged
-    from calib_serve.torchserve.archive._packing import pack_feedback
+    from calib_serve.torchserve import pack_feedback, staged
 
     named = {"name": options.name, "version": options.version}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
@@ -142,7 +140,7 @@ def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
 
 
 def _around(what: What, options: Options, of_archive: ArchivePack, store: Store) -> Path:
-    from calib_serve.torchserve.archive._repacking import pack_around
+    from calib_serve.torchserve import pack_around
 
     return pack_around(
         str(what.from_),
@@ -157,9 +155,7 @@ def _around(what: What, options: Options, of_archive: ArchivePack, store: Store)
 
 
 def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Path:
-    from calib_serve.torchserve.archive._archive import read_archive, staged
-    from calib_serve.torchserve.archive._contents import Batching, check_names
-    from calib_serve.torchserve.archive._packing import pack
+    from calib_serve.torchserve import Batching, check_names, pack, read_archive, staged
 
     if not options.name:
         raise InputError("give the model a name: --name NAME")

@@ -28,8 +28,8 @@ from calib_serve.core.options.fit import ServedRefitOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.fit.shares import PriorEstimate
-    from calib_serve.torchserve.promotion import Host
+    from calib_serve.fit import PriorEstimate
+    from calib_serve.torchserve import Host
 
 __all__ = ["app"]
 
@@ -66,9 +66,7 @@ def refit(
     served: Path, *, options: Annotated[Options, Flat], output: Annotated[Written, OfOutput]
 ) -> int | None:
     """Fit again on recent labelled samples, and keep the result only where there is evidence for it."""
-    from calib_serve.torchserve.archive._archive import is_archive
-    from calib_serve.torchserve.archive._packing import recalibrated
-    from calib_serve.torchserve.refitting import refit_served
+    from calib_serve.torchserve import is_archive, recalibrated, refit_served
 
     if output.new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")
@@ -124,7 +122,7 @@ def promote(archive: Path | None = None, *, options: Annotated[Promotion, Flat] 
     asks. Exit code 0: done. 1: refused, as labels do not say that it is better, or not yet. 2 or 3: it could
     not be done; what was served is still served.
     """
-    from calib_serve.torchserve.promotion import Host, swap
+    from calib_serve.torchserve import Host, swap
 
     if (archive is not None) == bool(options.back):
         raise InputError("give the archive of the new version, or --back MODEL")
@@ -153,9 +151,8 @@ def _agreed(question: str) -> bool:
 
 def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str, str] | None:
     """Show what labels say of the archive; (model, served version, its version), None if not enough."""
-    from calib_serve.ledger.ledger import Ledger
-    from calib_serve.torchserve.archive._packing import same_model, served_artifact
-    from calib_serve.torchserve.promotion import evidence_of
+    from calib_serve.ledger import Ledger
+    from calib_serve.torchserve import evidence_of, same_model, served_artifact
 
     artifact, model, version = served_artifact(archive)
     running = host.default(model)
@@ -201,8 +198,8 @@ def prior(
 
     ARTIFACT is one, or an archive with one; DATA are scores of traffic, whose labels are not needed nor used.
     """
-    from calib_serve.fit.shares import estimate_prior, with_prior
-    from calib_serve.torchserve.archive._contents import load_artifact
+    from calib_serve.fit import estimate_prior, with_prior
+    from calib_serve.torchserve import load_artifact
 
     if output.out is not None:
         refuse_existing(output.out, force=output.force)

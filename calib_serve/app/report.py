@@ -17,7 +17,7 @@ from calib_serve.core.options.evaluate import Binned, Resampled, VerdictOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact import Artifact
 
 __all__ = ["app"]
 
@@ -72,9 +72,8 @@ def report(
     written: Annotated[Written, OfOutput] = Written(),
 ) -> None:
     """Write one self-contained file: the verdict first, then every figure and number behind it."""
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.report.page import write_page
-    from calib_serve.report.tasks import prepare_report
+    from calib_serve.artifact import Artifact
+    from calib_serve.report import prepare_report, write_page
 
     fitted = None if options.artifact is None else Artifact.load(options.artifact)
     other = None if options.against is None else Artifact.load(options.against)
@@ -112,7 +111,7 @@ def _names(options: Options) -> tuple[str, str]:
 
 def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
     """Read scores, and put them into the artifact's order of classes."""
-    from calib_serve.fit.deciding import seen
+    from calib_serve.fit import seen
 
     expected = None if fitted is None else fitted.model.outputs
     scores = file_scores(data, source, split=source.split, expected=expected)
@@ -134,7 +133,7 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
 
 
 def _of_model(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
-    from calib_serve.models.classifier import calibrated_probs
+    from calib_serve.models import calibrated_probs
 
     refuse_file_options(source, "--model")
     # Numbers do not show that logits are of labels; the artifact knows.

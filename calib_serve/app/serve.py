@@ -12,7 +12,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.options.servers import ServeOptions
 
 if TYPE_CHECKING:
-    from calib_serve.torchserve.server import Server
+    from calib_serve.torchserve import Server
 
 __all__ = ["app"]
 
@@ -41,9 +41,7 @@ class Options(ServeOptions):
 def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] = Options()) -> int:
     """Run TorchServe, until it is stopped."""
     from calib_serve.core.signals import interruptible
-    from calib_serve.torchserve.archive._archive import stored_archives
-    from calib_serve.torchserve.configuration import Ports, ensure_keyring
-    from calib_serve.torchserve.server import Server
+    from calib_serve.torchserve import Ports, Server, ensure_keyring, stored_archives
 
     # One that is named must be there: making another would refuse every receipt that is out.
     if options.keyring is None:
@@ -75,11 +73,8 @@ def _lines(given: list[str]) -> dict[str, str]:
 
 
 def _remarks(options: Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
-    from calib_serve.receipts.environment import MODELS, from_environment
-    from calib_serve.torchserve.archive._archive import read_archive
-    from calib_serve.torchserve.archive._contents import remarks, shipped
-    from calib_serve.torchserve.configuration import read_properties
-    from calib_serve.torchserve.mar_options import SECTION
+    from calib_serve.receipts import MODELS, from_environment
+    from calib_serve.torchserve import SECTION, read_archive, read_properties, remarks, shipped
 
     base = shipped("config.properties") if options.properties is None else Path(options.properties)
     properties = {**read_properties(base), **lines}

@@ -29,9 +29,8 @@ def watch(
     web: Annotated[WebOptions, shown_as("Where it listens")] = WebOptions(),
 ) -> None:
     """Count what is served and labelled, until it is stopped."""
-    from calib_serve.monitor.watch import Watch
-    from calib_serve.web.app import create_app
-    from calib_serve.web.server import serve_app
+    from calib_serve.monitor import Watch
+    from calib_serve.web import create_app, serve_app
 
     with (
         door(web, options.keyring) as opened,

@@ -62,18 +62,18 @@ from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.core.files import sha256, write_whole
 from calib_serve.core.names import check_names
-from calib_serve.metrics.intervals import Estimate
-from calib_serve.scores.kinds import (
+from calib_serve.metrics import Estimate
+from calib_serve.scores import (
     LABELS,
     ONE_COLUMN,
     Outputs,
+    Scores,
     alike,
     sigmoid,
     softmax,
     to_logits,
     two_columns,
 )
-from calib_serve.scores.scores import Scores
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.steps import Floats, tensor
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.metrics.decisions import (
+from calib_serve.metrics import (
     SelectiveEvaluation,
     SetEvaluation,
+    checked,
+    coverage_range,
     evaluate_abstention,
     evaluate_sets,
 )
-from calib_serve.metrics.intervals import coverage_range
-from calib_serve.metrics.samples import checked
 
 if TYPE_CHECKING:
     from calib_serve.artifact.artifact import Artifact

@@ -15,8 +15,8 @@ from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
 from calib_serve.core.arrays import frame, html_table
 from calib_serve.core.errors import InputError, SchemaError
-from calib_serve.metrics.intervals import Estimate
-from calib_serve.scores.kinds import Outputs, check_outputs
+from calib_serve.metrics import Estimate
+from calib_serve.scores import Outputs, check_outputs
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.scores.kinds import LEAST, log_softmax, softmax
+from calib_serve.scores import LEAST, log_softmax, softmax
 
 Floats = NDArray[np.floating[Any]]
 

@@ -19,15 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import Examples, LogitMap, ProbTable, Step
+from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
 from calib_serve.fit.output.tables import table_of, temperature_row
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.scores.kinds import PROBABILITIES, log_probs, log_softmax, softmax
+from calib_serve.scores import PROBABILITIES, log_probs, log_softmax, softmax
 
 Floats = NDArray[np.float64]
 

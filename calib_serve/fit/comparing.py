@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import CompareOptions
@@ -19,11 +19,8 @@ from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_na
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics.comparison import Tops
-from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
-from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.scores.kinds import alike
-from calib_serve.scores.scores import Scores
+from calib_serve.metrics import Evaluation, LabelsEvaluation, Tops, evaluate_label_probs, evaluate_probs
+from calib_serve.scores import Scores, alike
 
 
 @dataclass(frozen=True)

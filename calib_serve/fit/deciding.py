@@ -16,19 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import Abstain, PredictionSets, SetScore
+from calib_serve.artifact import Abstain, Artifact, PredictionSets, SetScore
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics.decisions import abstention
-from calib_serve.metrics.intervals import conformal_rank
-from calib_serve.metrics.samples import checked, group_codes, one_of_each
-from calib_serve.scores.kinds import LABELS, Outputs
-from calib_serve.scores.scores import Scores
+from calib_serve.metrics import abstention, checked, conformal_rank, group_codes, one_of_each
+from calib_serve.scores import LABELS, Outputs, Scores
 
 Floats = NDArray[np.float64]
 

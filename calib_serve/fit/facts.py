@@ -14,17 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import ModelFacts
-from calib_serve.artifact.steps import Examples, LogitMap, Step
+from calib_serve.artifact import Artifact, Examples, LogitMap, ModelFacts, Step
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics.comparison import Moved
-from calib_serve.metrics.conclusion import CALIBRATE, MORE, Verdict
-from calib_serve.metrics.labels import confidence_of_labels
-from calib_serve.metrics.shares import Confusion
-from calib_serve.scores.kinds import ONE_COLUMN, Outputs
+from calib_serve.metrics import CALIBRATE, MORE, Confusion, Moved, Verdict, confidence_of_labels
+from calib_serve.scores import ONE_COLUMN, Outputs
 
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
 _SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import made_up, response
-from calib_serve.artifact.preprocessing import Preprocessing
+from calib_serve.artifact import Artifact, Preprocessing, made_up, response
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
@@ -33,12 +31,19 @@ from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics.shares import Given, as_shares
-from calib_serve.models.classifier import CachedClassifier, Classifier, calibrated_probs, join, rank_device
-from calib_serve.models.dataset import Dataset
-from calib_serve.models.load import load_model, weights_remarks
-from calib_serve.models.torch_classifier import from_module
-from calib_serve.scores.kinds import LABELS, log_probs, softmax
+from calib_serve.metrics import Given, as_shares
+from calib_serve.models import (
+    CachedClassifier,
+    Classifier,
+    Dataset,
+    calibrated_probs,
+    from_module,
+    join,
+    load_model,
+    rank_device,
+    weights_remarks,
+)
+from calib_serve.scores import LABELS, log_probs, softmax
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,7 +9,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import divided
 from calib_serve.core.options.fit import FitOptions
@@ -23,10 +23,8 @@ from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
-from calib_serve.metrics.samples import of_classes, row_blocks
-from calib_serve.metrics.shares import Given, as_shares
-from calib_serve.scores.kinds import Outputs, alike
-from calib_serve.scores.scores import Scores
+from calib_serve.metrics import Given, as_shares, of_classes, row_blocks
+from calib_serve.scores import Outputs, Scores, alike
 
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
 _AUTO = (*_OF_LABELS, "keep_predictions")
@@ -55,7 +53,7 @@ def calibrate(
 
     What the scores are, the classes in their order and what was guessed are recorded in the artifact, and
     whoever puts the calibration into a model holds to it. ``method``: a name of
-    ``calib_serve.fit.output.CANDIDATES``, or "auto", which chooses one by cross-validation and refuses those
+    ``calib_serve.fit.CANDIDATES``, or "auto", which chooses one by cross-validation and refuses those
     that cost accuracy or refinement. ``artifact.before`` and ``artifact.after`` are measured on ``test``,
     ``Scores`` or a pair of scores and labels that nothing was fitted to, else on held-out folds of the
     calibration set (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what

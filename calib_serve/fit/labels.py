@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap, Step
+from calib_serve.artifact import Artifact, LogitMap, Step
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
 from calib_serve.fit.output.binary import check_range, platt
@@ -33,10 +32,8 @@ from calib_serve.fit.output.tables import (
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
-from calib_serve.metrics.judging import judge_probs
-from calib_serve.metrics.labels import confidence_of_labels, evaluate_label_probs
-from calib_serve.scores.kinds import LABELS, log_probs, sigmoid
-from calib_serve.scores.scores import Scores, check_ungrouped
+from calib_serve.metrics import confidence_of_labels, evaluate_label_probs, judge_probs
+from calib_serve.scores import LABELS, Scores, check_ungrouped, log_probs, sigmoid
 
 Floats = NDArray[np.float64]
 

@@ -32,17 +32,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import ModelFacts
-from calib_serve.artifact.steps import Head
+from calib_serve.artifact import Artifact, Head, ModelFacts
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.models.classifier import Progress
-from calib_serve.papers.losses import cross_entropy
+from calib_serve.models import Progress
+from calib_serve.papers import cross_entropy
 
 Floats = NDArray[np.floating[Any]]
 

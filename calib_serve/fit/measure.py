@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import some_of
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import percent
@@ -19,15 +19,21 @@ from calib_serve.fit.labels import LabelSamples, held_out_label_facts
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.selection import facts_of_probabilities, held_out_facts
 from calib_serve.fit.samples import Samples, folds_of, stratified
-from calib_serve.metrics.comparison import Moved
-from calib_serve.metrics.conclusion import Level, Verdict, gain_of
-from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
-from calib_serve.metrics.intervals import Estimate
-from calib_serve.metrics.judging import judge_probs
-from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.metrics.proper import LossTerms, sample_losses
-from calib_serve.scores.kinds import Outputs, log_probs, sigmoid, softmax
-from calib_serve.scores.scores import ProbsView, Scores
+from calib_serve.metrics import (
+    Estimate,
+    Evaluation,
+    LabelsEvaluation,
+    Level,
+    LossTerms,
+    Moved,
+    Verdict,
+    evaluate_label_probs,
+    evaluate_probs,
+    gain_of,
+    judge_probs,
+    sample_losses,
+)
+from calib_serve.scores import Outputs, ProbsView, Scores, log_probs, sigmoid, softmax
 
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on

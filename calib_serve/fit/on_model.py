@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import InputShift
+from calib_serve.artifact import Artifact, InputShift
 from calib_serve.core.errors import InputError
 from calib_serve.fit.from_model import calibrate_model
-from calib_serve.models.classifier import Around, Classifier, Progress, calibrated_probs
-from calib_serve.scores.scores import Scores
+from calib_serve.models import Around, Classifier, Progress, calibrated_probs
+from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
-    from calib_serve.models.classifier import Floats, Made
+    from calib_serve.models import Floats, Made
 
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.bins import Bins, bin_index, psi
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import changed
@@ -23,8 +23,7 @@ from calib_serve.core.text import percent
 from calib_serve.fit.from_scores import calibrate
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
-from calib_serve.scores.kinds import Outputs, log_probs
-from calib_serve.scores.scores import Scores
+from calib_serve.scores import Outputs, Scores, log_probs
 
 __all__ = ["Refitted", "refit"]
 

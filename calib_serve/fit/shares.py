@@ -15,13 +15,12 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import Examples, LogitMap, ProbTable, Step
+from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import confusion_facts
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.metrics.shares import (
+from calib_serve.metrics import (
     Confusion,
     EmShares,
     Given,
@@ -32,8 +31,7 @@ from calib_serve.metrics.shares import (
     corrected,
     em,
 )
-from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.scores import Scores
+from calib_serve.scores import Outputs, Scores
 
 Floats = NDArray[np.float64]
 

@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import ModelFacts
-from calib_serve.artifact.steps import Head
+from calib_serve.artifact import Artifact, Head, ModelFacts
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.softmax_regression import minimise
-from calib_serve.models.classifier import Progress
-from calib_serve.scores.kinds import softmax
+from calib_serve.models import Progress
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.floating[Any]]
 Exact = NDArray[np.float64]

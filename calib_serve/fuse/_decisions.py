@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import PredictionSets
+from calib_serve.artifact import Artifact, PredictionSets
 from calib_serve.core.errors import FuseError
 
 NAMES = ("set", "abstain", "act")

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
-from calib_serve.scores.kinds import LABELS, PROBABILITIES, Outputs, log_softmax, measured
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, log_softmax, measured
 
 Floats = NDArray[np.floating[Any]]
 

@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import PredictionSets
-from calib_serve.artifact.facts import made_up, response, same_response
-from calib_serve.artifact.steps import ProbTable
+from calib_serve.artifact import Artifact, PredictionSets, ProbTable, made_up, response, same_response
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import read_npz
 from calib_serve.fuse._decisions import act_least

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed
@@ -43,13 +43,10 @@ from calib_serve.gateway.http import (
     target_of,
 )
 from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
-from calib_serve.monitor.watch import Watch
-from calib_serve.receipts.client import read_token
-from calib_serve.receipts.keyring import LiveKeyring
-from calib_serve.receipts.reporter import Reporter
-from calib_serve.scores.kinds import Outputs, check_outputs
-from calib_serve.web.app import create_app
-from calib_serve.web.guard import Guard, Tokens, tokens_and_hosts
+from calib_serve.monitor import Watch
+from calib_serve.receipts import LiveKeyring, Reporter, read_token
+from calib_serve.scores import Outputs, check_outputs
+from calib_serve.web import Guard, Tokens, create_app, tokens_and_hosts
 
 try:
     from fastapi import HTTPException, Request, Response

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.oip import Tensor
-from calib_serve.receipts.wire import SignedReceipt
-from calib_serve.scores.kinds import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
+from calib_serve.receipts import SignedReceipt
+from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
 
 Array = NDArray[Any]
 

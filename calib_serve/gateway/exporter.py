@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from calib_serve.core.errors import MissingDependency
-from calib_serve.receipts.series import WORKERS
+from calib_serve.receipts import WORKERS
 
 try:
     from prometheus_client import CollectorRegistry

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
 from calib_serve.gateway.calibration import About
-from calib_serve.receipts.batch import LONGEST_SEGMENT, is_segment
+from calib_serve.receipts import LONGEST_SEGMENT, is_segment
 
 try:
     import aiohttp

@@ -5,8 +5,8 @@ with mlflow.start_run():
     calib_serve.integrations.mlflow.log_calibrated(model_uri, artifact, model="digits", version="1")
 artifact = calib_serve.integrations.mlflow.load("runs:/RUN/calibration")
 
-The code that MLflow keeps with a logged model names ``calib_serve.integrations.mlflow.Calibrated``. MLflow itself is
-imported where it is used.
+The code that MLflow keeps with a logged model names ``calib_serve.integrations.mlflow.Calibrated``. MLflow
+itself is imported where it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import calib_serve
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import (
     CalibServeError,
     ConflictError,
@@ -34,8 +34,8 @@ from calib_serve.core.errors import (
     IntegrityError,
     MissingDependency,
 )
-from calib_serve.receipts.reporter import Reporter
-from calib_serve.scores.kinds import PROBABILITIES, Outputs, check_outputs, measured, to_logits
+from calib_serve.receipts import Reporter
+from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, measured, to_logits
 
 _LINE = 300  # characters of its own words
 

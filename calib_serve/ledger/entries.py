@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from calib_serve.receipts.sums import Key, Sums, Version
-from calib_serve.receipts.wire import DAY, Label
+from calib_serve.receipts import DAY, Key, Label, Sums, Version
 
 Fate = Literal["counted", "duplicate", "forgotten"]
 """What became of a label: ``forgotten``: its receipt is so old that whether it was counted is not known."""

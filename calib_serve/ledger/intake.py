@@ -28,12 +28,23 @@ from calib_serve.core.names import shown
 from calib_serve.ledger.entries import Entry, Held
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.schema import PREDICTION_ID
-from calib_serve.receipts.batch import LONGEST_ID, LONGEST_SEGMENT, Outcome, is_id, is_segment
-from calib_serve.receipts.classes import Classes
-from calib_serve.receipts.keyring import Keyring, LiveKeyring
-from calib_serve.receipts.slices import Slices
-from calib_serve.receipts.sums import Version
-from calib_serve.receipts.wire import DAY, Label, Receipt, SignedReceipt, nonce_of
+from calib_serve.receipts import (
+    DAY,
+    LONGEST_ID,
+    LONGEST_SEGMENT,
+    Classes,
+    Keyring,
+    Label,
+    LiveKeyring,
+    Outcome,
+    Receipt,
+    SignedReceipt,
+    Slices,
+    Version,
+    is_id,
+    is_segment,
+    nonce_of,
+)
 
 _AT_ONCE = 500  # ids of one question
 _ROW = PREDICTION_ID.c

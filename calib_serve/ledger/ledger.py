@@ -72,10 +72,19 @@ from calib_serve.ledger.schema import (
     VERSION,
     VIEWS,
 )
-from calib_serve.receipts.batch import BatchKey, check_content
-from calib_serve.receipts.series import SUMS
-from calib_serve.receipts.sums import Key, Kind, Sums, Version, add_at, changes, merge_slices
-from calib_serve.receipts.wire import DAY
+from calib_serve.receipts import (
+    DAY,
+    SUMS,
+    BatchKey,
+    Key,
+    Kind,
+    Sums,
+    Version,
+    add_at,
+    changes,
+    check_content,
+    merge_slices,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")

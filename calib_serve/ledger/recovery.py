@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from calib_serve.core.errors import InputError
-from calib_serve.receipts.wire import DAY
+from calib_serve.receipts import DAY
 
 if TYPE_CHECKING:
     from calib_serve.ledger.ledger import Ledger
-    from calib_serve.receipts.sums import Version
+    from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from sqlalchemy.dialects import sqlite
 
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import written_whole
-from calib_serve.receipts.series import SUMS
+from calib_serve.receipts import SUMS
 
 if TYPE_CHECKING:
     from calib_serve.ledger.ledger import Ledger

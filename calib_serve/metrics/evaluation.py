@@ -30,7 +30,7 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
 from calib_serve.metrics.truths import Sample
-from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
+from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 Floats = NDArray[np.float64]
 

@@ -41,7 +41,7 @@ from calib_serve.metrics.gaps import (
 from calib_serve.metrics.labels import checked_label_probs, confidence_of_labels
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
-from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped
+from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

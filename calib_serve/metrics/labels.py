@@ -23,8 +23,7 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.samples import checked_weights, weighing_rows
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
-from calib_serve.scores.kinds import LEAST
-from calib_serve.scores.scores import truths
+from calib_serve.scores import LEAST, truths
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -25,8 +25,7 @@ from calib_serve.metrics.samples import (
     row_slices,
     top_label,
 )
-from calib_serve.scores.kinds import LARGEST, two_columns
-from calib_serve.scores.scores import ProbsView
+from calib_serve.scores import LARGEST, ProbsView, two_columns
 
 Floats = NDArray[np.float64]
 

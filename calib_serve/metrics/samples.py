@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.scores.scores import ProbsView, row_weights
+from calib_serve.scores import ProbsView, row_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

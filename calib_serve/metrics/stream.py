@@ -13,7 +13,7 @@ from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics._sums import class_cells
 from calib_serve.metrics.samples import negative_log, of_classes
-from calib_serve.scores.scores import Scores
+from calib_serve.scores import Scores
 
 Floats = NDArray[np.float64]
 

@@ -38,7 +38,7 @@ from calib_serve.metrics.samples import (
     row_blocks,
     row_slices,
 )
-from calib_serve.scores.scores import ProbsView
+from calib_serve.scores import ProbsView
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

@@ -22,13 +22,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import ModelFacts
-from calib_serve.artifact.steps import Head, InputShift
+from calib_serve.artifact import Artifact, Head, InputShift, ModelFacts
 from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.core.files import make_private, private_folder
 from calib_serve.models.dataset import check_input_shape
-from calib_serve.scores.kinds import (
+from calib_serve.scores import (
     LABELS,
     ONE_COLUMN,
     PROBABILITIES,

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.preprocessing import Preprocessing, read_picture
+from calib_serve.artifact import Preprocessing, read_picture
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.files import map_npy, named, open_regular, read_npz
 from calib_serve.core.names import check_names
-from calib_serve.scores.rows import read_rows
-from calib_serve.scores.scores import truths
+from calib_serve.scores import read_rows, truths
 
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"

@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact.preprocessing import opened_picture
+from calib_serve.artifact import opened_picture
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.models.dataset import Dataset, load_data
 from calib_serve.models.labelled import LabelledRequests, LabelledTexts, read_requests, read_texts
 from calib_serve.models.torch_classifier import TorchClassifier, from_module
-from calib_serve.scores.kinds import LABELS, Outputs
+from calib_serve.scores import LABELS, Outputs
 
 _CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
 from calib_serve.models.dataset import inside, listed, load_data
-from calib_serve.scores.rows import read_rows
+from calib_serve.scores import read_rows
 
 T = TypeVar("T")
 

@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from calib_serve.artifact.preprocessing import Preprocessing
+from calib_serve.artifact import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.files import named, open_regular, sha256
 from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.models.dataset import Dataset, load_data
 from calib_serve.models.hugging_face import data_of, is_folder, load_folder
 from calib_serve.models.torch_classifier import from_module
-from calib_serve.scores.kinds import Outputs
+from calib_serve.scores import Outputs
 
 _OTHERS = {
     ".h5": "a Keras model",

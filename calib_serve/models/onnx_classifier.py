@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.facts import ModelFacts, made_up
-from calib_serve.artifact.steps import Head, InputShift
+from calib_serve.artifact import Head, InputShift, ModelFacts, made_up
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import MissingDependency, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole
@@ -28,7 +27,7 @@ from calib_serve.models.classifier import (
     measured_kind,
     width,
 )
-from calib_serve.scores.kinds import Outputs
+from calib_serve.scores import Outputs
 
 try:
     import onnx

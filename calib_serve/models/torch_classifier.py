@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact.facts import ModelFacts
-from calib_serve.artifact.steps import Head, InputShift
+from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.models.classifier import (
     NO_SHIFT,
@@ -35,7 +34,7 @@ from calib_serve.models.classifier import (
     width,
 )
 from calib_serve.models.dataset import layout_advice
-from calib_serve.scores.kinds import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
+from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 _TOLERANCE = 1e-4  # relative to the largest logit; the same sums in another order
 

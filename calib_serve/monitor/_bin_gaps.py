@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.receipts.sums import Sums
+from calib_serve.receipts import Sums
 
 Floats = NDArray[np.float64]
 

@@ -21,12 +21,9 @@ from sqlalchemy import and_, insert, select
 
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import LEAST_ROOM, FollowedFile
-from calib_serve.ledger.intake import Intake
-from calib_serve.ledger.ledger import Ledger
-from calib_serve.ledger.schema import GIVEN, PROGRAM
+from calib_serve.ledger import GIVEN, PROGRAM, Intake, Ledger
 from calib_serve.monitor.feed import DriftFeed
-from calib_serve.receipts.samples import SampleLog
-from calib_serve.receipts.wire import DAY
+from calib_serve.receipts import DAY, SampleLog
 
 log = logging.getLogger(__name__)
 

@@ -20,20 +20,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.contract import Clause, Contract
+from calib_serve.artifact import Clause, Contract
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.names import as_duration
-from calib_serve.ledger.entries import LabelRecord
-from calib_serve.ledger.ledger import Ledger
-from calib_serve.ledger.recovery import note_anew
-from calib_serve.metrics.intervals import accuracy_at_least
+from calib_serve.ledger import LabelRecord, Ledger, note_anew
+from calib_serve.metrics import accuracy_at_least
 from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
 from calib_serve.monitor.estimates import estimate, estimated_accuracy
 from calib_serve.monitor.windows import Maturity, Window, read_windows
-from calib_serve.receipts.slices import scope_of
-from calib_serve.receipts.sums import Key, Sums, Version, merge_slices
-from calib_serve.receipts.wire import DAY
+from calib_serve.receipts import DAY, Key, Sums, Version, merge_slices, scope_of
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,20 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.text import points
-from calib_serve.metrics.conclusion import TOLERANCE, Verdict, conclude, direction, line_of
-from calib_serve.metrics.gaps import Cells, finest
-from calib_serve.metrics.intervals import quantile_of, student_quantile
+from calib_serve.metrics import (
+    TOLERANCE,
+    Cells,
+    Verdict,
+    conclude,
+    direction,
+    finest,
+    line_of,
+    quantile_of,
+    student_quantile,
+)
 from calib_serve.monitor._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.monitor.drift.statistics import wilson
-from calib_serve.receipts.sums import Sums
+from calib_serve.receipts import Sums
 
 Floats = NDArray[np.float64]
 Missing = Literal["chance", "unknown"]

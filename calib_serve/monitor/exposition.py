@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from calib_serve.core.errors import REASONS
-from calib_serve.ledger.entries import Published
-from calib_serve.receipts.series import PUBLISHED
-from calib_serve.receipts.sums import Sums, Version, add_at, merge_slices
+from calib_serve.ledger import Published
+from calib_serve.receipts import PUBLISHED, Sums, Version, add_at, merge_slices
 
 if TYPE_CHECKING:
     from calib_serve.monitor.watch import Watch

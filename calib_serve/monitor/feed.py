@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from calib_serve.ledger.entries import LabelRecord
-from calib_serve.ledger.ledger import Ledger
-from calib_serve.ledger.recovery import note_anew, read_kept, told_anew
+from calib_serve.ledger import LabelRecord, Ledger, note_anew, read_kept, told_anew
 from calib_serve.monitor.drift.detector import Detector
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.monitor.windows import Maturity, learned_delay
-from calib_serve.receipts.sums import Version
+from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, and_, or_, select
 
 from calib_serve.core.errors import InputError
-from calib_serve.ledger.ledger import Ledger
-from calib_serve.ledger.schema import INCIDENT, VERSION
+from calib_serve.ledger import INCIDENT, VERSION, Ledger
 from calib_serve.monitor.drift.detector import Alarm
-from calib_serve.receipts.sums import Version
+from calib_serve.receipts import Version
 
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 

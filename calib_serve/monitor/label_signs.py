@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.monitor._bin_gaps import BinGaps, bin_gaps
-from calib_serve.receipts.sums import Sums
+from calib_serve.receipts import Sums
 
 Floats = NDArray[np.float64]
 

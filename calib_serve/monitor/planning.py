@@ -13,27 +13,28 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.contract import Clause, Contract
+from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.names import as_duration
 from calib_serve.core.options.base import changed, check, check_positive
 from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
 from calib_serve.core.text import percent
-from calib_serve.metrics.decisions import abstention
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.intervals import (
+from calib_serve.metrics import (
     Estimate,
+    abstention,
     beta_below,
     beta_binomial_at_most,
     binomial_at_most,
+    checked,
+    design_effect,
+    evaluate_probs,
     exact_interval,
+    group_codes,
     quantile_of,
 )
-from calib_serve.metrics.samples import checked, design_effect, group_codes
 from calib_serve.monitor.bets import Evidence, share_bets
-from calib_serve.receipts.policy import LEAST_CHANCE
+from calib_serve.receipts import LEAST_CHANCE
 
 __all__ = [
     "ClauseCheck",

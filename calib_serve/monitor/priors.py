@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.shares import Confusion, ShareEstimate, bbse
+from calib_serve.metrics import Confusion, ShareEstimate, bbse
 from calib_serve.monitor.estimates import Number, estimate
 from calib_serve.monitor.windows import Window
-from calib_serve.receipts.batch import OTHER
-from calib_serve.receipts.sums import Key, Sums, Version
+from calib_serve.receipts import OTHER, Key, Sums, Version
 
 Floats = NDArray[np.float64]
 

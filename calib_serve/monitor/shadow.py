@@ -35,11 +35,9 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.text import signed_points
-from calib_serve.ledger.entries import LabelRecord
-from calib_serve.ledger.ledger import Ledger
-from calib_serve.ledger.recovery import note_anew, read_kept
+from calib_serve.ledger import LabelRecord, Ledger, note_anew, read_kept
 from calib_serve.monitor.bets import MeanBets
-from calib_serve.receipts.sums import Version
+from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
 

@@ -14,15 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.contract import Contract
-from calib_serve.artifact.manifest import read_yaml
+from calib_serve.artifact import Artifact, Contract, read_yaml
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import read_whole
 from calib_serve.monitor.priors import LabelledBefore
-from calib_serve.receipts.classes import Classes
-from calib_serve.receipts.sums import Version
+from calib_serve.receipts import Classes, Version
 
 log = logging.getLogger(__name__)
 

@@ -23,14 +23,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import DriftOptions, WatchOptions
-from calib_serve.ledger.entries import Held
-from calib_serve.ledger.intake import Binding, Intake, PredictionIds, UnboundReceipt
-from calib_serve.ledger.ledger import Ledger
+from calib_serve.ledger import Binding, Held, Intake, Ledger, PredictionIds, UnboundReceipt
 from calib_serve.monitor.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
 from calib_serve.monitor.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.monitor.drift.detector import TOLERANCE, Detector
@@ -41,30 +39,38 @@ from calib_serve.monitor.priors import TrafficShares, traffic_shares
 from calib_serve.monitor.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.monitor.versions import FollowedVersions, Watched, read_facts
 from calib_serve.monitor.windows import Delays, Maturity, Window, parse_maturity, read_windows
-from calib_serve.receipts.batch import (
+from calib_serve.receipts import (
+    DAY,
     LONGEST_ID,
     LONGEST_SEGMENT,
+    TAG,
     Carried,
     Item,
+    Key,
+    Keyring,
+    LabelPolicy,
+    LiveKeyring,
+    Nonces,
     Outcome,
+    SampleLog,
     ServedPrediction,
     ServedSums,
+    Shadow,
+    SignedReceipt,
+    Slices,
+    Sums,
+    Version,
     carried,
     chances_of,
     is_id,
     is_segment,
+    merge_slices,
     named_batch,
     nonces_of,
     noted_chances,
+    parse_policy,
     signed,
 )
-from calib_serve.receipts.keyring import Keyring, LiveKeyring
-from calib_serve.receipts.nonces import Nonces
-from calib_serve.receipts.policy import LabelPolicy, parse_policy
-from calib_serve.receipts.samples import SampleLog
-from calib_serve.receipts.slices import Slices
-from calib_serve.receipts.sums import Key, Sums, Version, merge_slices
-from calib_serve.receipts.wire import DAY, TAG, Shadow, SignedReceipt
 
 logger = logging.getLogger(__name__)
 

@@ -20,13 +20,10 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import parse_duration
-from calib_serve.ledger.entries import SPANS, WindowSums
-from calib_serve.ledger.ledger import Ledger
-from calib_serve.metrics.conclusion import TOLERANCE, Verdict
+from calib_serve.ledger import SPANS, Ledger, WindowSums
+from calib_serve.metrics import TOLERANCE, Verdict
 from calib_serve.monitor.estimates import Estimates, estimate, judge
-from calib_serve.receipts.series import DELAYS
-from calib_serve.receipts.sums import Key, Kind, Sums, Version
-from calib_serve.receipts.wire import DAY
+from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
 
 AUTO = "auto"
 """Learn it."""

@@ -3,9 +3,6 @@
 Each returns a ``Study``: a table, curves, and what they say in plain words.
 """
 
-from calib_serve.papers.data import shift, validation_size
-from calib_serve.papers.methods import ablation, bin_effect, optimal_temperature, stability
-from calib_serve.papers.result import Curve, Fit, OutputFit, Study
+from calib_serve.core.faces import face
 
-__all__ = ["Curve", "Fit", "OutputFit", "Study", "ablation", "bin_effect", "optimal_temperature", "shift"]
-__all__ += ["stability", "validation_size"]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError, ShapeError
-from calib_serve.metrics.calibration import accuracy, ece
-from calib_serve.metrics.judging import judge_probs
-from calib_serve.metrics.proper import nll
-from calib_serve.metrics.refinement import refinement_auroc
+from calib_serve.metrics import accuracy, ece, judge_probs, nll, refinement_auroc
 from calib_serve.papers.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
 
 Pixels = NDArray[np.uint8]

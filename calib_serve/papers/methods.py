@@ -13,15 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
+from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
 from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
-from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.metrics.calibration import accuracy, adaptive_ece, classwise_ece, ece, noise_floor
-from calib_serve.metrics.comparison import welch
-from calib_serve.metrics.proper import checked_logits, entropy, nll
+from calib_serve.fit import fit_by_name
+from calib_serve.metrics import (
+    accuracy,
+    adaptive_ece,
+    checked_logits,
+    classwise_ece,
+    ece,
+    entropy,
+    nll,
+    noise_floor,
+    welch,
+)
 from calib_serve.papers.result import (
     Curve,
     Fit,
@@ -33,7 +40,7 @@ from calib_serve.papers.result import (
     in_logits,
     listed,
 )
-from calib_serve.scores.kinds import softmax
+from calib_serve.scores import softmax
 
 _ALONE = ("none", "temperature")
 

@@ -14,12 +14,11 @@ from typing import Any, Protocol, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import as_array, repeated
 from calib_serve.core.errors import InputError
-from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name
-from calib_serve.scores.kinds import two_columns
-from calib_serve.scores.scores import Scores
+from calib_serve.fit import CANDIDATES, TWO_CLASSES, fit_by_name
+from calib_serve.scores import Scores, two_columns
 
 Samples = Union[Scores, tuple[Any, Any]]
 """A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""
@@ -109,7 +108,7 @@ class Study:
         return written
 
     def _figure(self) -> Any:
-        from calib_serve.report.plot import draw_curves  # noqa: PLC0415 - matplotlib is another extra
+        from calib_serve.report import draw_curves  # noqa: PLC0415 - matplotlib is another extra
 
         axes = {"x_label": self.x_label, "y_label": self.y_label}
         return draw_curves(self.curves, title=self.title, log_x=self.log_x, **axes)

@@ -19,7 +19,7 @@ from calib_serve.receipts.recorder import Tag
 from calib_serve.receipts.wire import shadow_tag
 
 if TYPE_CHECKING:
-    from calib_serve.artifact.artifact import Artifact
+    from calib_serve.artifact import Artifact
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,7 @@ def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
         if what < 2:
             raise InputError(f"a classifier has at least 2 classes, got {what}")
         return None
-    from calib_serve.artifact.artifact import (  # noqa: PLC0415 - of no use where classes are counted alone
-        Artifact,
-    )
+    from calib_serve.artifact import Artifact  # noqa: PLC0415 - of no use where classes are counted alone
 
     return what if isinstance(what, Artifact) else Artifact.load(what)
 
@@ -131,7 +129,7 @@ class ReporterShadow:
         if isinstance(what, str) and _FINGERPRINT.fullmatch(what):
             self.tag = shadow_tag(what)
             return
-        from calib_serve.artifact.artifact import Artifact  # noqa: PLC0415 - of no use without a shadow
+        from calib_serve.artifact import Artifact  # noqa: PLC0415 - of no use without a shadow
 
         shadow = what if isinstance(what, Artifact) else Artifact.load(what)
         shadow.check_beside(

@@ -44,8 +44,7 @@ from calib_serve.receipts.wire import SignedReceipt, nonce_of
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from calib_serve.artifact.artifact import Artifact
-    from calib_serve.artifact.contract import Contract
+    from calib_serve.artifact import Artifact, Contract
 
 log = logging.getLogger(__name__)
 

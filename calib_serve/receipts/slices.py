@@ -15,7 +15,7 @@ from calib_serve.receipts.sums import Key, Kind, Version
 from calib_serve.receipts.wire import Receipt
 
 if TYPE_CHECKING:
-    from calib_serve.artifact.contract import Clause, Contract
+    from calib_serve.artifact import Clause, Contract
 
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""

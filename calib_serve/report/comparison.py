@@ -10,15 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import as_floats, repeated
 from calib_serve.core.bins import Edges
 from calib_serve.core.text import p_value, percent
-from calib_serve.metrics.calibration import SmoothReliability
-from calib_serve.metrics.comparison import Change, Moved
-from calib_serve.metrics.conclusion import CALIBRATE, DEPLOY, MORE, Verdict, gain_of
-from calib_serve.metrics.evaluation import Evaluation
-from calib_serve.metrics.labels import LabelsEvaluation
+from calib_serve.metrics import (
+    CALIBRATE,
+    DEPLOY,
+    MORE,
+    Change,
+    Evaluation,
+    LabelsEvaluation,
+    Moved,
+    SmoothReliability,
+    Verdict,
+    gain_of,
+)
 from calib_serve.report.prepare import (
     BinCountCurve,
     Density,

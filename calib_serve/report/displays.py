@@ -22,8 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.calibration import SmoothReliability, smooth_curve, smooth_reliability
-from calib_serve.metrics.event import event_bins
+from calib_serve.metrics import SmoothReliability, event_bins, smooth_curve, smooth_reliability
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -41,7 +40,7 @@ from calib_serve.report.prepare import (
     reliability_of,
     risk_coverage,
 )
-from calib_serve.scores.scores import Scores
+from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self

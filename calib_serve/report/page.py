@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import calib_serve
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
 from calib_serve.report.comparison import Predictions, printable

@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
-from calib_serve.metrics.calibration import SmoothReliability
+from calib_serve.metrics import SmoothReliability
 from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
 
 _PROLOGUE = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)

@@ -16,11 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import ShapeError
-from calib_serve.metrics.calibration import Ranked
-from calib_serve.metrics.decisions import Abstention, abstention
-from calib_serve.metrics.intervals import Estimate, wilson_interval
-from calib_serve.metrics.refinement import refinement_auroc
-from calib_serve.metrics.samples import checked, top_label
+from calib_serve.metrics import (
+    Abstention,
+    Estimate,
+    Ranked,
+    abstention,
+    checked,
+    refinement_auroc,
+    top_label,
+    wilson_interval,
+)
 
 Floats = NDArray[np.float64]
 

@@ -7,13 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import DecisionsEvaluation, promises
+from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
 from calib_serve.core.text import count, decimals, metric, percent, percent_within, signed_points, small_p
-from calib_serve.metrics.comparison import Change
-from calib_serve.metrics.decisions import SetEvaluation
-from calib_serve.metrics.intervals import Estimate
-from calib_serve.metrics.labels import LabelEvaluation
+from calib_serve.metrics import Change, Estimate, LabelEvaluation, SetEvaluation
 from calib_serve.report.comparison import Side, printable
 from calib_serve.report.look import Cell, Table
 from calib_serve.report.prepare import ClassRow

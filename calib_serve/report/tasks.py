@@ -13,22 +13,28 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import DecisionsEvaluation, evaluate_decisions
+from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import count, percent
-from calib_serve.metrics.calibration import smooth_reliability
-from calib_serve.metrics.comparison import Change, Moved, change_of_mean, paired_changes
-from calib_serve.metrics.conclusion import Verdict, of_own_samples
-from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
-from calib_serve.metrics.judging import judge_probs
-from calib_serve.metrics.labels import (
+from calib_serve.metrics import (
+    Change,
+    Evaluation,
     LabelsEvaluation,
+    Moved,
+    Verdict,
+    change_of_mean,
+    checked,
     checked_label_probs,
+    checked_weights,
     confidence_of_labels,
     evaluate_label_probs,
+    evaluate_probs,
+    judge_probs,
+    of_own_samples,
+    paired_changes,
+    smooth_reliability,
+    top_label,
 )
-from calib_serve.metrics.samples import checked, checked_weights, top_label
 from calib_serve.report.comparison import (
     ClassesSide,
     How,
@@ -59,8 +65,7 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
-from calib_serve.scores.kinds import log_probs
-from calib_serve.scores.scores import check_ungrouped
+from calib_serve.scores import check_ungrouped, log_probs
 
 Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]
@@ -364,8 +369,8 @@ def prepare_report(
     Both are (probs (n, K), labels (n,)) of the same samples in the same order; of a multi-label model
     (probs (n, L), labels (n, L), each 0 or 1). ``tolerance`` is the acceptable mean gap, ``class_tolerance``
     that of a class alone. ``sample_weight`` (n,) are weights: figures and paired tests are of rows that are
-    there as often (``calib_serve.core.arrays.repeated``). ``groups`` (n,) say which samples belong together, such
-    as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how``
+    there as often (``core.arrays.repeated``). ``groups`` (n,) say which samples belong together,
+    such as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how``
     are fields of ``How``. Raises InputError or ShapeError where these do not match.
     """
     # The shape of labels tells: class ids are (n,), truths of labels (n, L).

@@ -29,11 +29,10 @@ from typing import Any, NamedTuple, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import ModelError
-from calib_serve.receipts.recorder import Decision, Tag, decisions
-from calib_serve.receipts.wire import SignedReceipt
-from calib_serve.scores.kinds import to_logits
+from calib_serve.receipts import Decision, SignedReceipt, Tag, decisions
+from calib_serve.scores import to_logits
 from calib_serve.torchserve._observer import Observer, observe, wait_until_counted
 from calib_serve.torchserve.mar_options import ModelOptions
 

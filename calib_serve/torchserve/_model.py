@@ -19,9 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.preprocessing import MAX_PIXELS, Preprocessing, is_picture_shape, read_picture
-from calib_serve.artifact.tensors import load, read_plainly
+from calib_serve.artifact import (
+    MAX_PIXELS,
+    Artifact,
+    Preprocessing,
+    is_picture_shape,
+    load,
+    read_picture,
+    read_plainly,
+)
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.core.files import sha256
@@ -199,7 +205,7 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
         return _shifted(_onnx(path, options, device), artifact)
     network = _torch(path, options, device)
     if artifact.head is not None:
-        from calib_serve.fuse.torch._fuse import calibrated  # noqa: PLC0415 - only heads need it
+        from calib_serve.fuse import calibrated  # noqa: PLC0415 - only heads need it
 
         # The InputShift stays outside: numpy and torch add floats alike.
         head = artifact.only(artifact.head)
@@ -224,7 +230,7 @@ def _shifted(run: Run, artifact: Artifact) -> Run:
 
 
 def _onnx(path: Path, options: ModelOptions, device: str) -> Run:
-    from calib_serve.fuse.sessions import open_session  # noqa: PLC0415 - only ONNX archives need it
+    from calib_serve.fuse import open_session  # noqa: PLC0415 - only ONNX archives need it
 
     session = open_session(
         path, device=device, threads=options.cores, allow_fallback=options.allow_cpu_fallback

@@ -28,31 +28,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, InputError, ModelError
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.core.signals import on_hangup
-from calib_serve.receipts.environment import (
+from calib_serve.receipts import (
+    BY_NAME,
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
+    LiveKeyring,
+    Recorder,
+    ReporterShadow,
+    SampleLog,
+    SeriesKey,
+    SignedReceipt,
+    Tag,
     from_environment,
+    parse_policy,
 )
-from calib_serve.receipts.inputs import ReporterShadow
-from calib_serve.receipts.keyring import LiveKeyring
-from calib_serve.receipts.policy import parse_policy
-from calib_serve.receipts.recorder import Recorder, SeriesKey, Tag
-from calib_serve.receipts.samples import SampleLog
-from calib_serve.receipts.series import BY_NAME
-from calib_serve.receipts.wire import SignedReceipt
 from calib_serve.torchserve.mar_options import ModelOptions
 from calib_serve.torchserve.metrics_file import of_this_worker, undeclared
 
 if TYPE_CHECKING:
-    from calib_serve.ledger.intake import Binding, PredictionIds
+    from calib_serve.ledger import Binding, PredictionIds
 
 LINE = re.compile(
     r"\[METRICS]\s*([\w\s]+)\.([\w\s]+):([0-9\-,.e]+)\|#([^|]*)(\|#type:([^|,]+))?"
@@ -412,8 +414,8 @@ class IdWriter:
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
         """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
-        from calib_serve.ledger.intake import Binding  # noqa: PLC0415 - only where ids come
-        from calib_serve.receipts.batch import is_id  # noqa: PLC0415 - only where ids come
+        from calib_serve.ledger import Binding  # noqa: PLC0415 - only where ids come
+        from calib_serve.receipts import is_id  # noqa: PLC0415 - only where ids come
 
         named = [(tag.id, receipt) for tag, receipt in zip(tags, receipts, strict=True) if tag.id]
         if self._where is None and named and not self._said:
@@ -452,8 +454,7 @@ class IdWriter:
 
     def _opened(self) -> PredictionIds:
         if self._ids is None:
-            from calib_serve.ledger.intake import PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
-            from calib_serve.ledger.ledger import Ledger  # noqa: PLC0415
+            from calib_serve.ledger import Ledger, PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
 
             self._ids = PredictionIds(Ledger(str(self._where), timeout=_PATIENCE))
         return self._ids

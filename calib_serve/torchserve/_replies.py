@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.oip import Tensor, as_entry
-from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET, from_environment
-from calib_serve.receipts.recorder import Decision
+from calib_serve.receipts import KEYRING, LABEL_BUDGET, Decision, from_environment
 from calib_serve.torchserve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
 from calib_serve.torchserve._requests import Message
 from calib_serve.torchserve.mar_options import ModelOptions

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, read_tensor
-from calib_serve.receipts.batch import LONGEST_SEGMENT
-from calib_serve.receipts.recorder import Tag
+from calib_serve.receipts import LONGEST_SEGMENT, Tag
 
 Form = Literal["plain", "v1", "v2"]
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.receipts.recorder import Tag
-from calib_serve.scores.kinds import measured, to_logits
+from calib_serve.receipts import Tag
+from calib_serve.scores import measured, to_logits
 from calib_serve.torchserve._handler import (
     INVALID,
     AnyPrediction,

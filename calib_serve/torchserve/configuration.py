@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from calib_serve.core.errors import KeyringError, ModelError, ServerError
 from calib_serve.core.files import GROUP_READS, read_whole
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.ledger.database import check_address
-from calib_serve.receipts.environment import (
+from calib_serve.ledger import check_address
+from calib_serve.receipts import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -27,12 +27,12 @@ from calib_serve.receipts.environment import (
     SAMPLES,
     SOURCE,
     SOURCE_HEADER,
+    Keyring,
     from_environment,
+    parse_policy,
     placed,
     write_host_settings,
 )
-from calib_serve.receipts.keyring import Keyring
-from calib_serve.receipts.policy import parse_policy
 from calib_serve.torchserve.archive._archive import is_archive, read_archive, stored_archives
 from calib_serve.torchserve.archive._contents import shipped
 from calib_serve.torchserve.archive._packing import labelled_models

@@ -19,15 +19,34 @@ from typing import Any
 from calib_serve.core.errors import CalibServeError, InputError, ModelError, UnknownFate
 from calib_serve.core.options.pack import FeedbackOptions
 from calib_serve.core.options.servers import WatchOptions
-from calib_serve.monitor.exposition import Row, detector_rows, sum_rows, sums_of, trouble_rows
-from calib_serve.monitor.versions import Watched, read_versions
-from calib_serve.monitor.watch import Watch
-from calib_serve.receipts.batch import OTHER, Outcome
-from calib_serve.receipts.environment import KEYRING, LEDGER, MODELS, SOURCE, SOURCE_HEADER, from_environment
-from calib_serve.receipts.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
-from calib_serve.receipts.series import BY_NAME
-from calib_serve.receipts.slices import is_source
-from calib_serve.receipts.sums import Version
+from calib_serve.monitor import (
+    Row,
+    Watch,
+    Watched,
+    detector_rows,
+    read_versions,
+    sum_rows,
+    sums_of,
+    trouble_rows,
+)
+from calib_serve.receipts import (
+    BY_NAME,
+    KEYRING,
+    LEDGER,
+    MODELS,
+    MOST_ITEMS,
+    OTHER,
+    SOURCE,
+    SOURCE_HEADER,
+    Outcome,
+    TooManyItems,
+    Version,
+    check_number,
+    from_environment,
+    is_source,
+    read_document,
+    read_lines,
+)
 from calib_serve.torchserve._handler import WorkerHandler, check_requests
 from calib_serve.torchserve._observer import Emitter, host_sample_log, live_keyring
 from calib_serve.torchserve._replies import refusal, tensor, v2_reply

@@ -13,20 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import ModelFacts
+from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.files import ZIP_ERRORS
 from calib_serve.core.options.base import changed, divided
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.core.options.fit import ArchiveFitOptions
-from calib_serve.fit.facts import remarked
-from calib_serve.fit.from_scores import calibrate
-from calib_serve.fit.progress import Progress, stage
-from calib_serve.models.labelled import LabelledRequests, read_requests
-from calib_serve.scores.form import shows
-from calib_serve.scores.kinds import LABELS, Outputs, to_probs
-from calib_serve.scores.scores import Scores
+from calib_serve.fit import Progress, calibrate, remarked, stage
+from calib_serve.models import LabelledRequests, read_requests
+from calib_serve.scores import LABELS, Outputs, Scores, shows, to_probs
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
 from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked

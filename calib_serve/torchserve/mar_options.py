@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.preprocessing import Preprocessing
+from calib_serve.artifact import Artifact, Preprocessing
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.options.pack import AnswerOptions, Wrapped
-from calib_serve.scores.kinds import LABELS, Outputs
+from calib_serve.scores import LABELS, Outputs
 
 __all__ = ["SECTION", "TRIAL", "Kind", "ModelOptions"]
 

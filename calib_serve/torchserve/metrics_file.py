@@ -1,7 +1,7 @@
 """The metrics file that tells TorchServe which series its workers may send.
 
-``python -m calib_serve.torchserve.metrics_file [YOURS.yaml]`` prints it, with all that is in yours. After a change
-of ``calib_serve.receipts.series``, it is written again in ``handlers/``::
+``python -m calib_serve.torchserve.metrics_file [YOURS.yaml]`` prints it, with all that is in yours. After a
+change of ``calib_serve.receipts.series``, it is written again in ``handlers/``::
 
     python -m calib_serve.torchserve.metrics_file >metrics.yaml
 """
@@ -18,7 +18,7 @@ import yaml
 
 from calib_serve.core.errors import CalibServeError, ServerError
 from calib_serve.core.files import read_whole
-from calib_serve.receipts.series import SERIES, WORKERS
+from calib_serve.receipts import SERIES, WORKERS
 
 __all__ = ["metrics_file", "of_this_worker", "undeclared"]
 

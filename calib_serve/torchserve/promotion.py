@@ -20,11 +20,9 @@ import httpx
 
 from calib_serve.core.errors import CalibServeError, ConflictError, InputError, ServerError
 from calib_serve.core.files import alone, read_whole, sha256, write_whole, written_whole
-from calib_serve.ledger.ledger import Ledger
-from calib_serve.monitor.shadow import shadow_states
-from calib_serve.receipts.environment import LEDGER, MODELS, host_setting
-from calib_serve.receipts.sums import Version
-from calib_serve.receipts.wire import shadow_tag
+from calib_serve.ledger import Ledger
+from calib_serve.monitor import shadow_states
+from calib_serve.receipts import LEDGER, MODELS, Version, host_setting, shadow_tag
 from calib_serve.torchserve.archive._packing import labelled_models, served_artifact
 from calib_serve.torchserve.configuration import read_properties
 from calib_serve.torchserve.server import Management

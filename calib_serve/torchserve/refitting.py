@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError, OptionError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.fit import GateOptions, RefitOptions, ServedRefitOptions
-from calib_serve.fit.progress import Progress
-from calib_serve.fit.refitting import LEAST, Refitted, refit
-from calib_serve.receipts.samples import read_samples
-from calib_serve.receipts.wire import DAY
+from calib_serve.fit import LEAST, Progress, Refitted, refit
+from calib_serve.receipts import DAY, read_samples
 from calib_serve.torchserve.archive._archive import is_archive
 from calib_serve.torchserve.archive._packing import served_artifact
 

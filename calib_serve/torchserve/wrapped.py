@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.core.errors import ModelError
-from calib_serve.scores.form import Form
-from calib_serve.scores.kinds import from_probs
+from calib_serve.scores import Form, from_probs
 from calib_serve.torchserve._handler import AnyPrediction, CalibratedHandler, Failure, Row
 from calib_serve.torchserve._model import check_file
 from calib_serve.torchserve._replies import (
@@ -187,7 +186,7 @@ class CalibratedWrapper(CalibratedHandler):
     def _change_model(self) -> None:
         steps = self.artifact.model_steps
         if steps:
-            from calib_serve.fuse.torch._fuse import calibrated  # noqa: PLC0415 - only these need torch
+            from calib_serve.fuse import calibrated  # noqa: PLC0415 - only these need torch
 
             self._inner.subject.model = calibrated(
                 self._inner.subject.model,

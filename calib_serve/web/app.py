@@ -25,13 +25,10 @@ from calib_serve.core.errors import (
 )
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
-from calib_serve.ledger.intake import UnboundReceipt
-from calib_serve.monitor.checks import file_check
-from calib_serve.monitor.watch import Watch
-from calib_serve.monitor.windows import WINDOWS
-from calib_serve.receipts.batch import Item, ServedPrediction, ServedReceipt, ServedSums
-from calib_serve.receipts.wire import Shadow, SignedReceipt
-from calib_serve.report.look import STATIC
+from calib_serve.ledger import UnboundReceipt
+from calib_serve.monitor import WINDOWS, Watch, file_check
+from calib_serve.receipts import Item, ServedPrediction, ServedReceipt, ServedSums, Shadow, SignedReceipt
+from calib_serve.report import STATIC
 from calib_serve.web.exporter import Batch, Requests, export
 from calib_serve.web.gate import (
     NOT_READ,

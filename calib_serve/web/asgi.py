@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from calib_serve.core.errors import InputError
-from calib_serve.monitor.watch import Watch
+from calib_serve.monitor import Watch
 from calib_serve.web.app import create_app
 
 __all__ = ["WatchMiddleware"]

@@ -18,27 +18,26 @@ from typing import Any, Literal, get_args
 
 from calib_serve.core.errors import LedgerError, MissingDependency
 from calib_serve.core.options.servers import AppOptions
-from calib_serve.ledger.entries import Published
-from calib_serve.ledger.intake import FATES
-from calib_serve.monitor.checks import Check
-from calib_serve.monitor.contracts import ClauseState
-from calib_serve.monitor.drift.statistics import expected_accuracy
-from calib_serve.monitor.estimates import estimated_gap
-from calib_serve.monitor.exposition import detector_rows, sum_rows, sums_of, trouble_rows
-from calib_serve.monitor.incidents import Incident
-from calib_serve.monitor.label_signs import rate_changes, source_gaps
-from calib_serve.monitor.priors import TrafficShares
-from calib_serve.monitor.shadow import ShadowState
-from calib_serve.monitor.watch import Watch
-from calib_serve.monitor.windows import WINDOWS, Window
-from calib_serve.receipts.batch import OTHER
-from calib_serve.receipts.series import (
-    BY_NAME,
-    LEDGER_LABELS,
-    PUBLISHED,
+from calib_serve.ledger import FATES, Published
+from calib_serve.monitor import (
+    WINDOWS,
+    Check,
+    ClauseState,
+    Incident,
+    ShadowState,
+    TrafficShares,
+    Watch,
+    Window,
+    detector_rows,
+    estimated_gap,
+    expected_accuracy,
+    rate_changes,
+    source_gaps,
+    sum_rows,
+    sums_of,
+    trouble_rows,
 )
-from calib_serve.receipts.sums import Key, Sums, Version, add_at
-from calib_serve.receipts.wire import DAY
+from calib_serve.receipts import BY_NAME, DAY, LEDGER_LABELS, OTHER, PUBLISHED, Key, Sums, Version, add_at
 
 try:
     from prometheus_client import CollectorRegistry

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from calib_serve.core.errors import InputError, KeyringError, LedgerError, MissingDependency, UnknownFate
-from calib_serve.monitor.watch import Watch
-from calib_serve.receipts.items import TooManyItems, check_number, read_document, read_lines
+from calib_serve.monitor import Watch
+from calib_serve.receipts import TooManyItems, check_number, read_document, read_lines
 from calib_serve.web.exporter import Batch
 from calib_serve.web.guard import NDJSON, kind_of
 

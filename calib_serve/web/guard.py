@@ -22,8 +22,7 @@ from typing import Any, Literal, get_args
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import FollowedFile, read_private
 from calib_serve.core.options.servers import AppOptions
-from calib_serve.receipts.batch import OTHER
-from calib_serve.receipts.slices import is_source
+from calib_serve.receipts import OTHER, is_source
 
 try:
     from fastapi import HTTPException, Request

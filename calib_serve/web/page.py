@@ -13,17 +13,36 @@ import numpy as np
 from calib_serve.core.bins import Bins, psi
 from calib_serve.core.errors import MissingDependency
 from calib_serve.core.text import count, decimals, percent, signed_points, span, when
-from calib_serve.metrics.conclusion import Verdict
-from calib_serve.monitor.drift.statistics import auroc, expected_accuracy
-from calib_serve.monitor.estimates import Estimates, Number, estimate
-from calib_serve.monitor.incidents import Incident
-from calib_serve.monitor.label_signs import rate_changes, source_gaps
-from calib_serve.monitor.watch import Watch
-from calib_serve.monitor.windows import WINDOWS, Window, duration
-from calib_serve.receipts.sums import Key, Kind, Sums, Version
-from calib_serve.receipts.wire import DAY
-from calib_serve.report.look import Cell, Fact, Said, Table, environment, table_of_tests
-from calib_serve.report.look.charts import Dot, Series, Step, ece_by_time, histogram, reliability_diagram
+from calib_serve.metrics import Verdict
+from calib_serve.monitor import (
+    WINDOWS,
+    Estimates,
+    Incident,
+    Number,
+    Watch,
+    Window,
+    auroc,
+    duration,
+    estimate,
+    expected_accuracy,
+    rate_changes,
+    source_gaps,
+)
+from calib_serve.receipts import DAY, Key, Kind, Sums, Version
+from calib_serve.report import (
+    Cell,
+    Dot,
+    Fact,
+    Said,
+    Series,
+    Step,
+    Table,
+    ece_by_time,
+    environment,
+    histogram,
+    reliability_diagram,
+    table_of_tests,
+)
 from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
 
 try:

@@ -10,11 +10,8 @@ from typing import NamedTuple
 from calib_serve.core.errors import MissingDependency
 from calib_serve.core.names import as_duration
 from calib_serve.core.text import UNKNOWN, count, percent, signed_points, span, when
-from calib_serve.monitor.contracts import ClauseState
-from calib_serve.monitor.shadow import ShadowState
-from calib_serve.monitor.windows import duration
-from calib_serve.report.look import Cell, Fact, Said, Table
-from calib_serve.report.look.charts import WIDE, picture
+from calib_serve.monitor import ClauseState, ShadowState, duration
+from calib_serve.report import WIDE, Cell, Fact, Said, Table, picture
 
 try:
     from markupsafe import Markup

@@ -12,10 +12,8 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.core.errors import MissingDependency, Reason
 from calib_serve.core.names import By
-from calib_serve.monitor.contracts import ClauseState
-from calib_serve.monitor.shadow import ShadowState
-from calib_serve.receipts.batch import LONGEST_ID, LONGEST_SEGMENT
-from calib_serve.receipts.items import MOST_ITEMS
+from calib_serve.monitor import ClauseState, ShadowState
+from calib_serve.receipts import LONGEST_ID, LONGEST_SEGMENT, MOST_ITEMS
 
 try:
     from pydantic import AfterValidator, BaseModel, ConfigDict, Field

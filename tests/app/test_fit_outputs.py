@@ -13,7 +13,8 @@ from command_line import invoke
 
 from calib_serve import Artifact
 from calib_serve.app import main
-from calib_serve.metrics import nll, softmax
+from calib_serve.metrics import nll
+from calib_serve.scores import softmax
 
 
 def split(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

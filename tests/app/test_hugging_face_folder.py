@@ -22,10 +22,10 @@ from hugging_face import (
 )
 
 from calib_serve.artifact import Artifact
-from calib_serve.fuse.torch import calibrated
-from calib_serve.metrics import softmax
+from calib_serve.fuse import calibrated
 from calib_serve.models import load_model
 from calib_serve.models.load import model_data
+from calib_serve.scores import softmax
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from command_line import calib_serve as call
 
 from calib_serve import Artifact, Scores
-from calib_serve.metrics import sigmoid
 from calib_serve.report import prepare_report
+from calib_serve.scores import sigmoid
 
 NAMES = ["cat", "<b>dog</b>", "cat", "night"]
 

@@ -10,7 +10,7 @@ from command_line import calib_serve
 from libraries import torchvision_here
 from live_server import temperature_artifact, torchscript
 
-from calib_serve.torchserve.archive import read_archive
+from calib_serve.torchserve import read_archive
 from calib_serve.torchserve.archive._archive import write_archive
 
 

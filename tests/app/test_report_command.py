@@ -12,7 +12,8 @@ import torch
 from command_line import invoke
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
-from calib_serve.metrics import ece, softmax
+from calib_serve.metrics import ece
+from calib_serve.scores import softmax
 
 RNG = np.random.default_rng(8)
 WEIGHT = RNG.standard_normal((3, 12)).astype(np.float32)

@@ -30,7 +30,7 @@ from real_watch import RING
 from small_models import everything
 
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 from calib_serve.receipts import Shadow
 from calib_serve.receipts.nonces import NONCE_BYTES
 from calib_serve.receipts.samples import SampleLog

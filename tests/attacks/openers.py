@@ -23,7 +23,7 @@ from calib_serve.app.fit import shares
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.app import _pair
 from calib_serve.integrations.collect.opening import kafka_settings

@@ -35,13 +35,13 @@ from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse import fuse_onnx
 from calib_serve.integrations.collect.reading import read_rows
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled import read_texts
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 from calib_serve.monitor.planning import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.samples import SampleLog, read_samples
@@ -115,7 +115,7 @@ NOW = 1_700_000_000.0
 
 def mar(path: Path) -> None:
     """A TorchServe archive: looked at, verified, listed for labels, inspected, packed again."""
-    from calib_serve.torchserve.archive import labelled_models, pack_around
+    from calib_serve.torchserve import labelled_models, pack_around
     from calib_serve.torchserve.archive._archive import read_archive
 
     errors: list[CalibServeError] = []

@@ -12,7 +12,7 @@ from openers import READERS
 from small_models import temperature
 
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse import fuse_onnx
 
 pytestmark = pytest.mark.server
 

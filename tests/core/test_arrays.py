@@ -14,7 +14,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import InputError
-from calib_serve.fit.output import fit_temperature, select
+from calib_serve.fit import fit_temperature, select
 from calib_serve.fit.samples import Samples
 from calib_serve.papers import optimal_temperature
 from calib_serve.report.prepare import class_table, reliability

@@ -20,11 +20,11 @@ from calib_serve import papers as study
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.fuse import TritonOptions
-from calib_serve.fit.clamping import fit_neural_clamping
+from calib_serve.fit import fit_neural_clamping
 from calib_serve.integrations.sklearn import CalibratedClassifier
 from calib_serve.models import from_module
 from calib_serve.torchserve.foreign import calibrate_archive
-from calib_serve.web.monitoring import MonitoringOptions
+from calib_serve.web import MonitoringOptions
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 3)).astype("f4")

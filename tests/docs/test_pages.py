@@ -34,8 +34,9 @@ from terminal import Terminal, http_ok, http_text
 from calib_serve import load_artifact, load_model
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import ece, softmax
+from calib_serve.metrics import ece
 from calib_serve.models import calibrated_probs
+from calib_serve.scores import softmax
 
 # --- what is not run here -------------------------------------------------------------------------
 

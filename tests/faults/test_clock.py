@@ -10,7 +10,7 @@ from sizes import sized
 
 from calib_serve.core.errors import Refused
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.samples import SampleLog, read_samples

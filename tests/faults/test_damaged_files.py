@@ -26,7 +26,7 @@ from calib_serve.core.errors import (
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.ledger import Ledger
 from calib_serve.receipts.samples import SampleLog, read_samples
-from calib_serve.torchserve.archive import artifact_of
+from calib_serve.torchserve import artifact_of
 from calib_serve.torchserve.archive._archive import read_archive
 
 # --- artifacts --------------------------------------------------------------------------------

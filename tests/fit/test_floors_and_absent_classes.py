@@ -11,7 +11,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import train_test_split
 
 from calib_serve import calibrate
-from calib_serve.metrics import nll, nll_from_logits, softmax
+from calib_serve.metrics import nll, nll_from_logits
+from calib_serve.scores import softmax
 
 HALF = slice(0, 2000), slice(2000, None)
 

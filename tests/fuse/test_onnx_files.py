@@ -24,7 +24,7 @@ from onnx.external_data_helper import set_external_data
 from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._files import read, write
 
 STEP = artifact(LogitMap.temperature(2.0), classes=K)

@@ -20,10 +20,9 @@ from calib_serve import Artifact, Bins
 from calib_serve.artifact import Examples, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import sha256
-from calib_serve.fuse.onnx import FuseReport, fuse_onnx
+from calib_serve.fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx import _files as files
-from calib_serve.metrics import sigmoid, softmax
-from calib_serve.scores import Outputs
+from calib_serve.scores import Outputs, sigmoid, softmax
 
 TOP = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
 EACH = ProbTable(np.full((K, 1), 0.4), np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.9]]))

@@ -27,11 +27,10 @@ from calib_serve import Bins, Keyring
 from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.fuse import TritonOptions
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.triton import fuse_triton
+from calib_serve.fuse import fuse_onnx, fuse_triton
 from calib_serve.fuse.triton._config import VERSION, tensorrt
 from calib_serve.fuse.triton.step import Monitor
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 K = 3
 

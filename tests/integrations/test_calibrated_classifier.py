@@ -20,10 +20,10 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.output import fit_temperature
+from calib_serve.fit import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.integrations.sklearn import CalibratedClassifier, ScoreCalibrator
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 
 def halves(load):

@@ -7,10 +7,10 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit.output import fit_by_name, select
+from calib_serve.fit import fit_by_name, select
 from calib_serve.fit.samples import Samples
 from calib_serve.integrations.sklearn import ScoreCalibrator
-from calib_serve.metrics import log_softmax, softmax
+from calib_serve.scores import log_softmax, softmax
 
 RNG = np.random.default_rng(5)
 LOGITS = 3 * RNG.standard_normal((600, 4))

@@ -24,7 +24,7 @@ from calib_serve.ledger.database import Database
 from calib_serve.ledger.entries import WindowSums, span_of
 from calib_serve.ledger.intake import PredictionIds
 from calib_serve.ledger.schema import export_ledger
-from calib_serve.monitor.drift import Alarm
+from calib_serve.monitor import Alarm
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import BatchKey

@@ -8,8 +8,8 @@ import pytest
 from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.ledger import Ledger
+from calib_serve.monitor import Detector
 from calib_serve.monitor.checks import drift_check
-from calib_serve.monitor.drift import Detector
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.receipts import DAY
 

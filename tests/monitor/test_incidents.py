@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from calib_serve.ledger import Ledger
-from calib_serve.monitor import incidents
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector, incidents
 from calib_serve.monitor.incidents import IncidentLog
 
 pytestmark = pytest.mark.store

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.metrics import ece, softmax
+from calib_serve.metrics import ece
+from calib_serve.scores import softmax
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"

@@ -9,12 +9,12 @@ from command_line import calib_serve
 
 from calib_serve.artifact import Artifact, Head, LogitMap
 from calib_serve.core.bins import Bins
-from calib_serve.metrics import softmax
 from calib_serve.monitor.checks import samples_check
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring, Label, Receipt
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.samples import SampleLog, read_samples
+from calib_serve.scores import softmax
 
 pytestmark = pytest.mark.store
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from calib_serve import Artifact, calibrate
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit.output import fit_temperature
+from calib_serve.fit import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
 from calib_serve.models.classifier import finite_logits
-from calib_serve.scores import Outputs, Scores, from_probs, measured, to_logits, to_probs
+from calib_serve.scores import Outputs, Scores, from_probs, measured, softmax, to_logits, to_probs
 from calib_serve.scores.kinds import log_softmax, recognise, sigmoid
 
 

@@ -20,7 +20,7 @@ from real_servers import needed
 
 from calib_serve.receipts.series import PUBLISHED, Series
 from calib_serve.receipts.sums import Sums
-from calib_serve.web.monitoring import monitoring_files
+from calib_serve.web import monitoring_files
 
 
 class Prometheus:

@@ -22,12 +22,12 @@ from live_server import (
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.ledger import Ledger
-from calib_serve.metrics import softmax
 from calib_serve.monitor.contracts import contract_states
 from calib_serve.monitor.shadow import shadow_states
 from calib_serve.monitor.windows import Maturity
 from calib_serve.receipts import shadow_tag
-from calib_serve.torchserve.archive import pack, pack_around, recalibrated, same_model
+from calib_serve.scores import softmax
+from calib_serve.torchserve import pack, pack_around, recalibrated, same_model
 
 pytestmark = pytest.mark.server
 

@@ -12,7 +12,7 @@ from ledgers import accept, entries, make_label
 from real_watch import make_watch
 
 from calib_serve.core.errors import InputError
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 from calib_serve.receipts.series import SERIES, WORKERS
 from calib_serve.torchserve._observer import LINE, Emitter, label_value, metric_line
 from calib_serve.torchserve.feedback import Publisher

@@ -15,7 +15,7 @@ from others_archives import HANDLER
 from calib_serve import Artifact
 from calib_serve.core.errors import FuseError, Refused
 from calib_serve.receipts.classes import Classes
-from calib_serve.torchserve.archive import labelled_models, pack_around, read_archive, remarks
+from calib_serve.torchserve import labelled_models, pack_around, read_archive, remarks
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)

@@ -19,7 +19,7 @@ from processes import started, with_sigint_ignored
 
 import calib_serve
 from calib_serve.core.errors import ServerError
-from calib_serve.torchserve.archive import pack
+from calib_serve.torchserve import pack
 from calib_serve.torchserve.configuration import read_properties
 from calib_serve.torchserve.server import Server, Tokens
 

@@ -24,7 +24,7 @@ from live_server import (
 from sizes import sized
 
 from calib_serve import Bins
-from calib_serve.torchserve.archive import Batching, pack
+from calib_serve.torchserve import Batching, pack
 
 pytestmark = pytest.mark.server
 

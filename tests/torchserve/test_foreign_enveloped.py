@@ -16,7 +16,7 @@ from live_server import Running, inputs
 from protocol_clients import model_infer
 
 from calib_serve import Artifact
-from calib_serve.torchserve.archive import pack_around
+from calib_serve.torchserve import pack_around
 
 pytestmark = pytest.mark.server
 

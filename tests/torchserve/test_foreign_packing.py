@@ -12,7 +12,7 @@ from sizes import sized
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import CalibServeError, FuseError
-from calib_serve.torchserve.archive import pack_around, read_archive
+from calib_serve.torchserve import pack_around, read_archive
 from calib_serve.torchserve.mar_options import TRIAL, ModelOptions
 
 pytestmark = pytest.mark.server

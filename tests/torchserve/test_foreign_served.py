@@ -18,7 +18,7 @@ from live_server import Running, inputs, total, until
 from protocol_clients import predictions as over_grpc
 from sizes import sized
 
-from calib_serve.torchserve.archive import pack_around
+from calib_serve.torchserve import pack_around
 
 pytestmark = pytest.mark.server
 

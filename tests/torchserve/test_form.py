@@ -15,10 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import ModelError
-from calib_serve.metrics import sigmoid, softmax
-from calib_serve.scores import from_probs, to_logits
+from calib_serve.scores import (
+    Form,
+    find_scores,
+    from_probs,
+    leaves,
+    same_format,
+    shows,
+    sigmoid,
+    softmax,
+    to_logits,
+)
 from calib_serve.scores.form import Shown, as_json, shown_as
-from calib_serve.torchserve.seam import Form, find_scores, leaves, same_format, shows
 
 Pair = namedtuple("Pair", ["logits", "features"])
 K = 4

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from live_server import Running, inputs, samples, serve, temperature_artifact, torchscript, total, until
 
-from calib_serve.torchserve.archive import Batching, pack, pack_feedback
+from calib_serve.torchserve import Batching, pack, pack_feedback
 
 pytestmark = pytest.mark.server
 

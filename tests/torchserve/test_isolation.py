@@ -15,7 +15,7 @@ import torch
 from hostile import MATRIX, npy
 from live_server import Running, network, temperature_artifact, torchscript
 
-from calib_serve.torchserve.archive import Batching, pack
+from calib_serve.torchserve import Batching, pack
 
 pytestmark = pytest.mark.server
 MODEL = "isolated"

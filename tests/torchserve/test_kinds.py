@@ -31,7 +31,7 @@ from calib_serve import Artifact
 from calib_serve.artifact import Head, InputShift, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256
-from calib_serve.torchserve.archive import Batching, pack, pack_around
+from calib_serve.torchserve import Batching, pack, pack_around
 from calib_serve.torchserve.archive._archive import write_archive
 
 pytestmark = pytest.mark.server

@@ -13,7 +13,7 @@ from live_server import temperature_artifact, torchscript
 from sizes import sized
 
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.torchserve.archive import pack, pack_around, recalibrated
+from calib_serve.torchserve import pack, pack_around, recalibrated
 
 pytestmark = pytest.mark.server
 

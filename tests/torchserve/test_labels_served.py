@@ -27,7 +27,7 @@ from live_server import CLASSES, Running, inputs, torchscript, total
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
 from sizes import sized
 
-from calib_serve.torchserve.archive import Batching, pack, pack_around
+from calib_serve.torchserve import Batching, pack, pack_around
 
 pytestmark = pytest.mark.server
 

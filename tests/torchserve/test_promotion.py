@@ -18,7 +18,7 @@ from live_server import Running, inputs, temperature_artifact, torchscript, unti
 from calib_serve.core.errors import ServerError
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.monitor.shadow import ShadowFollower
-from calib_serve.torchserve.archive import Batching, pack, recalibrated
+from calib_serve.torchserve import Batching, pack, recalibrated
 from calib_serve.torchserve.promotion import Host, evidence_of, swap
 
 MODEL, X = "exchanged", inputs(1)[0].tolist()

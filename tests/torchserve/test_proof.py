@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import ModelError
-from calib_serve.metrics import sigmoid, softmax
-from calib_serve.scores import Outputs
+from calib_serve.scores import Outputs, sigmoid, softmax
 from calib_serve.scores.form import Form
 from calib_serve.torchserve.seam._handler import Recorder
 from calib_serve.torchserve.seam._host import Answer, Request

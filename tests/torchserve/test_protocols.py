@@ -27,7 +27,7 @@ from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions,
 from sizes import sized
 
 from calib_serve.receipts import group_number
-from calib_serve.torchserve.archive import Batching, pack
+from calib_serve.torchserve import Batching, pack
 
 pytestmark = pytest.mark.server
 ENVELOPES = ("", "kserve", "kservev2", "json")

@@ -15,7 +15,7 @@ from command_line import calib_serve
 from live_server import temperature_artifact
 from others_archives import archived
 
-from calib_serve.torchserve.archive import read_archive, recalibrated, remarks
+from calib_serve.torchserve import read_archive, recalibrated, remarks
 from calib_serve.torchserve.archive._archive import CONFIG, MANIFEST
 
 pytestmark = pytest.mark.server

@@ -13,7 +13,7 @@ import pytest
 import torch
 from live_server import inputs, network, temperature_artifact, torchscript
 
-from calib_serve.torchserve.archive import pack
+from calib_serve.torchserve import pack
 
 pytestmark = pytest.mark.server
 

@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from calib_serve.core.errors import ModelError
-from calib_serve.metrics import sigmoid, softmax
+from calib_serve.scores import sigmoid, softmax
 from calib_serve.torchserve.seam import _trial_worker
 from calib_serve.torchserve.seam._handler import Recorder, functions, load_handler, places, sigmoids
 from calib_serve.torchserve.seam._host import Request

@@ -22,7 +22,7 @@ from live_server import (
 
 from calib_serve.core.errors import ServerError
 from calib_serve.receipts import Keyring
-from calib_serve.torchserve.archive import pack, pack_feedback
+from calib_serve.torchserve import pack, pack_feedback
 from calib_serve.torchserve.configuration import Ports, parse_properties
 from calib_serve.torchserve.metrics_file import metrics_file, undeclared
 from calib_serve.torchserve.promotion import Host

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes

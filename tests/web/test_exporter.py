@@ -3,7 +3,7 @@
 import pytest
 
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.drift import Alarm
+from calib_serve.monitor import Alarm
 from calib_serve.monitor.drift.detector import ShiftedBin
 from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring

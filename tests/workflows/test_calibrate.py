@@ -12,11 +12,11 @@ from torch import nn
 from calib_serve import Artifact, calibrate, calibrate_model, judge, verdict
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import FitError, InputError, ModelError, ShapeError
-from calib_serve.fit.clamping import fit_neural_clamping_paper, fit_neural_clamping_toolkit
+from calib_serve.fit import CANDIDATES, fit_by_name, fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.from_model import recognisable
-from calib_serve.fit.output import CANDIDATES, fit_by_name
-from calib_serve.metrics import evaluate, nll, softmax
+from calib_serve.metrics import evaluate, nll
 from calib_serve.models import from_module
+from calib_serve.scores import softmax
 
 
 def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from calib_serve.app.demo import digits
 from calib_serve.app.demo.digits import Digits
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.fit.clamping.fit import fit_neural_clamping
-from calib_serve.fit.from_model import recognisable
-from calib_serve.fit.masked import Masking, fit_masked_head
-from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.fit.samples import Samples
-from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
-from calib_serve.fuse.sessions import open_session
-from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
-from calib_serve.metrics.proper import nll
-from calib_serve.models.classifier import Classifier, calibrated_probs
-from calib_serve.models.load import load_model
+from calib_serve.artifact import Artifact
+from calib_serve.fit import (
+    Masking,
+    Samples,
+    fit_masked_head,
+    fit_neural_clamping,
+    fit_temperature,
+    recognisable,
+)
+from calib_serve.fuse import FuseReport, fuse_onnx, open_session
+from calib_serve.metrics import Evaluation, evaluate_probs, nll
+from calib_serve.models import Classifier, calibrated_probs, load_model
 
 __all__ = ["Calibrated", "Deployed", "Fused", "calibrate", "deploy", "fuse"]
 

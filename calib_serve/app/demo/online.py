@@ -19,11 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from calib_serve.app.demo.digits import Split
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ServerError
-from calib_serve.receipts.samples import LabelledSamples, read_samples
-from calib_serve.torchserve.archive._contents import Batching
-from calib_serve.torchserve.archive._packing import pack, pack_feedback
-from calib_serve.torchserve.configuration import Ports, ensure_keyring
-from calib_serve.torchserve.server import Server
+from calib_serve.receipts import LabelledSamples, read_samples
+from calib_serve.torchserve import Batching, Ports, Server, ensure_keyring, pack, pack_feedback
 
 __all__ = [
     "FEEDBACK",

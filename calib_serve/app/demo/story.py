@@ -19,10 +19,9 @@ from calib_serve.app.demo.offline import Calibrated, Deployed, Fused
 from calib_serve.app.demo.online import Answers, Counters, label, predict, refusals, sampled
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, ServerError
-from calib_serve.fit.refitting import refit
-from calib_serve.report.page import write_report
-from calib_serve.torchserve.configuration import Ports
-from calib_serve.torchserve.server import Server
+from calib_serve.fit import refit
+from calib_serve.report import write_report
+from calib_serve.torchserve import Ports, Server
 
 if TYPE_CHECKING:
     from rich.console import Console

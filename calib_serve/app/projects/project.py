@@ -12,8 +12,8 @@ from calib_serve import __version__
 from calib_serve.app.projects.kinds import KINDS, Kind
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
-from calib_serve.receipts.keyring import Keyring
-from calib_serve.web.monitoring.files import MonitoringOptions, monitoring_files
+from calib_serve.receipts import Keyring
+from calib_serve.web import MonitoringOptions, monitoring_files
 
 __all__ = ["Written", "first_commands", "project_files", "write_project"]
 

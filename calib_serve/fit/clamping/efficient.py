@@ -16,15 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import InputShift, LogitMap
+from calib_serve.artifact import Artifact, InputShift, LogitMap
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.models.classifier import Classifier, Progress
-from calib_serve.scores.kinds import softmax
+from calib_serve.models import Classifier, Progress
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.floating[Any]]
 

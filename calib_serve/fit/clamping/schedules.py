@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import checked
 from calib_serve.fit.clamping.objective import (
@@ -31,8 +31,8 @@ from calib_serve.fit.clamping.objective import (
 )
 from calib_serve.fit.facts import reference_bins
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.models.classifier import Classifier, Progress
-from calib_serve.scores.kinds import softmax
+from calib_serve.models import Classifier, Progress
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap, Mixture, Step
+from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
@@ -31,8 +30,8 @@ from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.temperature import Base, base
 from calib_serve.fit.samples import Samples, folds_of, one_thread
 from calib_serve.fit.softmax_regression import Problem, Shape, Solve
-from calib_serve.metrics.samples import mean_error
-from calib_serve.scores.kinds import log_softmax
+from calib_serve.metrics import mean_error
+from calib_serve.scores import log_softmax
 
 Floats = NDArray[np.float64]
 

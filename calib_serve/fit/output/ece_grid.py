@@ -16,8 +16,7 @@ from typing import Literal, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap, Mixture
+from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature

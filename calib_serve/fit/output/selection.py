@@ -20,8 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import Score, Selection
+from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds
@@ -29,13 +28,20 @@ from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.metrics.comparison import Moved, Tops
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
-from calib_serve.metrics.judging import judge_probs
-from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.truths import Event, event_error
-from calib_serve.scores.kinds import log_probs, softmax
+from calib_serve.metrics import (
+    Estimate,
+    Event,
+    Moved,
+    Separation,
+    Tops,
+    evaluate_probs,
+    event_error,
+    judge_probs,
+    mean_interval,
+    quantile_of,
+    resamples,
+)
+from calib_serve.scores import log_probs, softmax
 
 Floats = NDArray[np.float64]
 FoldFit = Callable[[int], Artifact]

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap, Mixture
+from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples
-from calib_serve.scores.kinds import softmax
+from calib_serve.scores import softmax
 
 _TOLERANCE = 1e-10  # of |d NLL / d log T|, next to an NLL of order 1
 _TOLERANCE_SINGLE = 1e-6  # where passes are in float32: the NLL is then within 1e-12 of its least

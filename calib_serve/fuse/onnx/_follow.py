@@ -13,7 +13,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, users
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift, is_layer, views

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
@@ -37,7 +37,7 @@ from calib_serve.fuse.onnx._parity import (
 )
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
-from calib_serve.scores.kinds import check_outputs
+from calib_serve.scores import check_outputs
 
 _MARK = "calib_serve.fingerprint"
 """The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""

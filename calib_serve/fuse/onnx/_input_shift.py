@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact.steps import InputShift
+from calib_serve.artifact import InputShift
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._graph import (
     FLOATS,

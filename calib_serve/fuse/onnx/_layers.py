@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact.steps import Head, LogitMap
+from calib_serve.artifact import Head, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._follow import reaches
 from calib_serve.fuse.onnx._graph import (

@@ -12,8 +12,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.core.options.base import check
 from calib_serve.core.options.fuse import OnnxOptions
@@ -31,7 +30,7 @@ from calib_serve.fuse.onnx._probabilities import (
     widen_column,
 )
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
-from calib_serve.scores.kinds import PROBABILITIES, Outputs
+from calib_serve.scores import PROBABILITIES, Outputs
 
 Pass = Callable[[Editor, Tail], tuple[Tail, str]]
 """Edits a graph; returns the tail after the edit, and a description of it."""

@@ -8,9 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import PredictionSets
-from calib_serve.artifact.steps import Mixture, ProbTable
+from calib_serve.artifact import Artifact, Mixture, PredictionSets, ProbTable
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import (
     NAMES,
@@ -24,7 +22,7 @@ from calib_serve.fuse._decisions import (
 )
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, users, work_type
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, class_axis, ignores_shift
-from calib_serve.scores.kinds import LABELS, LEAST, PROBABILITIES
+from calib_serve.scores import LABELS, LEAST, PROBABILITIES
 
 
 def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse._kinds import Change, change_to_fitted, check_truths
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
-from calib_serve.scores.kinds import LABELS, ONE_COLUMN, Outputs, exact
+from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
 _ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
 _SCORERS = {"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "TreeEnsemble", "Normalizer"}

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.steps import LogitMap
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
@@ -42,14 +41,15 @@ from calib_serve.fuse.torch._modules import (
     assemble,
     lookup,
 )
-from calib_serve.scores.form import Form, find_scores
-from calib_serve.scores.kinds import (
+from calib_serve.scores import (
     LABELS,
     ONE_COLUMN,
     PROBABILITIES,
+    Form,
     Outputs,
     check_outputs,
     exact,
+    find_scores,
     measured,
     to_logits,
     to_probs,

@@ -19,7 +19,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed, fields_of

@@ -17,10 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import ModelError
-from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET, LEDGER, SAMPLES, from_environment
-from calib_serve.receipts.keyring import LiveKeyring
-from calib_serve.receipts.recorder import ROUNDING, Recorder, SeriesKey, Tag
-from calib_serve.receipts.series import BY_NAME
+from calib_serve.receipts import (
+    BY_NAME,
+    KEYRING,
+    LABEL_BUDGET,
+    LEDGER,
+    ROUNDING,
+    SAMPLES,
+    LiveKeyring,
+    Recorder,
+    SeriesKey,
+    Tag,
+    from_environment,
+)
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
 

@@ -5,6 +5,6 @@
 
 from calib_serve.integrations.audit.expressions import Columns
 from calib_serve.integrations.audit.measuring import Audit, Labels, Measured, Refusal, audit
-from calib_serve.scores.databases import PASSWORD
+from calib_serve.scores import PASSWORD
 
 __all__ = ["PASSWORD", "Audit", "Columns", "Labels", "Measured", "Refusal", "audit"]

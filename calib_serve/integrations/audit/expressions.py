@@ -1,7 +1,7 @@
 """Ask an engine for the monitor's sums: predictions beside their labels, grouped, and in order.
 
-Each prediction has one fate. The sums are those that ``calib_serve.receipts.series`` declares, of columns. What
-needs the order of all confidences, AUROC and the equal-mass ECE, is found by window functions: equal
+Each prediction has one fate. The sums are those that ``calib_serve.receipts.series`` declares, of columns.
+What needs the order of all confidences, AUROC and the equal-mass ECE, is found by window functions: equal
 confidences are one row, so ties count half in the one and share their correct answers in the other, as in
 ``calib_serve.metrics``.
 """
@@ -18,9 +18,8 @@ import numpy as np
 
 from calib_serve.core.bins import check_binning
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.calibration import equal_mass_edges
-from calib_serve.receipts.series import SUMS
-from calib_serve.receipts.sums import Sums
+from calib_serve.metrics import equal_mass_edges
+from calib_serve.receipts import SUMS, Sums
 
 FATES = ("labelled", "unlabelled", "conflicting", "repeated", "id", "class", "confidence", "weight", "time")
 """What becomes of a prediction; a number in expressions.
@@ -271,7 +270,7 @@ def _of_one_id(predictions: Any) -> Any:
 
 
 def _bin(confidence: Any, bins: int) -> Any:
-    """Return the right-closed bin of each confidence in [0, 1], as ``calib_serve.core.bins.bin_index`` has it.
+    """Return the right-closed bin of each confidence in [0, 1], as ``core.bins.bin_index`` has it.
 
     The same edges to the last bit: multiples of 1 / bins, which numpy's linspace makes too.
     """

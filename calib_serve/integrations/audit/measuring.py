@@ -32,10 +32,10 @@ from calib_serve.integrations.audit.expressions import (
     ranked,
     ranks_of,
 )
-from calib_serve.metrics.conclusion import TOLERANCE, Verdict
-from calib_serve.monitor.estimates import Estimates, Missing, Number, estimate, judge
-from calib_serve.receipts.sums import Sums
-from calib_serve.scores.databases import Engine, open_engine
+from calib_serve.metrics import TOLERANCE, Verdict
+from calib_serve.monitor import Estimates, Missing, Number, estimate, judge
+from calib_serve.receipts import Sums
+from calib_serve.scores import Engine, open_engine
 
 Progress = Callable[[str, int, "int | None"], None]
 

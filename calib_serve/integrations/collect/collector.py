@@ -23,7 +23,7 @@ from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import CollectOptions
 from calib_serve.integrations.collect.sending import in_batches, post_in_parts
 from calib_serve.integrations.collect.source import DeadLetter, DeadLetters, Piece, Source
-from calib_serve.receipts.client import post_items
+from calib_serve.receipts import post_items
 
 log = logging.getLogger(__name__)
 

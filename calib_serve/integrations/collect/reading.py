@@ -20,7 +20,7 @@ from calib_serve.core.files import check_header, open_parquet, short_lines
 from calib_serve.core.names import By, shown
 from calib_serve.core.options.label import LabelColumns
 from calib_serve.integrations.collect.source import DeadLetter
-from calib_serve.receipts.items import read_json
+from calib_serve.receipts import read_json
 
 KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")
 """How the name of a file of labels ends."""

@@ -16,7 +16,7 @@ from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
 from calib_serve.integrations.collect.reading import Columns, read_rows
 from calib_serve.integrations.collect.source import DeadLetter
-from calib_serve.receipts.client import post_items
+from calib_serve.receipts import post_items
 
 SETTLED = frozenset({"duplicate", "not_wanted"})
 """Why a label is refused where nobody has to look."""

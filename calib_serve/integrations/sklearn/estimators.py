@@ -36,15 +36,13 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit.from_scores import calibrate
-from calib_serve.fit.samples import Samples
-from calib_serve.scores.kinds import Outputs, to_logits
-from calib_serve.scores.scores import Scores
+from calib_serve.fit import Samples, calibrate
+from calib_serve.scores import Outputs, Scores, to_logits
 
 if TYPE_CHECKING:
-    from calib_serve.fuse.onnx._fuse import FuseReport
+    from calib_serve.fuse import FuseReport
 
 
 _FOLDS = 5

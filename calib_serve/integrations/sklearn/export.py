@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError, MissingDependency, ModelError, ShapeError
-from calib_serve.fuse.sessions import open_session
+from calib_serve.fuse import open_session
 
 try:
     import onnx
@@ -21,7 +21,7 @@ try:
     from onnx import helper, numpy_helper
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-    from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
+    from calib_serve.fuse import FuseReport, fuse_onnx
 except ImportError as error:
     raise MissingDependency(error.name or "skl2onnx", "sklearn") from error
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.receipts.sums import Sums
+from calib_serve.receipts import Sums
 
 Floats = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
 if TYPE_CHECKING:
-    from calib_serve.metrics.conclusion import Verdict
+    from calib_serve.metrics import Verdict
 
 __all__ = ["STATIC", "Cell", "Fact", "Said", "Table", "environment", "table_of_tests"]
 

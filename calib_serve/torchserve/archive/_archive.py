@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 import yaml
 
-from calib_serve.artifact.manifest import read_yaml
+from calib_serve.artifact import read_yaml
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
 from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, written_whole
 from calib_serve.torchserve.mar_options import SECTION

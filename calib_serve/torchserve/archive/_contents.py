@@ -13,9 +13,10 @@ from typing import Any
 import yaml
 
 import calib_serve
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.scores.kinds import LABELS
+from calib_serve.core.faces import homes_of
+from calib_serve.scores import LABELS
 from calib_serve.torchserve.archive._archive import (
     Archive,
     Content,
@@ -130,6 +131,8 @@ def package_files(entry: str) -> dict[str, bytes | Path]:
         if module in found or not path.is_file():
             continue
         found[module] = path
+        if base.is_dir() and (stub := path.with_suffix(".pyi")).is_file():
+            found[f"{module}.pyi"] = stub
         # Imports inside functions count as well: a worker comes to them later.
         waiting += [*_imports(path), module.rpartition(".")[0] or "calib_serve"]
     return {path.relative_to(root.parent).as_posix(): path for path in found.values()}
@@ -147,8 +150,16 @@ def _imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names += [node.module, *(_home(node.module, alias.name) for alias in node.names)]
     return [name for name in names if name.startswith("calib_serve.")]
+
+
+def _home(module: str, name: str) -> str:
+    """The module that ``from module import name`` brings: the name's own where ``module`` is a room's face."""
+    stub = Path(calib_serve.__file__).parent.joinpath(*module.split(".")[1:], "__init__.pyi")
+    if module.startswith("calib_serve") and stub.is_file() and name in (homes := homes_of(stub)):
+        return _home(homes[name], name)
+    return f"{module}.{name}"
 
 
 def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:

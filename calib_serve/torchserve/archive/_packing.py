@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.preprocessing import Preprocessing
+from calib_serve.artifact import Artifact, Preprocessing
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed, fields_of
@@ -151,7 +150,7 @@ def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
     """Return the ONNX file to serve: with the new last layers in it, where the artifact has any."""
     if artifact.head is None:
         return path
-    from calib_serve.fuse.onnx._fuse import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
+    from calib_serve.fuse import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
 
     out = folder / "fused.onnx"
     fuse_onnx(path, artifact.only(artifact.head), out)

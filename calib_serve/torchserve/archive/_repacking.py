@@ -15,15 +15,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
-from calib_serve.fuse._kinds import change_to_fitted, check_truths
-from calib_serve.models.labelled import LabelledRequests, read_requests
-from calib_serve.scores.form import leaves, same_format
-from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, to_logits
+from calib_serve.fuse import change_to_fitted, check_truths
+from calib_serve.models import LabelledRequests, read_requests
+from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, leaves, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
     HASHES,

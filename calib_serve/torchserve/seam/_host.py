@@ -1,6 +1,6 @@
 """Ask a handler outside a server: with made-up or varied requests, here or in a process of its own.
 
-That process runs as a worker of TorchServe would run; what it does is in ``calib_serve.torchserve.seam._trial_worker``.
+That process runs as a worker of TorchServe would run; what it does is in ``_trial_worker``.
 """
 
 from __future__ import annotations

@@ -25,8 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import ModelError
-from calib_serve.scores.form import Form, FoundScores, Leaf, Shown, as_json, leaves
-from calib_serve.scores.kinds import LABELS, Outputs, class_count, from_probs, to_probs
+from calib_serve.scores import (
+    LABELS,
+    Form,
+    FoundScores,
+    Leaf,
+    Outputs,
+    Shown,
+    as_json,
+    class_count,
+    from_probs,
+    leaves,
+    to_probs,
+)
 from calib_serve.torchserve.seam._handler import Recorder
 from calib_serve.torchserve.seam._host import Answer, Request, varied
 

@@ -1,8 +1,8 @@
 """Find and prove the seam of an archive's handler, or ask it, in the process that ``run_trial`` starts.
 
-``python -m calib_serve.torchserve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds and proves
-the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests, ``scores``
-sends samples through the handler and keeps their scores.
+``python -m calib_serve.torchserve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds
+and proves the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests,
+``scores`` sends samples through the handler and keeps their scores.
 
 The process ends with the one that started it, whose end of the pipe at its standard input is then closed, and
 so do those that the handler started.
@@ -27,8 +27,20 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import CalibServeError, ModelError
 from calib_serve.core.files import map_npy
-from calib_serve.scores.form import EACH, Form, all_scores, as_json, find_scores, shown_as
-from calib_serve.scores.kinds import PROBABILITIES, Outputs, class_count, exact, measured, to_logits
+from calib_serve.scores import (
+    EACH,
+    PROBABILITIES,
+    Form,
+    Outputs,
+    all_scores,
+    as_json,
+    class_count,
+    exact,
+    find_scores,
+    measured,
+    shown_as,
+    to_logits,
+)
 from calib_serve.torchserve.seam._handler import (
     INFERENCE,
     Handler,

@@ -2,23 +2,3 @@
 
 Each is a file in ``templates``, in which a handful of values are filled in; deploy/ holds what comes of it.
 """
-
-from calib_serve.web.monitoring.files import (
-    PARTS,
-    REPLICA_LABELS,
-    WINDOWS,
-    MonitoringOptions,
-    Part,
-    export_monitoring,
-    monitoring_files,
-)
-
-__all__ = [
-    "PARTS",
-    "REPLICA_LABELS",
-    "WINDOWS",
-    "MonitoringOptions",
-    "Part",
-    "export_monitoring",
-    "monitoring_files",
-]

@@ -18,7 +18,8 @@ from sklearn.multiclass import OneVsRestClassifier
 from calib_serve import Artifact, calibrate, verdict
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.labels import LABEL_METHODS
-from calib_serve.metrics import confidence_of_labels, nll, sigmoid
+from calib_serve.metrics import confidence_of_labels, nll
+from calib_serve.scores import sigmoid
 
 N = sized(ci=600, nightly=6000)
 

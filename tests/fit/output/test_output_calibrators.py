@@ -17,7 +17,8 @@ from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature_mixture
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import ece, nll, softmax
+from calib_serve.metrics import ece, nll
+from calib_serve.scores import softmax
 
 METHODS = pytest.mark.parametrize("method", CANDIDATES)
 LINEAR = ("vector", "matrix", "ms-odir", "dirichlet-odir", "structured-vector", "structured-matrix")

@@ -14,7 +14,8 @@ from calib_serve.fit.output import candidates
 from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.metrics import nll, softmax
+from calib_serve.metrics import nll
+from calib_serve.scores import softmax
 
 
 def draw(n: int = 800, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from plain_detector import PlainDetector
 
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 from calib_serve.monitor.drift.bets import SPACING, Cells, PartBets, payoffs
 from calib_serve.monitor.drift.statistics import ConfidenceShift
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from plain_detector import PlainDetector
 
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 
 
 def draw(rng, n):

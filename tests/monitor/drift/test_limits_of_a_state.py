@@ -7,7 +7,7 @@ import json
 import pytest
 
 from calib_serve.core.errors import InputError
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 
 
 def changed(state: bytes, **changes: object) -> bytes:

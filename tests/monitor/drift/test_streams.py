@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from calib_serve.monitor.drift import Detector
+from calib_serve.monitor import Detector
 
 
 def binary(folder, name):
