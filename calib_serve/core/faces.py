@@ -44,9 +44,10 @@ def face(room: str, file: str) -> tuple[Callable[[str], object], Callable[[], li
         except ModuleNotFoundError as error:
             from calib_serve.core.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415 - seldom
 
-            if (error.name or "").partition(".")[0] not in EXTRA_OF:
+            missing = error.name or ""
+            if missing.partition(".")[0] not in EXTRA_OF:
                 raise
-            raise MissingDependency(error.name) from error
+            raise MissingDependency(missing) from error
         setattr(sys.modules[room], name, value)
         return value
 

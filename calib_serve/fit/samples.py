@@ -51,8 +51,8 @@ class Samples:
     scores were before they became logits, ``groups`` (n,) the codes of samples that belong together, or None.
     ``part``: they are a part of others, such as a fold.
 
-    Weights may be counts (``core.arrays.are_counts``): the row is there as often. Others weigh.
-    In both ways a weight of 0 leaves the row out before anything else: nothing, no fold either, depends on it.
+    Weights may be counts (``core.arrays.are_counts``): the row is there as often. Others weigh. In both
+    ways a weight of 0 leaves the row out before anything else: nothing, no fold either, depends on it.
     """
 
     logits: Floats

@@ -369,9 +369,9 @@ def prepare_report(
     Both are (probs (n, K), labels (n,)) of the same samples in the same order; of a multi-label model
     (probs (n, L), labels (n, L), each 0 or 1). ``tolerance`` is the acceptable mean gap, ``class_tolerance``
     that of a class alone. ``sample_weight`` (n,) are weights: figures and paired tests are of rows that are
-    there as often (``core.arrays.repeated``). ``groups`` (n,) say which samples belong together,
-    such as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how``
-    are fields of ``How``. Raises InputError or ShapeError where these do not match.
+    there as often (``core.arrays.repeated``). ``groups`` (n,) say which samples belong together, such as
+    those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how`` are
+    fields of ``How``. Raises InputError or ShapeError where these do not match.
     """
     # The shape of labels tells: class ids are (n,), truths of labels (n, L).
     task: Task = _Multilabel() if np.ndim(after[1]) == 2 else _Multiclass()

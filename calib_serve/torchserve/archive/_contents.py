@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,16 +150,18 @@ def _imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(_home(node.module, alias.name) for alias in node.names)]
+            names += [home for alias in node.names for home in _homes(node.module, alias.name)]
     return [name for name in names if name.startswith("calib_serve.")]
 
 
-def _home(module: str, name: str) -> str:
-    """The module that ``from module import name`` brings: the name's own where ``module`` is a room's face."""
+def _homes(module: str, name: str) -> Iterator[str]:
+    """The modules that ``from module import name`` loads: also those behind a room's face."""
+    yield module
     stub = Path(calib_serve.__file__).parent.joinpath(*module.split(".")[1:], "__init__.pyi")
     if module.startswith("calib_serve") and stub.is_file() and name in (homes := homes_of(stub)):
-        return _home(homes[name], name)
-    return f"{module}.{name}"
+        yield from _homes(homes[name], name)
+    else:
+        yield f"{module}.{name}"
 
 
 def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
