@@ -30,7 +30,7 @@ NAMES = [name for names in COMMANDS.values() for name in names]
 def declared() -> list[tuple[str, str, str | None]]:
     """(class, field, help) of each field that an options class declares itself, as the sources have them."""
     found = []
-    for path in [*ROOT.glob("options/*.py"), *ROOT.glob("app/*.py")]:
+    for path in [*ROOT.glob("core/options/*.py"), *ROOT.glob("app/*.py")]:
         for node in ast.parse(path.read_text()).body:
             if not (isinstance(node, ast.ClassDef) and "kw_only=True" in map_text(node)):
                 continue
@@ -42,7 +42,7 @@ def declared() -> list[tuple[str, str, str | None]]:
 
 
 def option_modules() -> list[typing.Any]:
-    names = [path.stem for path in ROOT.glob("options/[a-z]*.py")]
+    names = [path.stem for path in ROOT.glob("core/options/[a-z]*.py")]
     return [importlib.import_module(f"calib_serve.core.options.{name}") for name in names]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from calib_serve import judge
 from calib_serve.core import text as words
-from calib_serve.metrics import conclude as verdicts
+from calib_serve.metrics import conclusion as verdicts
 from calib_serve.metrics.conclusion import (
     CALIBRATE,
     DEPLOY,
