@@ -9,8 +9,9 @@ from typing import Any
 
 from calib_serve import Bins, calibrate, evaluate, judge
 from calib_serve.core.bins import bin_index
+from calib_serve.ledger import intake
 from calib_serve.metrics import gaps
-from calib_serve.monitor import Detector, _bin_gaps, estimates, intake
+from calib_serve.monitor import Detector, _bin_gaps, estimates
 from calib_serve.receipts import DAY, SKEW
 
 

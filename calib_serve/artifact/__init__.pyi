@@ -5,11 +5,11 @@ from calib_serve.artifact.contract import Clause as Clause
 from calib_serve.artifact.contract import ClauseKind as ClauseKind
 from calib_serve.artifact.contract import Contract as Contract
 from calib_serve.artifact.decisions import Abstain as Abstain
-from calib_serve.artifact.decisions import DecisionsEvaluation as DecisionsEvaluation
 from calib_serve.artifact.decisions import PredictionSets as PredictionSets
 from calib_serve.artifact.decisions import SetScore as SetScore
-from calib_serve.artifact.decisions import evaluate_decisions as evaluate_decisions
-from calib_serve.artifact.decisions import promises as promises
+from calib_serve.artifact.evidence import DecisionsEvaluation as DecisionsEvaluation
+from calib_serve.artifact.evidence import evaluate_decisions as evaluate_decisions
+from calib_serve.artifact.evidence import promises as promises
 from calib_serve.artifact.facts import ModelFacts as ModelFacts
 from calib_serve.artifact.facts import Score as Score
 from calib_serve.artifact.facts import Selection as Selection
@@ -17,7 +17,6 @@ from calib_serve.artifact.facts import made_up as made_up
 from calib_serve.artifact.facts import response as response
 from calib_serve.artifact.facts import same_response as same_response
 from calib_serve.artifact.manifest import read_yaml as read_yaml
-from calib_serve.artifact.preprocessing import MAX_PIXELS as MAX_PIXELS
 from calib_serve.artifact.preprocessing import Preprocessing as Preprocessing
 from calib_serve.artifact.preprocessing import is_picture_shape as is_picture_shape
 from calib_serve.artifact.preprocessing import opened_picture as opened_picture

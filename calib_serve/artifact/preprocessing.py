@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
 from calib_serve.core.files import named
-from calib_serve.core.options.pack import AnswerOptions
+from calib_serve.core.options.base import MAX_PIXELS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -184,10 +184,6 @@ def _pair(name: str, given: Any) -> tuple[int, int]:
             f"got {repr(given)[:80]}"
         )
     return sizes[0], sizes[1]
-
-
-MAX_PIXELS = AnswerOptions.max_pixels
-"""The most pixels of a picture, before and after it is resized, unless told otherwise."""
 
 
 def read_picture(

@@ -11,11 +11,10 @@ from calib_serve.ledger.entries import Published as Published
 from calib_serve.ledger.entries import Shadowed as Shadowed
 from calib_serve.ledger.entries import State as State
 from calib_serve.ledger.entries import WindowSums as WindowSums
-from calib_serve.ledger.intake import FATES as FATES
+from calib_serve.ledger.export import export_ledger as export_ledger
 from calib_serve.ledger.intake import Binding as Binding
 from calib_serve.ledger.intake import Intake as Intake
 from calib_serve.ledger.intake import PredictionIds as PredictionIds
-from calib_serve.ledger.intake import UnboundReceipt as UnboundReceipt
 from calib_serve.ledger.ledger import Ledger as Ledger
 from calib_serve.ledger.ledger import Revoked as Revoked
 from calib_serve.ledger.recovery import note_anew as note_anew
@@ -25,4 +24,3 @@ from calib_serve.ledger.schema import GIVEN as GIVEN
 from calib_serve.ledger.schema import INCIDENT as INCIDENT
 from calib_serve.ledger.schema import PROGRAM as PROGRAM
 from calib_serve.ledger.schema import VERSION as VERSION
-from calib_serve.ledger.schema import export_ledger as export_ledger

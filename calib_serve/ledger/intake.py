@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from sqlalchemy import func, select
 
@@ -33,12 +33,12 @@ from calib_serve.receipts import (
     LONGEST_ID,
     LONGEST_SEGMENT,
     Classes,
+    Fate,
     Keyring,
     Label,
     LiveKeyring,
     Outcome,
     Receipt,
-    SignedReceipt,
     Slices,
     Version,
     is_id,
@@ -56,18 +56,6 @@ class Binding(NamedTuple):
     model: str
     id: str
     receipt: str
-
-
-class UnboundReceipt(SignedReceipt):
-    """A receipt that its prediction's id does not stand for: another one's, or the id could not be kept."""
-
-    wanted: bool
-
-    def __new__(cls, receipt: SignedReceipt) -> UnboundReceipt:
-        """Make one of the receipt."""
-        made = super().__new__(cls, receipt)
-        made.wanted = receipt.wanted
-        return made
 
 
 def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:
@@ -105,12 +93,6 @@ def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = N
 def _hashed(id: str) -> str:
     # 16 bytes: that two of a billion ids meet has a chance below 1e-20.
     return hashlib.blake2b(id.encode(), digest_size=16, person=b"prediction id").hexdigest()
-
-
-Fate = Literal["bound", "conflict", "failed"]
-
-FATES: tuple[Fate, ...] = ("bound", "conflict", "failed")
-"""What became of an id: it names its prediction, names another one, or was lost."""
 
 
 class PredictionIds:

@@ -128,3 +128,5 @@ from calib_serve.metrics.shares import em as em
 from calib_serve.metrics.stream import Tally as Tally
 from calib_serve.metrics.truths import Event as Event
 from calib_serve.metrics.truths import event_error as event_error
+from calib_serve.scores.kinds import sigmoid as sigmoid
+from calib_serve.scores.kinds import softmax as softmax

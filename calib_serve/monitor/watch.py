@@ -28,7 +28,7 @@ from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import DriftOptions, WatchOptions
-from calib_serve.ledger import Binding, Held, Intake, Ledger, PredictionIds, UnboundReceipt
+from calib_serve.ledger import Binding, Held, Intake, Ledger, PredictionIds
 from calib_serve.monitor.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
 from calib_serve.monitor.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.monitor.drift.detector import TOLERANCE, Detector
@@ -59,6 +59,7 @@ from calib_serve.receipts import (
     SignedReceipt,
     Slices,
     Sums,
+    UnboundReceipt,
     Version,
     carried,
     chances_of,

@@ -1,15 +1,18 @@
 """Receipts: signed records of served predictions, which clients cannot forge."""
 
+from calib_serve.receipts.batch import FATES as FATES
 from calib_serve.receipts.batch import LONGEST_ID as LONGEST_ID
 from calib_serve.receipts.batch import LONGEST_SEGMENT as LONGEST_SEGMENT
 from calib_serve.receipts.batch import OTHER as OTHER
 from calib_serve.receipts.batch import BatchKey as BatchKey
 from calib_serve.receipts.batch import Carried as Carried
+from calib_serve.receipts.batch import Fate as Fate
 from calib_serve.receipts.batch import Item as Item
 from calib_serve.receipts.batch import Outcome as Outcome
 from calib_serve.receipts.batch import ServedPrediction as ServedPrediction
 from calib_serve.receipts.batch import ServedReceipt as ServedReceipt
 from calib_serve.receipts.batch import ServedSums as ServedSums
+from calib_serve.receipts.batch import UnboundReceipt as UnboundReceipt
 from calib_serve.receipts.batch import carried as carried
 from calib_serve.receipts.batch import chances_of as chances_of
 from calib_serve.receipts.batch import check_content as check_content

@@ -10,7 +10,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 import numpy as np
 
@@ -31,6 +31,11 @@ LONGEST_SEGMENT = 63
 
 LONGEST_ID = 255
 """Characters of a user's own id of a prediction."""
+
+Fate = Literal["bound", "conflict", "failed"]
+
+FATES: tuple[Fate, ...] = ("bound", "conflict", "failed")
+"""What became of an id: it names its prediction, names another one, or was lost."""
 
 
 def is_segment(name: object) -> bool:
@@ -135,6 +140,18 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
         id=item.id,
     )
     return Carried(served, SignedReceipt(item.receipt), receipt.nonce, receipt.time)
+
+
+class UnboundReceipt(SignedReceipt):
+    """A receipt that its prediction's id does not stand for: another one's, or the id could not be kept."""
+
+    wanted: bool
+
+    def __new__(cls, receipt: SignedReceipt) -> UnboundReceipt:
+        """Make one of the receipt."""
+        made = super().__new__(cls, receipt)
+        made.wanted = receipt.wanted
+        return made
 
 
 class BatchKey(NamedTuple):

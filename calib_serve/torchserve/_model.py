@@ -19,18 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import (
-    MAX_PIXELS,
-    Artifact,
-    Preprocessing,
-    is_picture_shape,
-    load,
-    read_picture,
-    read_plainly,
-)
+from calib_serve.artifact import Artifact, Preprocessing, is_picture_shape, load, read_picture, read_plainly
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.core.files import sha256
+from calib_serve.core.options.base import MAX_PIXELS
 from calib_serve.torchserve.mar_options import ModelOptions
 
 if TYPE_CHECKING:

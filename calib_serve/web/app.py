@@ -25,9 +25,16 @@ from calib_serve.core.errors import (
 )
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
-from calib_serve.ledger import UnboundReceipt
 from calib_serve.monitor import WINDOWS, Watch, file_check
-from calib_serve.receipts import Item, ServedPrediction, ServedReceipt, ServedSums, Shadow, SignedReceipt
+from calib_serve.receipts import (
+    Item,
+    ServedPrediction,
+    ServedReceipt,
+    ServedSums,
+    Shadow,
+    SignedReceipt,
+    UnboundReceipt,
+)
 from calib_serve.report import STATIC
 from calib_serve.web.exporter import Batch, Requests, export
 from calib_serve.web.gate import (

@@ -18,7 +18,6 @@ from typing import Any, Literal, get_args
 
 from calib_serve.core.errors import LedgerError, MissingDependency
 from calib_serve.core.options.servers import AppOptions
-from calib_serve.ledger import FATES, Published
 from calib_serve.monitor import (
     WINDOWS,
     Check,
@@ -37,7 +36,18 @@ from calib_serve.monitor import (
     sums_of,
     trouble_rows,
 )
-from calib_serve.receipts import BY_NAME, DAY, LEDGER_LABELS, OTHER, PUBLISHED, Key, Sums, Version, add_at
+from calib_serve.receipts import (
+    BY_NAME,
+    DAY,
+    FATES,
+    LEDGER_LABELS,
+    OTHER,
+    PUBLISHED,
+    Key,
+    Sums,
+    Version,
+    add_at,
+)
 
 try:
     from prometheus_client import CollectorRegistry
@@ -119,7 +129,7 @@ class WatchCollector(Collector):
             yield from _families(sum_rows(own, published))
             yield from _expected(own)
             segments = {k: each for k, each in published.segments.items() if k.name and k.of in own}
-            yield from _segments(segments, published)
+            yield from _segments(segments, tuple(published.labels.values()))
             told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
             rows = [((*k.of, k.name, *published.labels.values()), n.sum()) for k, n in told_by.items()]
             yield _family("calib_source_labels_total", rows)
@@ -194,8 +204,7 @@ def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Me
         yield _family(name, of)
 
 
-def _segments(sums: Mapping[Key, Sums], published: Published) -> Iterator[Metric]:
-    own = tuple(published.labels.values())
+def _segments(sums: Mapping[Key, Sums], own: tuple[str, ...]) -> Iterator[Metric]:
     for one in PUBLISHED:
         if one.by_segment:
             rows = _binned({(key.model, key.version, key.name): each[one.name] for key, each in sums.items()})

@@ -13,8 +13,7 @@ from real_watch import RING, talk_to
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError
-from calib_serve.ledger import Ledger
-from calib_serve.monitor import intake
+from calib_serve.ledger import Ledger, intake
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import DAY

@@ -265,6 +265,11 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
     ]
 
 
+def test_what_is_no_watch_is_refused_by_its_type(ring: Keyring, registry: CollectorRegistry) -> None:
+    with pytest.raises(InputError, match=r"or a Watch of this process, got Keyring: give watch=URL"):
+        Reporter(3, **MODEL, keyring=ring, watch=ring, registry=registry)  # type: ignore[arg-type]
+
+
 @pytest.mark.store
 def test_samples_of_a_reporter_find_their_labels_at_a_watch(
     tmp_path: Path, ring: Keyring, registry: CollectorRegistry

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from calib_serve.core.errors import InputError, OptionError
 
 __all__ = [
+    "MAX_PIXELS",
     "PYTHON",
     "RARE",
     "Checked",
@@ -34,6 +35,9 @@ RARE = "seldom needed"
 """Mark of a field, ``Annotated[int, RARE]``: an option that few need."""
 PYTHON = "of Python alone"
 """Mark of a field that is a keyword argument, and no option of the command line."""
+
+MAX_PIXELS = 25_000_000
+"""The most pixels of a picture, before and after it is resized, unless told otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)

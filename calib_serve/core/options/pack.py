@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from calib_serve.core.options.base import (
+    MAX_PIXELS,
     PYTHON,
     RARE,
     Checked,
@@ -81,7 +82,7 @@ class ReplyOptions(Checked):
     """List the probabilities of all classes in a reply."""
     threads: Annotated[int | None, RARE] = None
     """Cores of a worker; by default all are shared evenly by the workers."""
-    max_pixels: Annotated[int, RARE] = 25_000_000
+    max_pixels: Annotated[int, RARE] = MAX_PIXELS
     """The most pixels of a picture that is sent."""
     allow_cpu_fallback: Annotated[bool, RARE] = False
     """Let the model run on the CPU where a GPU was asked for."""
