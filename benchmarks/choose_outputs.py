@@ -48,7 +48,7 @@ def look(draws: list[Set]) -> dict | None:
             fitted["auto"] = select(Samples.of(*calibration))
             test = found["test_logits"], found["test_labels"]
             rows.append({name: nll(one.of_logits(test[0]), test[1]) for name, one in fitted.items()})
-            beyond.append(fitted["auto"].fit.get("beyond_temperature", {}).get("share", 0.0))
+            beyond.append(fitted["auto"].fit.facts.get("beyond_temperature", {}).get("share", 0.0))
     if not rows:
         return None
     means = {name: statistics.mean(row[name] for row in rows) for name in (*METHODS, "auto")}

@@ -91,7 +91,7 @@ def chosen(given, fits, z_test):
 
 
 def _facts(artifact):
-    return {key: value for key, value in artifact.fit.items() if key not in ("candidates", "schedule")}
+    return {key: value for key, value in artifact.fit.facts.items() if key not in ("candidates", "schedule")}
 
 
 def _scored(given, artifact, z_test, *, parts=True):

@@ -218,7 +218,7 @@ def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions
 
     out, found = console(), verdict(artifact)
     show_verdict(out, found, every=output.verbose)
-    for remark in (*(() if output.verbose else found.reasons), *artifact.fit.get("remarks", ())):
+    for remark in (*(() if output.verbose else found.reasons), *artifact.fit.remarks):
         out.print(f"note: {remark}")
     if output.verbose:
         for table in artifact_tables(artifact):

@@ -5,12 +5,17 @@ from calib_serve.artifact.contract import Clause as Clause
 from calib_serve.artifact.contract import ClauseKind as ClauseKind
 from calib_serve.artifact.contract import Contract as Contract
 from calib_serve.artifact.decisions import Abstain as Abstain
+from calib_serve.artifact.decisions import AbstainFacts as AbstainFacts
+from calib_serve.artifact.decisions import DecisionFacts as DecisionFacts
 from calib_serve.artifact.decisions import PredictionSets as PredictionSets
+from calib_serve.artifact.decisions import SetFacts as SetFacts
 from calib_serve.artifact.decisions import SetScore as SetScore
 from calib_serve.artifact.evidence import DecisionsEvaluation as DecisionsEvaluation
 from calib_serve.artifact.evidence import evaluate_decisions as evaluate_decisions
 from calib_serve.artifact.evidence import promises as promises
+from calib_serve.artifact.facts import FitRecord as FitRecord
 from calib_serve.artifact.facts import ModelFacts as ModelFacts
+from calib_serve.artifact.facts import PriorCorrection as PriorCorrection
 from calib_serve.artifact.facts import Score as Score
 from calib_serve.artifact.facts import Selection as Selection
 from calib_serve.artifact.facts import made_up as made_up

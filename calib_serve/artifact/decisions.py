@@ -120,6 +120,50 @@ class Abstain:
         return dict(vars(self))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ThresholdFacts:
+    """The samples that a threshold was found on: how many, their hash, and in how many ``groups``."""
+
+    samples: int
+    sha256: str
+    seed: int
+    groups: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetFacts(ThresholdFacts):
+    """Facts of prediction sets.
+
+    ``threshold_samples``: those that no option was chosen on; the shares of samples whose top class is true
+    (``top_right``), and whose set holds the true one (``held``); ``always_in``: ids of classes that are in
+    every set.
+    """
+
+    threshold_samples: int
+    top_right: float
+    held: float
+    always_in: tuple[int, ...] = ()
+
+    def exact(self, sets: PredictionSets) -> int | None:
+        """Return the samples of which the coverage's range is known: of one threshold, without groups."""
+        return None if sets.classes or self.groups else self.threshold_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstainFacts(ThresholdFacts):
+    """Facts of an abstention; ``answered``: the share of its samples that get an answer."""
+
+    answered: float
+
+
+@dataclass(frozen=True)
+class DecisionFacts:
+    """The samples that prediction sets and abstention were found on; None where not known."""
+
+    sets: SetFacts | None = None
+    abstain: AbstainFacts | None = None
+
+
 def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> PredictionSets | None:
     """Return the inverse of ``facts``, of a manifest that may have none."""
     if facts is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import Abstain, PredictionSets
+from calib_serve.artifact.decisions import Abstain, AbstainFacts, PredictionSets, SetFacts, ThresholdFacts
 from calib_serve.metrics import (
     SelectiveEvaluation,
     SetEvaluation,
@@ -62,8 +61,7 @@ def evaluate_decisions(
     if sets is None and abstain is None:
         return DecisionsEvaluation(None, None)
     p, y = checked(probs, labels)
-    facts = _facts(artifact, "sets")
-    one_threshold = sets is not None and sets.classes is None and "groups" not in facts
+    facts = artifact.fit.decisions.sets
     return DecisionsEvaluation(
         None
         if sets is None
@@ -72,7 +70,7 @@ def evaluate_decisions(
             y,
             confidence=np.clip(p.max(axis=1).astype(np.float64), 0, 1),
             promised=sets.coverage,
-            fitted_on=facts.get("threshold_samples") if one_threshold else None,
+            fitted_on=facts.exact(sets) if facts else None,
             level=level,
             groups=groups,
         ),
@@ -92,37 +90,33 @@ def promises(artifact: Artifact) -> list[str]:
     >>> promises(artifact)
     []
     """
-    sets, abstain = artifact.sets, artifact.abstain
+    sets, abstain, facts = artifact.sets, artifact.abstain, artifact.fit.decisions
     return [
-        *(_of_sets(sets, artifact, _facts(artifact, "sets")) if sets else ()),
-        *(_of_abstain(abstain, _facts(artifact, "abstain")) if abstain else ()),
+        *(_of_sets(sets, artifact, facts.sets) if sets else ()),
+        *(_of_abstain(abstain, facts.abstain) if abstain else ()),
         *(artifact.contract.says(artifact.class_names) if artifact.contract else ()),
     ]
 
 
-def _facts(artifact: Artifact, of: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = artifact.fit.get("decisions", {}).get(of, {})
-    return found
-
-
-def _of_sets(sets: PredictionSets, artifact: Artifact, facts: Mapping[str, Any]) -> list[str]:
+def _of_sets(sets: PredictionSets, artifact: Artifact, facts: SetFacts | None) -> list[str]:
     whom = "the samples of every class" if sets.classes else "new samples"
     said = [
         f"Sets hold the true class of {_percent(sets.coverage)} of {whom} ({sets.score}), {_ground(facts)}."
     ]
-    if "threshold_samples" in facts and not sets.classes and "groups" not in facts:
-        reached = coverage_range(facts["threshold_samples"], sets.coverage)
+    if facts is None:
+        return said
+    if exact := facts.exact(sets):
+        reached = coverage_range(exact, sets.coverage)
         said.append(
             "Over draws of so many samples the share lies between "
             f"{_percent(reached.low)} and {_percent(reached.high)}, 95 times in 100."
         )
-        if facts["held"] > reached.high:
+        if facts.held > reached.high:
             why = "as many samples have the same score"
-            if facts.get("top_right", 1.0) > reached.high:
+            if facts.top_right > reached.high:
                 why = "as the most likely class is in every set; a higher coverage says more"
-            said.append(f"They hold more, {_percent(facts['held'])} of these samples, {why}.")
-    always = facts.get("always_in", [])
-    if always:
+            said.append(f"They hold more, {_percent(facts.held)} of these samples, {why}.")
+    if always := facts.always_in:
         names = [artifact.class_names[k] if artifact.class_names else str(k) for k in always[:_NAMED]]
         more = f" and {len(always) - _NAMED} more" if len(always) > _NAMED else ""
         said.append(
@@ -132,19 +126,19 @@ def _of_sets(sets: PredictionSets, artifact: Artifact, facts: Mapping[str, Any])
     return said
 
 
-def _of_abstain(abstain: Abstain, facts: Mapping[str, Any]) -> list[str]:
-    answered = f"; {_percent(facts['answered'])} of these are answered" if "answered" in facts else ""
+def _of_abstain(abstain: Abstain, facts: AbstainFacts | None) -> list[str]:
+    answered = f"; {_percent(facts.answered)} of these are answered" if facts else ""
     return [
         f"Answers from {abstain.threshold:.4f} confidence on are wrong in at most {_percent(abstain.risk)}, "
         f"with probability {abstain.level:.4g}, {_ground(facts)}{answered}."
     ]
 
 
-def _ground(facts: Mapping[str, Any]) -> str:
-    if "samples" not in facts:
+def _ground(facts: ThresholdFacts | None) -> str:
+    if facts is None:
         return "on whatever ground its maker had"
-    groups = f" in {facts['groups']} groups" if "groups" in facts else ""
-    return f"by {facts['samples']} samples{groups}"
+    groups = f" in {facts.groups} groups" if facts.groups else ""
+    return f"by {facts.samples} samples{groups}"
 
 
 def _percent(share: float) -> str:

@@ -71,10 +71,8 @@ class Absent:
             low, high = -_FARTHEST, _FARTHEST
             bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=_CLOSE)
             steps = self._steps(artifact, samples, t, bias)
-        made = complete(
-            steps, samples, method=artifact.method, fit=artifact.fit, class_names=artifact.class_names
-        )
-        return replace(made, versions=artifact.versions)
+        made = complete(steps, samples, method=artifact.method, fit={}, class_names=artifact.class_names)
+        return replace(made, fit=artifact.fit, versions=artifact.versions)
 
     def _steps(self, artifact: Artifact, samples: Samples, t: float, bias: float) -> tuple[Step, ...]:
         maps = [step for step in artifact.steps if isinstance(step, LogitMap) and step.bias is not None]

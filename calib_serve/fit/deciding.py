@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Abstain, Artifact, PredictionSets, SetScore
+from calib_serve.artifact import Abstain, AbstainFacts, Artifact, PredictionSets, SetFacts, SetScore
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
@@ -238,7 +238,7 @@ def decide(
     ``scores`` and ``labels``, as in ``Scores.of``, are of the model, and of samples that the calibration was
     not fitted to: the promise is void on those it was, and they are refused where the artifact knows them.
     Where the artifact has an InputShift or a Head, the scores are of the model that has them. Each of the
-    ``options`` may be ``given`` as a keyword argument; ``artifact.fit["decisions"]`` records them. A decision
+    ``options`` may be ``given`` as a keyword argument; ``artifact.fit.decisions`` records them. A decision
     that is not asked for stays as it was. Raises InputError for arrays and options that cannot be
     right, and for multi-label models; FitError where no threshold keeps the risk.
 
@@ -292,24 +292,27 @@ def _decided(
 ) -> Artifact:
     probs, y = artifact.of_logits(samples.logits), samples.labels
     codes = group_codes(groups, len(y))
-    data = {"samples": len(y), "sha256": data_fingerprint(samples.logits, y), "seed": asked.seed}
-    if codes is not None:
-        data["groups"] = int(codes.max()) + 1
-    facts: dict[str, Any] = dict(artifact.fit.get("decisions", {}))
-    sets, abstain = artifact.sets, artifact.abstain
+    data: dict[str, Any] = {
+        "samples": len(y),
+        "sha256": data_fingerprint(samples.logits, y),
+        "seed": asked.seed,
+        "groups": None if codes is None else int(codes.max()) + 1,
+    }
+    sets, abstain, facts = artifact.sets, artifact.abstain, artifact.fit.decisions
     if asked.coverage is not None:
         sets = _sets(asked, asked.coverage, probs, y, groups)
-        facts["sets"] = {
+        of_sets = SetFacts(
             **data,
-            "threshold_samples": _used_for_threshold(asked, codes, len(y)),
-            "top_right": float((probs.argmax(axis=1) == y).mean()),
-            "held": float(sets(probs)[np.arange(len(y)), y].mean()),
-            "always_in": always_in(sets, artifact.classes),
-        }
+            threshold_samples=_used_for_threshold(asked, codes, len(y)),
+            top_right=float((probs.argmax(axis=1) == y).mean()),
+            held=float(sets(probs)[np.arange(len(y)), y].mean()),
+            always_in=always_in(sets, artifact.classes),
+        )
+        facts = replace(facts, sets=of_sets)
     if asked.risk is not None:
         abstain = fit_abstain(probs, y, risk=asked.risk, level=asked.level, groups=groups, seed=asked.seed)
-        facts["abstain"] = {**data, "answered": float((~abstain(probs)).mean())}
-    return replace(artifact, sets=sets, abstain=abstain, fit={**artifact.fit, "decisions": facts})
+        facts = replace(facts, abstain=AbstainFacts(**data, answered=float((~abstain(probs)).mean())))
+    return replace(artifact, sets=sets, abstain=abstain, fit=replace(artifact.fit, decisions=facts))
 
 
 def _sets(

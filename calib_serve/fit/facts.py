@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Examples, LogitMap, ModelFacts, Step
+from calib_serve.artifact import Artifact, Examples, FitRecord, LogitMap, ModelFacts, Selection, Step
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
@@ -82,8 +82,13 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
 
 def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Artifact:
     """Return the artifact with sentences for its user, before and after those that it has."""
-    told = [*before, *artifact.fit.get("remarks", ()), *after]
-    return replace(artifact, fit={**artifact.fit, "remarks": told}) if told else artifact
+    told = (*before, *artifact.fit.remarks, *after)
+    return replace(artifact, fit=replace(artifact.fit, remarks=told)) if told else artifact
+
+
+def with_selection(artifact: Artifact, selection: Selection, remarks: Sequence[str] = ()) -> Artifact:
+    """Return the artifact with how its method was chosen, and ``remarks`` on that in place of its own."""
+    return replace(artifact, fit=replace(artifact.fit, selection=selection, remarks=tuple(remarks)))
 
 
 def complete(
@@ -100,6 +105,7 @@ def complete(
 ) -> Artifact:
     """Make an artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins, classes.
 
+    ``fit`` are the method's own facts.
     ``samples`` hold the logits that the output steps act on; with an InputShift or a Head among
     the steps these are the logits of the model that already has them. ``reference`` are the bins and
     how often each class (K,) is predicted, where a fitter has them already.
@@ -108,7 +114,7 @@ def complete(
         tuple(_of_one_column(step, samples.outputs) for step in steps),
         method=method,
         classes=samples.classes,
-        fit=fit,
+        fit=FitRecord(fit),
         data={
             "samples": len(samples),
             # A fold's artifact is temporary: only whole files get a fingerprint.

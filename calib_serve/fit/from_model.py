@@ -21,7 +21,7 @@ from calib_serve.core.options.fit import ModelFitOptions
 from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
-from calib_serve.fit.facts import remarked
+from calib_serve.fit.facts import remarked, with_selection
 from calib_serve.fit.from_scores import calibrate
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, measured, unmeasured
@@ -363,20 +363,20 @@ class _Work:
             options = {**options, "candidates": [n for n in offered if correctable(n, given.classes)]}
         names = self.given.class_names
         found = calibrate(given, class_names=names, seed=self.seed, progress=self.progress, **options)
-        chosen = replace(found, model=self.classifier.facts())
-        selection = chosen.fit.get("selection")
+        best = replace(found, model=self.classifier.facts())
+        selection = best.fit.selection
         # A perturbed input may be of another class; and nothing was chosen for samples too few for folds.
         if options.get("keep_predictions") or selection is None:
-            return chosen
+            return best
         try:
-            gain = self._gain_of_clamping(given, selection["chosen"])
-            best = self._neural_clamping(self.given.inputs, given.labels) if gain.worth_it else chosen
+            gain = self._gain_of_clamping(given, selection.chosen)
+            if gain.worth_it:
+                clamped = self._neural_clamping(self.given.inputs, given.labels)
+                best = with_selection(clamped, selection, best.fit.remarks)
         except FitError as error:  # as where every sample of some folds is right
-            return remarked(chosen, after=[f"Neural Clamping is not compared with it: {error}"])
-        beside = {**vars(gain), "folds": _GAIN_FOLDS}
-        of_set = {name: chosen.fit[name] for name in ("selection", "remarks") if name in chosen.fit}
-        fit = {**best.fit, "beside": beside, **of_set}
-        return replace(best, fit=fit, class_names=names)
+            return remarked(best, after=[f"Neural Clamping is not compared with it: {error}"])
+        facts = {**best.fit.facts, "beside": {**vars(gain), "folds": _GAIN_FOLDS}}
+        return replace(best, fit=replace(best.fit, facts=facts), class_names=names)
 
     def _neural_clamping(self, inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:
         told = stage(self.progress, "neural-clamping beside it")

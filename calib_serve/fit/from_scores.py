@@ -58,7 +58,7 @@ def calibrate(
     ``Scores`` or a pair of scores and labels that nothing was fitted to, else on held-out folds of the
     calibration set (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what
     will be served, or a mapping of class names to them, where these are not the calibration set's:
-    probabilities are corrected for them, and ``artifact.fit["prior"]`` says so. The options of "auto" are
+    probabilities are corrected for them, and ``artifact.fit.prior`` says so. The options of "auto" are
     those of ``select``, and candidates and keep_predictions. Raises InputError for arrays, names and options
     that cannot be right, FitError where the method has no optimum.
 

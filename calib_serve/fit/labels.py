@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Step
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
+from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds, with_selection
 from calib_serve.fit.output.binary import check_range, platt
 from calib_serve.fit.output.candidates import check_options
 from calib_serve.fit.output.selection import HeldOut, choose, harm_to_accuracy
@@ -254,9 +254,9 @@ def select_labels(
     )
     fit = partial(fit_labels, selection.chosen)
     facts = held_out_label_facts(samples, fit, folds=folds, class_names=class_names, level=level, seed=seed)
-    artifact = fit(samples)
-    told = replace(artifact, fit={**artifact.fit, "selection": selection.as_dict()})
-    return measured_on_folds(told, facts, folds=folds, samples=len(samples))
+    return measured_on_folds(
+        with_selection(fit(samples), selection), facts, folds=folds, samples=len(samples)
+    )
 
 
 def held_out_label_facts(

@@ -229,7 +229,7 @@ def _lost(artifact: Artifact) -> list[str]:
     """Say that accuracy falls, which confidence alone does not show."""
     before, after = (m.get("accuracy") for m in (artifact.metrics_before, artifact.metrics_after))
     # Under other class shares other classes are right.
-    if before is None or after is None or "prior" in artifact.fit or float(after) >= float(before) - _LOSS:
+    if before is None or after is None or artifact.fit.prior or float(after) >= float(before) - _LOSS:
         return []
     return [
         f"Accuracy falls from {percent(float(before))} to {percent(float(after))}: do not serve this; take a "
@@ -240,7 +240,7 @@ def _lost(artifact: Artifact) -> list[str]:
 def _kept(artifact: Artifact) -> list[str]:
     """Say which labels were not fitted alone, and why."""
     said = []
-    for why, labels in artifact.fit.get("kept_temperature", {}).items():
+    for why, labels in artifact.fit.facts.get("kept_temperature", {}).items():
         names = [artifact.class_names[k] if artifact.class_names else str(k) for k in labels[:_NAMED]]
         more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
         said.append(

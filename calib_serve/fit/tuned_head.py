@@ -88,7 +88,7 @@ def fit_tuned_head(
             "temperature_before": t,
             "moved": float(np.linalg.norm(best.change)),
             "then": then,
-            "behind": dict(behind.fit),
+            "behind": behind.fit.as_dict(),
             "seed": seed,
         },
         data={"features_sha256": data_fingerprint(np.asarray(features), problem.labels)},

@@ -43,8 +43,8 @@ class LabelledBefore:
             confusion = Confusion.of(artifact.data.get("confusion"), artifact.classes)
         except InputError as error:
             return cls(unknown=str(error))
-        prior = artifact.fit.get("prior")
-        old = prior["new"] if isinstance(prior, dict) else artifact.data.get("class_shares", ())
+        prior = artifact.fit.prior
+        old = prior.new if prior else artifact.data.get("class_shares", ())
         return cls(confusion, tuple(old), "")
 
 

@@ -176,7 +176,7 @@ def table_of_artifact(artifact: Artifact) -> Table:
         "method": artifact.method,
         "steps": list(steps) or "none",
         "classes": artifact.classes,
-        "fit": artifact.fit,
+        "fit": artifact.fit.as_dict(),
         "prediction sets": None if artifact.sets is None else artifact.sets.facts,
         "abstention": None if artifact.abstain is None else artifact.abstain.facts,
         "contract": None if artifact.contract is None else artifact.contract.says(artifact.class_names),

@@ -146,7 +146,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
 def test_a_file_may_hold_class_shares_as_yaml_has_them(scores: Path, text: str) -> None:
     (scores / "fit.yaml").write_text(f"{text}\nclass_names: [a, b, c]\nmethod: temperature\n")
     method_of("--config", "fit.yaml")
-    assert calib_serve.Artifact.load("a").fit["prior"]["new"] == [0.5, 0.25, 0.25]
+    assert calib_serve.Artifact.load("a").fit.prior.new == (0.5, 0.25, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_number_of_folds_that_is_asked_for_stays():
         CalibratedClassifier(GaussianNB(), method="temperature", cv=4).fit(x[few], y[few])
     frozen = FrozenEstimator(GaussianNB().fit(x, y))
     chosen = [
-        CalibratedClassifier(frozen, options=options).fit(x[few], y[few]).artifact_.fit["selection"]["folds"]
+        CalibratedClassifier(frozen, options=options).fit(x[few], y[few]).artifact_.selection.folds
         for options in (None, {"folds": 4})
     ]
     assert chosen == [3, 4]

@@ -58,7 +58,7 @@ def test_it_is_the_fit_by_name_and_the_choice():
     expected = select(Samples.of(LOGITS, LABELS), seed=3)
     np.testing.assert_array_equal(chosen.predict_proba(LOGITS), expected.probs(LOGITS))
     assert chosen.method_ == expected.method == "structured-average"
-    assert chosen.artifact_.fit["selection"] == expected.fit["selection"]
+    assert chosen.artifact_.selection == expected.selection
 
 
 @pytest.mark.parametrize("outputs", ["logits", "log_probs", "probabilities"])

@@ -79,7 +79,7 @@ def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray,
         assert found.fit["temperature"] == pytest.approx(
             fit_temperature(Samples.of(z, y)).fit["temperature"], rel=1e-4
         )
-        assert "read as" in found.fit["remarks"][0]
+        assert "read as" in found.fit.remarks[0]
     one = calibrate(softmax(z)[:, 1], y == 1, "platt", cross_validate=False)
     assert one.model.outputs == "probability"
     np.testing.assert_allclose(one.probs(softmax(z)[:, 1]), one.probs(softmax(z)[:, 1:2]))

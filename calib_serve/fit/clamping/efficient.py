@@ -80,7 +80,7 @@ def fit_neural_clamping_efficient(
         method="neural-clamping-efficient",
         fit={
             "search": search,
-            "grid": searched.fit.get("grid"),
+            "grid": searched.fit.facts.get("grid"),
             "temperature": t,
             "zero_share": found.zero_share,
             "delta_norm": float(np.linalg.norm(found.delta)),

@@ -95,7 +95,7 @@ def fit_by_name(
 ) -> Artifact:
     """Fit the method called ``method`` to ``Samples``, or to logits and labels, with its own options.
 
-    ``seed`` goes to the methods that use random numbers. ``artifact.fit["remarks"]`` are sentences on what
+    ``seed`` goes to the methods that use random numbers. ``artifact.fit.remarks`` are sentences on what
     the set cannot teach, where there are any. Raises InputError for a name or an option that does not exist,
     listing those that do, FitError where nothing can be learnt.
     """

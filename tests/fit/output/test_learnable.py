@@ -62,7 +62,7 @@ def test_what_a_poor_set_lacks_is_said_by_every_method_or_the_fit_is_refused(met
     except (FitError, InputError):
         assert method != "auto", "the choice among methods must find one"
         return
-    assert any(words in remark for remark in artifact.fit["remarks"])
+    assert any(words in remark for remark in artifact.fit.remarks)
     probs = artifact.probs(z)
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
     if method == "auto":
