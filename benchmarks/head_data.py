@@ -15,8 +15,8 @@ from torch import nn
 
 from calib_serve.app.demo import digits
 from calib_serve.artifact import Head
+from calib_serve.fit.losses import cross_entropy, mixup
 from calib_serve.models import from_module, load_model
-from calib_serve.papers.losses import cross_entropy, mixup
 
 NETWORKS = ("resnet20", "mnist", "digits")
 

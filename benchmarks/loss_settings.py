@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from calib_serve.papers import losses
+from calib_serve.fit import losses
 
 MIXUP_ALPHA = 0.2
 

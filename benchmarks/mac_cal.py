@@ -25,12 +25,12 @@ from head_data import NETWORKS, head_data, resnet20_model
 
 from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
+from calib_serve.fit.losses import focal, label_smoothing
 from calib_serve.fit.masked import PAPER, fit_masked_head, reading, train_masked
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import accuracy, ece, nll
 from calib_serve.models import calibrated_probs, from_module
 from calib_serve.papers import shift
-from calib_serve.papers.losses import focal, label_smoothing
 from calib_serve.scores import softmax
 
 PARTS = ("gamma", "shift", "trainings")

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import peers
 
-from calib_serve.papers import losses
+from calib_serve.fit import losses
 
 CLASSES = 5
 GAMMAS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)

@@ -28,7 +28,7 @@ import peers
 from loss_settings import LOSSES, MIXUP_ALPHA
 from small_networks import TASKS, parts
 
-from calib_serve.papers import losses
+from calib_serve.fit import losses
 
 SEEDS = {"images": 2, "mnist": 5, "digits": 5}
 SHOWN = 2  # epochs between two points of a curve

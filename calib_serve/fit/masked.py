@@ -36,11 +36,11 @@ from calib_serve.artifact import Artifact, Head, ModelFacts
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint, remarked
+from calib_serve.fit.losses import cross_entropy
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Progress
-from calib_serve.papers import cross_entropy
 
 Floats = NDArray[np.floating[Any]]
 

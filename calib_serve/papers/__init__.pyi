@@ -2,8 +2,6 @@
 
 from calib_serve.papers.data import shift as shift
 from calib_serve.papers.data import validation_size as validation_size
-from calib_serve.papers.losses import cross_entropy as cross_entropy
-from calib_serve.papers.losses import focal as focal
 from calib_serve.papers.methods import ablation as ablation
 from calib_serve.papers.methods import bin_effect as bin_effect
 from calib_serve.papers.methods import optimal_temperature as optimal_temperature

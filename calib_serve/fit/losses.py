@@ -120,7 +120,7 @@ def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
     always fit one afterwards. Of more classes none does so exactly. The paper's proof that the optimum is the
     truth (section 9) has the truth in the weight, where the loss has the label.
 
-    >>> from calib_serve.papers.losses import weighted_nll
+    >>> from calib_serve.fit.losses import weighted_nll
     >>> y = torch.tensor([0] * 9 + [1])  # the truth is (.9, .1)
     >>> z = (torch.tensor([0.9, 0.1]).log() / 5).requires_grad_()  # at T = 1 + 4
     >>> weighted_nll(z.expand(10, 2), y, brier_weight(gamma=4.0), detach=True).backward()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.papers import losses as L
+from calib_serve.fit import losses as L
 
 WEIGHTS = {
     "focal 0.5": L.focal_weight(gamma=0.5),
