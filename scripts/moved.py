@@ -1,6 +1,7 @@
 """Say which functions and classes differ between two revisions, wherever they lie: ``moved.py OLD [NEW]``.
 
-Module paths and imports aside: a function that was moved word for word is the same. Exits with 1 where something differs.
+Module paths and imports aside: a function that was moved word for word is the same. Exits with 1
+where something differs.
 """
 
 from __future__ import annotations
